@@ -1,0 +1,69 @@
+"""A generated kernel as data: the value that code generation hands to a target.
+
+A ``Kernel`` holds one ``extern "C" __global__`` function, what it includes from ``csrc_templates``,
+the types of its parameters and its launch geometry. It is complete (a target needs nothing else to
+compile and launch it) and inert (nothing here compiles, and no device has to exist).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Extent3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a kernel: its name and its C++ type, such as ``const bf16*`` or ``long long``.
+
+    A pointer parameter takes an address (``Tensor.data_ptr()``); every other one a Python number.
+    """
+
+    name: str
+    ctype: str
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.ctype.rstrip().endswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel: source text, headers, parameters, launch geometry.
+
+    name          the function's name; part of the source and unique within a program
+    source        text of one ``extern "C" __global__ void name(...) {...}``
+    headers       files of ``csrc_templates`` that the source includes, such as ``prelude.cuh``
+    params        in the order of the function's parameter list
+    grid, block   launch geometry in blocks and in threads
+    shared_bytes  size of the dynamic shared memory of a block
+    collectives   the kernel synchronises threads (barriers, shuffles, block reductions)
+    cooperative   all blocks must be resident at once (the kernel has a grid barrier)
+    """
+
+    name: str
+    source: str
+    headers: tuple[str, ...]
+    params: tuple[Param, ...]
+    grid: Extent3
+    block: Extent3
+    shared_bytes: int = 0
+    collectives: bool = False
+    cooperative: bool = False
+
+    @property
+    def text(self) -> str:
+        """The complete translation unit of this kernel alone."""
+        return program_text((self,))
+
+
+def program_text(kernels: Sequence[Kernel]) -> str:
+    """One translation unit with all `kernels`: each header once, then the sources in order."""
+    includes = _unique(header for kernel in kernels for header in kernel.headers)
+    lines = [f'#include "{header}"' for header in includes]
+    return "\n".join([*lines, "", *(kernel.source.rstrip("\n") + "\n" for kernel in kernels)])
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
