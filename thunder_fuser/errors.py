@@ -1,0 +1,76 @@
+"""Every way in which the compiler says no, in one file.
+
+A *refusal* is an answer, not an accident: "this op cannot be fused", "these two segments cannot
+merge".  It is a value, it is collected, and reports show it.  An *exception* means that somebody
+has to act: the user (a wrong argument, an absent compiler) or we (an `InternalError`).
+
+A message says what happened, to which op or argument, what was expected and what came, and the
+way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something was not fused, merged, vectorised or scheduled.
+
+    `code` is a short stable word to group by ("dtype", "rank", "cycle"); `text` is the sentence for
+    people; `subject` names the op or tensor that it is about; `origin` is the user's line.  The
+    last two are "" where there is none.
+    """
+
+    code: str
+    text: str
+    subject: str = ""
+    origin: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.subject}: " if self.subject else ""
+        origin = f" (at {self.origin})" if self.origin else ""
+        return f"[{self.code}] {subject}{self.text}{origin}"
+
+
+class FuserError(RuntimeError):
+    """Base of everything that thunder_fuser raises on purpose."""
+
+
+class FuserValueError(FuserError, ValueError):
+    """An argument has the right type and an impossible value."""
+
+
+class FuserTypeError(FuserError, TypeError):
+    """An argument has the wrong type."""
+
+
+class CompileError(FuserError):
+    """A compiler rejected a generated kernel.
+
+    `log` is the compiler's complete output and `source` the file that holds the rejected text
+    (None if it could not be saved).
+    """
+
+    def __init__(self, message: str, *, source: Path | None = None, log: str = "") -> None:
+        super().__init__(message)
+        self.source = source
+        self.log = log
+
+
+class KernelError(FuserError):
+    """A kernel misbehaved as it ran: out of bounds, divergence at a barrier, a race, a limit."""
+
+
+class TargetError(FuserError):
+    """A target cannot be used here: no host compiler, no driver, no NVRTC."""
+
+
+class InternalError(FuserError):
+    """A bug in thunder_fuser.  `repro` is a script, or the path of one, that shows it, or ""."""
+
+    def __init__(self, message: str, *, repro: str = "") -> None:
+        where = f"\nTo reproduce: {repro}" if repro else ""
+        super().__init__(f"{message}\nThis is a bug in thunder_fuser, not in your program.{where}")
+        self.repro = repro

@@ -1,0 +1,208 @@
+"""Everything a user can switch, as one frozen dataclass mirrored by environment variables.
+
+A field `name` of `Options` is the variable `THUNDER_FUSER_NAME`; `TABLE` is derived from the
+fields, and the parser, `doctor` and the README read it, so that a switch is declared in one place.
+The environment is read once, at the first `current()`.  An empty variable counts as unset.
+
+    with options(strict=True, logs="segment"):
+        fn(x)
+
+Overrides nest and live in a context variable: they never leak into other threads or tasks.
+Whatever compiles takes the options of the thread that asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+import re
+import types
+import typing
+import warnings
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+
+PREFIX = "THUNDER_FUSER_"
+
+_T = TypeVar("_T")
+
+
+def _option(default: _T, doc: str, *, minimum: int | None = None, pattern: str | None = None) -> _T:
+    """A field with its documentation and, where the type says too little, a restriction."""
+    metadata = {"doc": doc, "minimum": minimum, "pattern": pattern}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The switches of one compilation.  Immutable; every value is checked when the object is made.
+
+    Raises FuserTypeError or FuserValueError, naming the option, what it takes and what it got.
+    """
+
+    strict: bool = _option(False, "raise on our own bugs instead of falling back to torch")
+    fuel: int | None = _option(None, "how many fusions may be made, for bisecting", minimum=0)
+    target: Literal["auto", "host"] = _option(
+        "auto", "auto: follow the device of the tensors; host: CPU kernels only"
+    )
+    precision: Literal["strict", "fast"] = _option(
+        "strict", "fast also drops casts and reorders where the last bits may change"
+    )
+    cuda_arch: str | None = _option(
+        None, "plan and compile for this, such as sm_90, without a GPU", pattern=r"sm_\d{2,3}[af]?"
+    )
+    cxx: str | None = _option(None, "host C++ compiler; unset: $CXX, g++, clang++, zig in turn")
+    host_threads: int | None = _option(
+        None, "CPU threads that run blocks; unset: torch's number", minimum=1
+    )
+    host_debug: bool = _option(
+        False, "run CPU kernels with guard pages, NaN-filled shared memory, divergence checks"
+    )
+    verify: bool = _option(False, "check the IR between passes")
+    logs: str = _option("", 'channels to print, such as "passes,segment,+codegen" (+: verbose)')
+    cache_dir: str | None = _option(
+        None, "compiled kernels; unset: thunder_fuser in $XDG_CACHE_HOME or ~/.cache"
+    )
+    dump_dir: str | None = _option(None, "write the source of every compiled kernel here")
+
+    def __post_init__(self) -> None:
+        for option in TABLE:
+            option.check(getattr(self, option.name), option.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of `TABLE`: a field of `Options` as the environment and the documentation see it."""
+
+    name: str
+    doc: str
+    default: object
+    kinds: tuple[type, ...]
+    choices: tuple[str, ...]
+    minimum: int | None
+    pattern: str | None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def expects(self) -> str:
+        """What the option takes, in words."""
+        if self.choices:
+            return " or ".join(self.choices)
+        if bool in self.kinds:
+            return "1 or 0 (also true/false, yes/no, on/off)"
+        if int in self.kinds:
+            return f"an integer of at least {self.minimum}"
+        return f"text of the form {self.pattern}" if self.pattern else "text"
+
+    def parse(self, text: str) -> object:
+        """The value that the variable's non-empty text stands for; raises FuserValueError."""
+        value: object = text
+        if bool in self.kinds:
+            value = _BOOLEANS.get(text.lower())
+        elif int in self.kinds:
+            value = int(text) if re.fullmatch(r"[+-]?\d+", text) else None
+        if value is None:
+            raise FuserValueError(f"{self.variable}: expected {self.expects}, got {text!r}")
+        self.check(value, self.variable)
+        return value
+
+    def check(self, value: object, where: str) -> None:
+        """Raise unless `value` is one that the option takes; `where` names it in the message."""
+        problem = f"{where}: expected {self.expects}, got {value!r}"
+        # The exact type: a bool is an int to Python and a mistake here.
+        if type(value) not in self.kinds:
+            raise FuserTypeError(problem)
+        if isinstance(value, str):
+            fits = not self.choices or value in self.choices
+            fits = fits and (self.pattern is None or bool(re.fullmatch(self.pattern, value)))
+        else:
+            fits = self.minimum is None or not isinstance(value, int) or value >= self.minimum
+        if not fits:
+            raise FuserValueError(problem)
+
+
+_BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True)
+_BOOLEANS |= dict.fromkeys(("0", "false", "no", "off"), False)
+
+
+def _row(field: dataclasses.Field[Any], annotation: Any) -> Option:
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if union else (annotation,)
+    choices = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+    return Option(
+        name=field.name,
+        default=field.default,
+        kinds=(str,) if choices else kinds,
+        choices=choices,
+        **field.metadata,
+    )
+
+
+_ANNOTATIONS = typing.get_type_hints(Options)
+TABLE: tuple[Option, ...] = tuple(
+    _row(field, _ANNOTATIONS[field.name]) for field in dataclasses.fields(Options)
+)
+
+
+def from_environment(environment: Mapping[str, str]) -> Options:
+    """The options that `environment` sets; warns about a variable of ours that nobody reads."""
+    by_variable = {option.variable: option for option in TABLE}
+    values = {}
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in by_variable:
+            warnings.warn(
+                f"{variable} is not an option of thunder_fuser{_hint(variable, by_variable)}",
+                stacklevel=2,
+            )
+        elif text.strip():
+            option = by_variable[variable]
+            values[option.name] = option.parse(text.strip())
+    return Options(**values)  # type: ignore[arg-type]
+
+
+def _hint(wrong: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+
+
+@functools.cache
+def _process_options() -> Options:
+    return from_environment(os.environ)
+
+
+_overridden: ContextVar[Options | None] = ContextVar("thunder_fuser_options", default=None)
+
+
+def current() -> Options:
+    """The options in force: the innermost `options(...)` of this thread, or the environment's."""
+    return _overridden.get() or _process_options()
+
+
+@contextlib.contextmanager
+def options(**overrides: Any) -> Iterator[Options]:
+    """Change options inside a `with` block; what is not named keeps its present value.
+
+    Raises FuserTypeError for an unknown name or a wrong type, FuserValueError for a wrong value.
+    """
+    known = {option.name: option for option in TABLE}
+    for name in overrides:
+        if name not in known:
+            raise FuserTypeError(f"{name} is not an option{_hint(name, known)}")
+    token = _overridden.set(dataclasses.replace(current(), **overrides))
+    try:
+        yield current()
+    finally:
+        _overridden.reset(token)
