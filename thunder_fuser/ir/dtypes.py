@@ -1,0 +1,215 @@
+"""Element types: nvFuser's `DataType` names, torch's equivalents, and the promotion rules of both.
+
+A `DataType` says how a value is stored. Arithmetic on 16- and 8-bit floats is done in `compute_dtype`
+(fp32), which is why nvFuser's pointwise ops return Float for Half operands: see `promote`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+
+Number = bool | int | float | complex
+
+
+class Category(enum.IntEnum):
+    """Promotion order of kinds of numbers: a higher category wins regardless of width."""
+
+    BOOL = 0
+    INT = 1
+    FLOAT = 2
+    COMPLEX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    torch: torch.dtype
+    ctype: str
+    category: Category
+    itemsize: int
+
+
+class DataType(enum.Enum):
+    """Storage types, spelled as nvFuser's users spell them; the extra integer widths follow the pattern."""
+
+    Double = _Storage(torch.float64, "double", Category.FLOAT, 8)
+    Float = _Storage(torch.float32, "float", Category.FLOAT, 4)
+    Half = _Storage(torch.float16, "f16", Category.FLOAT, 2)
+    BFloat16 = _Storage(torch.bfloat16, "bf16", Category.FLOAT, 2)
+    Float8_e4m3fn = _Storage(torch.float8_e4m3fn, "f8e4m3", Category.FLOAT, 1)
+    Float8_e5m2 = _Storage(torch.float8_e5m2, "f8e5m2", Category.FLOAT, 1)
+    Int = _Storage(torch.int64, "long long", Category.INT, 8)
+    Int32 = _Storage(torch.int32, "int", Category.INT, 4)
+    Int16 = _Storage(torch.int16, "short", Category.INT, 2)
+    Int8 = _Storage(torch.int8, "signed char", Category.INT, 1)
+    UInt8 = _Storage(torch.uint8, "unsigned char", Category.INT, 1)
+    UInt16 = _Storage(torch.uint16, "unsigned short", Category.INT, 2)
+    UInt32 = _Storage(torch.uint32, "unsigned int", Category.INT, 4)
+    UInt64 = _Storage(torch.uint64, "unsigned long long", Category.INT, 8)
+    Bool = _Storage(torch.bool, "bool", Category.BOOL, 1)
+    ComplexFloat = _Storage(torch.complex64, "tf::complex64", Category.COMPLEX, 8)
+    ComplexDouble = _Storage(torch.complex128, "tf::complex128", Category.COMPLEX, 16)
+    Null = None
+    # nvFuser's Index is "the width the kernel indexes with"; values of that type are Int to a user.
+    Index = Int
+
+    @property
+    def _storage(self) -> _Storage:
+        if self.value is None:
+            raise FuserTypeError(
+                "DataType.Null is not a storage type: it only means 'keep the dtype'"
+            )
+        storage: _Storage = self.value
+        return storage
+
+    @property
+    def torch(self) -> torch.dtype:
+        return self._storage.torch
+
+    @property
+    def ctype(self) -> str:
+        """Name of the C++ type in generated kernels."""
+        return self._storage.ctype
+
+    @property
+    def category(self) -> Category:
+        return self._storage.category
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._storage.itemsize
+
+    @property
+    def is_floating(self) -> bool:
+        return self.category is Category.FLOAT
+
+    @property
+    def is_complex(self) -> bool:
+        return self.category is Category.COMPLEX
+
+    @property
+    def is_integral(self) -> bool:
+        """Integers, bool not included."""
+        return self.category is Category.INT
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self in _UNSIGNED
+
+    @property
+    def is_reduced_precision(self) -> bool:
+        """Floats narrower than fp32: stored as they are, computed in fp32."""
+        return self.is_floating and self.itemsize < 4
+
+    def __repr__(self) -> str:
+        return f"DataType.{self.name}"
+
+
+_UNSIGNED = frozenset({DataType.UInt8, DataType.UInt16, DataType.UInt32, DataType.UInt64})
+_FROM_TORCH = {d.torch: d for d in DataType if d is not DataType.Null}
+_NARROWEST_HOLDER = (DataType.Int8, DataType.Int16, DataType.Int32, DataType.Int)
+
+
+def from_torch(dtype: torch.dtype) -> DataType:
+    """The DataType of a torch dtype; FuserTypeError where kernels cannot hold it."""
+    found = _FROM_TORCH.get(dtype)
+    if found is None:
+        raise FuserTypeError(
+            f"dtype {dtype} is not supported; cast to one of "
+            f"{', '.join(str(d).removeprefix('torch.') for d in _FROM_TORCH)}"
+        )
+    return found
+
+
+def of_number(value: Number) -> DataType:
+    """nvFuser's dtype of a Python constant: Bool, Int, Double or ComplexDouble."""
+    if isinstance(value, bool):
+        return DataType.Bool
+    if isinstance(value, int):
+        return DataType.Int
+    if isinstance(value, float):
+        return DataType.Double
+    if isinstance(value, complex):
+        return DataType.ComplexDouble
+    raise FuserTypeError(f"expected a Python number, got {type(value).__name__}: {value!r}")
+
+
+def compute_dtype(dtype: DataType) -> DataType:
+    """The type arithmetic is done in: fp32 for reduced floats, the type itself otherwise."""
+    return DataType.Float if dtype.is_reduced_precision else dtype
+
+
+def promote_pair(a: DataType, b: DataType) -> DataType:
+    """The narrowest type that holds both, as `torch.promote_types`, which lacks wide unsigned types."""
+    if a is b:
+        return a
+    if a.category != b.category or not (a.is_unsigned or b.is_unsigned):
+        low, high = sorted((a, b), key=lambda d: d.category)
+        if low.category != high.category and low.category <= Category.INT:
+            return high
+        return _FROM_TORCH[torch.promote_types(a.torch, b.torch)]
+    if a.is_unsigned and b.is_unsigned:
+        return a if a.itemsize > b.itemsize else b
+    unsigned, signed = (a, b) if a.is_unsigned else (b, a)
+    for holder in _NARROWEST_HOLDER:
+        if holder.itemsize > unsigned.itemsize and holder.itemsize >= signed.itemsize:
+            return holder
+    raise FuserTypeError(
+        f"no integer type holds both {a!r} and {b!r}; cast one operand explicitly"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What promotion needs to know of an operand: its dtype and how strongly it binds."""
+
+    dtype: DataType
+    rank: int | None
+    """None for scalars, which yield to 0-dim tensors, which yield to tensors with dimensions."""
+
+
+def result_dtype(operands: Iterable[Operand]) -> DataType:
+    """Common dtype of operands by torch's three levels: tensors, then 0-dim tensors, then scalars.
+
+    A weaker level changes the result only if its category is higher; the dtype is then the weaker
+    level's, except that a Python scalar of a higher category means the default width (Float,
+    ComplexFloat), as in torch.
+    """
+    levels: list[DataType | None] = [None, None, None]
+    for operand in operands:
+        level = 2 if operand.rank is None else (1 if operand.rank == 0 else 0)
+        held = levels[level]
+        levels[level] = operand.dtype if held is None else promote_pair(held, operand.dtype)
+    tensors, zero_dim, scalars = levels
+    result = tensors
+    for weaker, is_scalar in ((zero_dim, False), (scalars, True)):
+        if weaker is None:
+            continue
+        if result is None:
+            result = weaker
+        elif weaker.category > result.category:
+            result = _default_width(weaker, result) if is_scalar else weaker
+    if result is None:
+        raise FuserTypeError("promotion needs at least one operand")
+    return result
+
+
+def _default_width(scalar: DataType, against: DataType) -> DataType:
+    if scalar.is_complex:
+        wide = against is DataType.Double
+        return DataType.ComplexDouble if wide else DataType.ComplexFloat
+    return DataType.Float if scalar.is_floating else scalar
+
+
+def check_is_storage(dtype: DataType, what: str) -> DataType:
+    if not isinstance(dtype, DataType):
+        raise FuserTypeError(f"{what}: expected a DataType, got {type(dtype).__name__}: {dtype!r}")
+    if dtype is DataType.Null:
+        raise FuserValueError(f"{what}: DataType.Null is not a storage type; name a concrete dtype")
+    return dtype

@@ -1,0 +1,232 @@
+"""The IR: values, expressions and the Fusion that holds them, as frozen data. Passes rebuild it.
+
+A Fusion is a linear SSA list, because traces are linear and people read lists. There is one expression
+class for each op *family*; the op itself is a row of the table in `ops.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from thunder_fuser.ir.domain import Extent, TensorDomain
+from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.symint import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an expression comes from: the trace symbol or definition op, and the user's line."""
+
+    symbol: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f" at {self.file}:{self.line}" if self.file else ""
+        return f"{self.symbol or 'definition'}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A tensor in a Fusion. `id` is unique within its Fusion and numbers all values in order."""
+
+    id: int
+    dtype: DataType
+    domain: TensorDomain
+    is_cpu: bool = False
+    """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a scalar."""
+
+    def __hash__(self) -> int:
+        return self.id
+
+    @property
+    def name(self) -> str:
+        return f"T{self.id}"
+
+    @property
+    def rank(self) -> int:
+        return self.domain.rank
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.domain.sizes
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.domain.sizes)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensor written densely."""
+        return self.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype.name}{self.domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number: a constant, a symbolic integer (a size), or an input when `value` is None."""
+
+    id: int
+    dtype: DataType
+    value: Number | Form | None = None
+
+    def __hash__(self) -> int:
+        return self.id
+
+    @property
+    def name(self) -> str:
+        return f"S{self.id}"
+
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def is_constant(self) -> bool:
+        return self.value is not None and not isinstance(self.value, Form)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype.name}" + ("" if self.value is None else f"={self.value}")
+
+
+Val = TensorView | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseOp:
+    """One value per point from the operands' values at the same point (size-1 dimensions broadcast).
+
+    `op` names a row of `ops.TABLE`; `cast` is such a row, whose result type is the output's.
+    """
+
+    op: str
+    inputs: tuple[Val, ...]
+    output: Val
+    origin: Origin = field(default=Origin(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOp:
+    """Data moved and not changed: the output's domain says from where. `fill` is a pad's value.
+
+    op: set segment_set permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice pad
+    """
+
+    op: str
+    input: TensorView
+    output: TensorView
+    fill: Val | None = None
+    origin: Origin = field(default=Origin(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input,) if self.fill is None else (self.input, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class CatOp:
+    """Tensors side by side along `dim`."""
+
+    inputs: tuple[TensorView, ...]
+    dim: int
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="cat", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FullOp:
+    """Every element is `fill`."""
+
+    fill: Val
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="full", init=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.fill,)
+
+
+@dataclass(frozen=True, slots=True)
+class IotaOp:
+    """Element k is start + k * step."""
+
+    start: Val
+    step: Val
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="iota", init=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.start, self.step)
+
+
+Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """`value` is written into the memory of the input `target` (nvFuser's alias_input)."""
+
+    target: TensorView
+    value: TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """A program: inputs in calling order, expressions in SSA order, returned outputs, in-place updates.
+
+    The same value may be returned twice; an input may be an output; a value may be both returned and an
+    update, and then shares the updated input's memory.
+    """
+
+    inputs: tuple[Val, ...]
+    exprs: tuple[Expr, ...]
+    outputs: tuple[TensorView, ...]
+    updates: tuple[Update, ...] = ()
+
+    @property
+    def tensor_inputs(self) -> tuple[TensorView, ...]:
+        return tuple(v for v in self.inputs if isinstance(v, TensorView))
+
+    @property
+    def results(self) -> tuple[TensorView, ...]:
+        """Every tensor that must exist in memory when the fusion ends, once each."""
+        return tuple(dict.fromkeys([*self.outputs, *(u.value for u in self.updates)]))
+
+    @property
+    def is_static(self) -> bool:
+        return all(v.domain.is_static for v in self.values() if isinstance(v, TensorView))
+
+    def definitions(self) -> dict[Val, Expr]:
+        """The expression that defines each computed value."""
+        return {e.output: e for e in self.exprs}
+
+    def uses(self) -> dict[Val, list[Expr]]:
+        """The expressions that read each value, in order."""
+        found: dict[Val, list[Expr]] = {}
+        for expr in self.exprs:
+            for value in dict.fromkeys(expr.inputs):
+                found.setdefault(value, []).append(expr)
+        return found
+
+    def values(self) -> Iterator[Val]:
+        """All inputs and computed values, in order."""
+        yield from self.inputs
+        for expr in self.exprs:
+            yield expr.output
+
+    def __str__(self) -> str:
+        from thunder_fuser.ir.printer import to_python
+
+        return to_python(self)
+
+
+def shape_text(shape: tuple[Extent, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
