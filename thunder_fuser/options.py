@@ -7,8 +7,9 @@ The environment is read once, at the first `current()`.  An empty variable count
     with options(strict=True, logs="segment"):
         fn(x)
 
-Overrides nest and live in a context variable: they never leak into other threads or tasks.
-Whatever compiles takes the options of the thread that asks for it.
+Overrides nest and live in a context variable: they never leak into other threads or tasks, and
+whatever compiles takes the options of the thread that asks for it.  Only `logs` acts on the whole
+process, because loggers do.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ import difflib
 import functools
 import os
 import re
+import tempfile
 import types
 import typing
 import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from thunder_fuser import log
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 
 PREFIX = "THUNDER_FUSER_"
@@ -75,6 +79,20 @@ class Options:
     def __post_init__(self) -> None:
         for option in TABLE:
             option.check(getattr(self, option.name), option.name)
+        log.parse_channels(self.logs)
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where compiled kernels are kept, one folder a target.  It may not exist yet."""
+        if self.cache_dir:
+            return Path(self.cache_dir).expanduser()
+        if xdg := os.environ.get("XDG_CACHE_HOME"):
+            return Path(xdg) / log.PACKAGE
+        try:
+            return Path.home() / ".cache" / log.PACKAGE
+        except RuntimeError:
+            # A container without a home.  The user's number keeps users apart in a shared folder.
+            return Path(tempfile.gettempdir()) / f"{log.PACKAGE}-{os.getuid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +198,9 @@ def _hint(wrong: str, known: Mapping[str, object]) -> str:
 
 @functools.cache
 def _process_options() -> Options:
-    return from_environment(os.environ)
+    chosen = from_environment(os.environ)
+    log.configure(chosen.logs)
+    return chosen
 
 
 _overridden: ContextVar[Options | None] = ContextVar("thunder_fuser_options", default=None)
@@ -201,8 +221,12 @@ def options(**overrides: Any) -> Iterator[Options]:
     for name in overrides:
         if name not in known:
             raise FuserTypeError(f"{name} is not an option{_hint(name, known)}")
-    token = _overridden.set(dataclasses.replace(current(), **overrides))
+    outer = current()
+    inner = dataclasses.replace(outer, **overrides)
+    token = _overridden.set(inner)
+    log.configure(inner.logs)
     try:
-        yield current()
+        yield inner
     finally:
         _overridden.reset(token)
+        log.configure(outer.logs)

@@ -1,0 +1,153 @@
+"""What the compiler says while it works: log channels and one status line.
+
+Channels are stdlib loggers named after the modules (`logging.getLogger(__name__)`), so that a
+program that embeds us configures them like any other.  The short way is
+`THUNDER_FUSER_LOGS="passes,segment,+codegen"`: a name is a folder or module of this package, dotted
+if need be ("passes.dead_code"), "all" is everything, and a "+" adds the details (DEBUG, not INFO).
+
+`status` tells a waiting user that a long compilation is alive.  Nothing shows for the first two
+seconds; then a terminal gets one line that rewrites itself, and whatever else stderr is (a file, a
+notebook) gets a single line at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+from thunder_fuser.errors import FuserValueError
+
+PACKAGE = "thunder_fuser"
+STAGES = (
+    *("definition", "executor", "passes", "analysis", "segment", "schedule", "codegen"),
+    *("runtime", "sharding", "inspect"),
+)
+
+# Seconds of work before the status line appears, and between two states of it.
+PATIENCE = 2.0
+_REDRAW = 0.25
+
+
+def parse_channels(spec: str) -> dict[str, int]:
+    """Logger name to level for a list such as "passes,+codegen".
+
+    Raises FuserValueError for a channel that is not in `STAGES`.
+    """
+    levels = {}
+    for word in filter(None, (part.strip() for part in spec.split(","))):
+        channel = word.removeprefix("+")
+        stage = channel.partition(".")[0]
+        if stage not in (*STAGES, "all"):
+            close = difflib.get_close_matches(stage, STAGES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: all, {', '.join(STAGES)}"
+            raise FuserValueError(f"logs: no channel is called {channel!r}; {hint}")
+        name = PACKAGE if channel == "all" else f"{PACKAGE}.{channel}"
+        levels[name] = logging.DEBUG if word.startswith("+") else logging.INFO
+    return levels
+
+
+_handler = logging.StreamHandler()
+_handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+_selected: dict[str, int] = {}
+
+
+def configure(spec: str) -> None:
+    """Print the channels in `spec`, and no others, to stderr.  Applies to the whole process."""
+    levels = parse_channels(spec)
+    root = logging.getLogger(PACKAGE)
+    for name in _selected.keys() - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    if levels:
+        # Bound at use: test runners and notebooks replace sys.stderr.
+        _handler.setStream(sys.stderr)
+        root.addHandler(_handler)
+    else:
+        root.removeHandler(_handler)
+    _selected.clear()
+    _selected.update(levels)
+
+
+class Status:
+    """Progress of one piece of work; made by `status`."""
+
+    def __init__(self, verb: str, total: int) -> None:
+        self._verb = verb
+        self._total = total
+        self._done = 0
+        self._name = ""
+        self._start = time.monotonic()
+
+    def step(self, name: str) -> None:
+        """The next item, called `name`, begins."""
+        self._done = min(self._done + 1, self._total)
+        self._name = name
+
+    @property
+    def seconds(self) -> float:
+        """Time since the work began."""
+        return time.monotonic() - self._start
+
+    @property
+    def line(self) -> str:
+        """The state as one line of text."""
+        name = f" ({self._name})" if self._name else ""
+        count = f"{self._done}/{self._total}"
+        return f"{PACKAGE}: {self._verb} {count}{name} {self.seconds:.1f} s"
+
+
+# Only one status draws at a time; one that starts inside another, or in another thread, is silent.
+_screen = threading.Lock()
+
+
+@contextlib.contextmanager
+def status(verb: str, *, total: int) -> Iterator[Status]:
+    """Report on work of `total` steps, such as `status("compiling", total=23)`."""
+    progress = Status(verb, total)
+    if not _screen.acquire(blocking=False):
+        yield progress
+        return
+    stream = sys.stderr
+    try:
+        with _painted(progress, stream) if stream.isatty() else contextlib.nullcontext():
+            yield progress
+    finally:
+        _screen.release()
+        if progress.seconds >= PATIENCE:
+            print(f"{PACKAGE}: {verb} {total} took {progress.seconds:.1f} s", file=stream)
+
+
+@contextlib.contextmanager
+def _painted(progress: Status, stream: TextIO) -> Iterator[None]:
+    """Rewrite one line of a terminal, from `PATIENCE` seconds on, and wipe it at the end.
+
+    A thread does it, because a single step can be long.  Carriage returns and spaces, no escape
+    sequences: it works on every terminal and there is nothing for NO_COLOR to switch off.
+    """
+    finished = threading.Event()
+    width = shutil.get_terminal_size().columns - 1
+
+    def paint() -> None:
+        delay = PATIENCE
+        while not finished.wait(delay):
+            delay = _REDRAW
+            stream.write("\r" + progress.line[:width].ljust(width))
+            stream.flush()
+        if delay == _REDRAW:
+            stream.write("\r" + " " * width + "\r")
+
+    painter = threading.Thread(target=paint, daemon=True)
+    painter.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        painter.join()
