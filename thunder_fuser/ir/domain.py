@@ -289,3 +289,15 @@ def dense_strides(sizes: Sequence[int], allocation: Sequence[int]) -> tuple[int,
         strides[k] = step
         step *= max(sizes[k], 1)
     return tuple(strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the memory behind a bound tensor looks: what a kernel is specialised on besides shapes.
+
+    strides    elements between neighbours, per root dimension
+    alignment  the largest power of two (bytes, at most 64) that divides the data pointer
+    """
+
+    strides: tuple[int, ...]
+    alignment: int = 64

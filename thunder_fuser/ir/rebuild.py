@@ -1,0 +1,149 @@
+"""Rebuilding: how passes and `specialise` turn one Fusion into another.
+
+A pass walks the expressions of a fusion, and for each either copies it (`copy_expr`) or builds something
+else in its place; `Rebuild` keeps the map from old values to new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import (
+    Expand,
+    Extent,
+    IterDomain,
+    Resize,
+    Split,
+    Transform,
+    constant_if_known,
+    iteration,
+)
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.symint import Form
+
+
+def _keep(extent: Extent) -> Extent:
+    return extent
+
+
+class Rebuild:
+    """A new builder that starts with the old fusion's inputs, and the map from old values to new."""
+
+    def __init__(self, fusion: Fusion, extent: Callable[[Extent], Extent] = _keep) -> None:
+        self.builder = FusionBuilder()
+        self.extent = extent
+        self._new: dict[Val, Val] = {}
+        for value in fusion.inputs:
+            self._new[value] = self._copy_input(value)
+
+    def _copy_input(self, value: Val) -> Val:
+        if isinstance(value, Scalar):
+            return self.builder.scalar(None, value.dtype)
+        return self.builder.adopt_input(value, [self._dimension(d) for d in value.domain.root])
+
+    def _dimension(self, dim: IterDomain) -> IterDomain:
+        if dim.expanded is not None:
+            return replace(dim, expanded=self.extent(dim.expanded))
+        extent = self.extent(dim.extent)
+        return dim if extent is dim.extent else iteration(extent)
+
+    def __getitem__(self, old: Val) -> Val:
+        """The new value for an old one; constants are made on first use."""
+        found = self._new.get(old)
+        if found is None:
+            if not isinstance(old, Scalar):
+                raise KeyError(f"{old} is not defined yet")
+            value = self._bound(old.value) if isinstance(old.value, Form) else old.value
+            found = self._new[old] = self.builder.scalar(value, old.dtype)
+        return found
+
+    def _bound(self, value: Form) -> int | Form:
+        return self.extent(value)
+
+    def tensor(self, old: TensorView) -> TensorView:
+        found = self[old]
+        assert isinstance(found, TensorView)
+        return found
+
+    def replace(self, old: Val, new: Val) -> None:
+        """From here on `new` stands for `old`."""
+        self._new[old] = new
+
+    def copy(self, expr: Expr) -> Val:
+        """The same expression on the new operands."""
+        self.builder.origin = expr.origin
+        new = self._copy(expr)
+        self.replace(expr.output, new)
+        return new
+
+    def _copy(self, expr: Expr) -> Val:
+        b = self.builder
+        match expr:
+            case PointwiseOp():
+                vals = tuple(self[v] for v in expr.inputs)
+                if isinstance(expr.output, Scalar):
+                    if expr.op == "cast":
+                        return b.cast(vals[0], expr.output.dtype)
+                    return b.pointwise(expr.op, *vals)
+                return b.apply(expr.op, vals, expr.output.dtype)
+            case ViewOp():
+                steps = [self._transform(t) for t in expr.output.domain.transforms]
+                fill = None if expr.fill is None else self[expr.fill]
+                allocation = expr.output.domain.allocation
+                return b.view(
+                    expr.op, self.tensor(expr.input), steps, fill=fill, allocation=allocation
+                )
+            case CatOp():
+                return b.cat([self.tensor(t) for t in expr.inputs], expr.dim)
+            case FullOp():
+                shape = [self.extent(size) for size in expr.output.domain.shape]
+                return b.full(shape, self[expr.fill], expr.output.dtype)
+            case IotaOp():
+                length = self.extent(expr.output.domain.shape[0])
+                return b.iota(length, self[expr.start], self[expr.step], expr.output.dtype)
+
+    def _transform(self, step: Transform) -> Transform:
+        match step:
+            case Split(axis, outer, inner):
+                return Split(axis, self.extent(outer), self.extent(inner))
+            case Resize(axis, left, right):
+                return Resize(axis, self.extent(left), self.extent(right))
+            case Expand(axis, size):
+                return Expand(axis, self.extent(size))
+            case _:
+                return step
+
+    def finish(self, fusion: Fusion) -> Fusion:
+        """The rebuilt fusion, with the outputs and updates of the old one."""
+        for value in fusion.outputs:
+            self.builder.output(self.tensor(value))
+        for update in fusion.updates:
+            self.builder.output(self.tensor(update.value), self.tensor(update.target))
+        return self.builder.build()
+
+
+def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
+    """The fusion with symbolic extents bound to numbers; FuserValueError where these do not fit."""
+
+    def bound(extent: Extent) -> Extent:
+        if isinstance(extent, Form):
+            return constant_if_known(extent.substitute(sizes))
+        return extent
+
+    new = Rebuild(fusion, bound)
+    for expr in fusion.exprs:
+        new.copy(expr)
+    return new.finish(fusion)

@@ -1,0 +1,117 @@
+"""A reshape as a domain program: merge each minimal group of dimensions, then split it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.domain import (
+    Extent,
+    IterDomain,
+    Merge,
+    NewBroadcast,
+    Split,
+    Squeeze,
+    Transform,
+)
+
+
+def product(extents: Sequence[Extent]) -> Extent:
+    result: Extent = 1
+    for extent in extents:
+        result = extent if _is(result, 1) else result * extent
+    return result
+
+
+def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[Extent, ...]:
+    """`new_shape` with its one -1 replaced by what is left of the elements."""
+    holes = [k for k, size in enumerate(new_shape) if _is(size, -1)]
+    if len(holes) > 1:
+        raise FuserValueError(f"reshape to {list(new_shape)}: only one dimension can be -1")
+    if not holes:
+        return tuple(new_shape)
+    known = product([size for size in new_shape if not _is(size, -1)])
+    total = product(sizes)
+    if isinstance(known, int) and isinstance(total, int):
+        if known == 0 or total % known:
+            raise FuserValueError(
+                f"reshape of {list(sizes)} to {list(new_shape)}: {total} elements do not divide "
+                f"into groups of {known}"
+            )
+        missing: Extent = total // known
+    else:
+        missing = total // known
+    return tuple(missing if _is(size, -1) else size for size in new_shape)
+
+
+def reshape_program(dims: Sequence[IterDomain], new_shape: Sequence[Extent]) -> list[Transform]:
+    """Transforms from `dims` to `new_shape`, which must hold as many elements.
+
+    Dimensions of size 1 come and go by themselves; the others are grouped greedily from the left such
+    that both sides of a group have equal products, so that unrelated dimensions stay unrelated.
+    """
+    program: list[Transform] = [
+        Squeeze(k) for k in reversed(range(len(dims))) if _is(dims[k].size, 1)
+    ]
+    old = [d.size for d in dims if not _is(d.size, 1)]
+    new = [size for size in new_shape if not _is(size, 1)]
+    axis = 0
+    for before, after in _groups(old, new):
+        if len(before) != 1 or len(after) != 1:
+            program += [Merge(axis) for _ in range(len(before) - 1)]
+            program += [
+                Split(axis + k, after[k], product(after[k + 1 :])) for k in range(len(after) - 1)
+            ]
+        axis += len(after)
+    program += [NewBroadcast(k) for k, size in enumerate(new_shape) if _is(size, 1)]
+    return program
+
+
+def _groups(
+    old: Sequence[Extent], new: Sequence[Extent]
+) -> list[tuple[list[Extent], list[Extent]]]:
+    if any(_is(size, 0) for size in (*old, *new)) or not _known([*old, *new]):
+        return _equal_ends(list(old), list(new))
+    groups: list[tuple[list[Extent], list[Extent]]] = []
+    left, right = list(map(int, old)), list(map(int, new))  # type: ignore[arg-type]
+    while left or right:
+        before, after = left[:1], right[:1]
+        del left[:1], right[:1]
+        while math.prod(before) != math.prod(after):
+            if math.prod(before) < math.prod(after) and left:
+                before.append(left.pop(0))
+            elif right:
+                after.append(right.pop(0))
+            else:
+                raise FuserValueError(
+                    f"reshape of {list(old)} to {list(new)}: "
+                    f"{math.prod(map(int, old))} elements become {math.prod(map(int, new))}"  # type: ignore[arg-type]
+                )
+        groups.append((list(before), list(after)))
+    return groups
+
+
+def _equal_ends(
+    old: list[Extent], new: list[Extent]
+) -> list[tuple[list[Extent], list[Extent]]]:
+    """Symbolic or empty shapes: equal dimensions at both ends stay, the middle is one group."""
+    head: list[tuple[list[Extent], list[Extent]]] = []
+    tail: list[tuple[list[Extent], list[Extent]]] = []
+    while old and new and _is(old[0], new[0]) and not (len(old) == 1) != (len(new) == 1):
+        head.append(([old.pop(0)], [new.pop(0)]))
+    while old and new and _is(old[-1], new[-1]) and not (len(old) == 1) != (len(new) == 1):
+        tail.insert(0, ([old.pop()], [new.pop()]))
+    middle = [(old, new)] if old or new else []
+    if middle and not (old and new):
+        raise FuserValueError(f"reshape cannot match the dimensions {old} with {new}")
+    return head + middle + tail
+
+
+def _known(sizes: Sequence[Extent]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _is(a: Extent, b: Extent) -> bool:
+    """Equal for certain: forms are interned, so identity is equality."""
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
