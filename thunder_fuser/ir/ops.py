@@ -1,0 +1,289 @@
+"""The one table of pointwise operations: all that the rest of the compiler knows about them.
+
+A row says what an operation computes (a torch function, the oracle), how it is written in C++,
+which types it takes and gives, and what it costs. The builder infers dtypes from it, the reference
+evaluator runs it, code generation prints it, and tests draw random programs from it.
+
+An operation is applied in three steps, the same in torch and in C++: operands are converted to
+`operand_dtypes`, the row's function gives a raw result, and that is converted to `result_dtype`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError
+from thunder_fuser.ir import dtypes
+from thunder_fuser.ir.dtypes import Category, DataType, Operand
+
+
+class Rule(enum.Enum):
+    """How an operation's types follow from the common dtype of its promoted operands."""
+
+    PROMOTE = "the common dtype; 16- and 8-bit floats become Float"
+    FLOAT = "as PROMOTE; integers and bools become Float too"
+    KEEP = "the common dtype, 16- and 8-bit floats included"
+    BOOL = "Bool; operands are compared or tested in the common dtype"
+    LOGICAL = "Bool; operands are converted to Bool first"
+    REAL = "as KEEP; a complex dtype becomes the dtype of its parts"
+    COMPLEX = "as FLOAT; the result is the complex dtype with such parts"
+    CAST = "whatever the expression's output says"
+
+
+_REAL = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
+_COMPLEX = {part: whole for whole, part in _REAL.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row.
+
+    accepts    categories that the common dtype may have
+    reference  the operation on torch tensors that already have the operand dtypes
+    cost       arithmetic per element, in units of one fp32 instruction
+    spelling   C++ expression over {0}, {1}, ..; these stand for names or literals
+    promoted   operands that take part in promotion; the others must be Bool (a condition)
+    """
+
+    name: str
+    arity: int
+    rule: Rule
+    accepts: frozenset[Category]
+    reference: Callable[..., torch.Tensor]
+    cost: int
+    spelling: str
+    promoted: tuple[int, ...]
+
+    @property
+    def header(self) -> str:
+        """The file of csrc_templates that the spelling needs; "" for plain operators."""
+        return "math.cuh" if "tf::" in self.spelling else ""
+
+    def common_dtype(self, operands: Sequence[Operand]) -> DataType:
+        """Common dtype of the promoted operands; FuserTypeError where the row refuses them."""
+        if len(operands) != self.arity:
+            raise FuserTypeError(f"{self.name} takes {self.arity} operands, got {len(operands)}")
+        for k, operand in enumerate(operands):
+            if k not in self.promoted and operand.dtype is not DataType.Bool:
+                raise FuserTypeError(
+                    f"{self.name}: operand {k} is a condition and must be Bool, got "
+                    f"{operand.dtype.name}; compare it with something or cast it to Bool"
+                )
+        common = dtypes.result_dtype(operands[k] for k in self.promoted)
+        if common.category not in self.accepts:
+            accepted = ", ".join(c.name.lower() for c in sorted(self.accepts))
+            raise FuserTypeError(
+                f"{self.name} does not take {common.name} operands (it takes {accepted}); "
+                f"cast them first"
+            )
+        return common
+
+    def result_dtype(self, operands: Sequence[Operand]) -> DataType:
+        """Type of the result as it is stored; FuserTypeError where the row refuses its operands."""
+        common = self.common_dtype(operands)
+        match self.rule:
+            case Rule.PROMOTE:
+                return dtypes.compute_dtype(common)
+            case Rule.FLOAT:
+                return _as_float(common)
+            case Rule.KEEP:
+                return common
+            case Rule.BOOL | Rule.LOGICAL:
+                return DataType.Bool
+            case Rule.REAL:
+                return _REAL.get(common, common)
+            case Rule.COMPLEX:
+                return _COMPLEX[_as_float(common)]
+            case Rule.CAST:
+                raise InternalError(
+                    f"{self.name} has no rule for its result: read the output's dtype"
+                )
+
+    def operand_dtypes(self, operands: Sequence[Operand]) -> tuple[DataType, ...]:
+        """Types that operands are converted to before the spelling or the reference is applied."""
+        common = self.common_dtype(operands)
+        if self.rule in (Rule.FLOAT, Rule.COMPLEX):
+            compute = _as_float(common)
+        elif self.rule is Rule.LOGICAL:
+            compute = DataType.Bool
+        else:
+            compute = dtypes.compute_dtype(common)
+        return tuple(compute if k in self.promoted else DataType.Bool for k in range(self.arity))
+
+
+def _as_float(common: DataType) -> DataType:
+    if common.category < Category.FLOAT:
+        return DataType.Float
+    return dtypes.compute_dtype(common)
+
+
+def lookup(name: str) -> Op:
+    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    found = TABLE.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, TABLE, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise FuserValueError(f"there is no pointwise operation {name!r}{hint}")
+    return found
+
+
+def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    inexact = a.dtype.is_floating_point or a.dtype.is_complex
+    return torch.div(a, b) if inexact else torch.div(a, b, rounding_mode="trunc")
+
+
+def _addcmul(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    return a + scale * b * c
+
+
+def _threshold(x: torch.Tensor, bound: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.where(x <= bound, value, x)
+
+
+def _erfcinv(x: torch.Tensor) -> torch.Tensor:
+    """erfc(y) = 2 * ndtr(-sqrt(2) * y), inverted."""
+    return torch.special.ndtri(x * 0.5) * -(0.5**0.5)
+
+
+def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Zeros come in from the left; amounts outside 0..bits-1 leave nothing."""
+    bits = a.dtype.itemsize * 8
+    amount = b.to(torch.int64)
+    pattern = a.to(torch.int64)
+    if bits < 64:
+        pattern = pattern & ((1 << bits) - 1)
+    # One place at a time makes the sign bit of 64-bit patterns disappear.
+    rest = ((pattern >> 1) & (2**63 - 1)) >> (amount - 1).clamp(0, 63)
+    shifted = torch.where(amount == 0, pattern, rest)
+    return torch.where((amount < 0) | (amount >= bits), 0, shifted).to(a.dtype)
+
+
+def _row(
+    name: str,
+    arity: int,
+    rule: Rule,
+    accepts: str,
+    reference: Callable[..., torch.Tensor],
+    cost: int,
+    spelling: str = "",
+    promoted: tuple[int, ...] | None = None,
+) -> Op:
+    """`accepts` by first letters: b(ool) i(nt) f(loat) c(omplex). Spelled tf::name(..) by default."""
+    places = ", ".join(f"{{{k}}}" for k in range(arity))
+    return Op(
+        name,
+        arity,
+        rule,
+        frozenset(c for c in Category if c.name[0].lower() in accepts),
+        reference,
+        cost,
+        spelling or f"tf::{name}({places})",
+        tuple(range(arity)) if promoted is None else promoted,
+    )
+
+
+_ROWS = (
+    # Conversion.
+    _row("cast", 1, Rule.CAST, "bifc", lambda x: x, 1, "{0}"),
+    _row("real", 1, Rule.REAL, "bifc", torch.real, 0),
+    _row("imag", 1, Rule.REAL, "c", torch.imag, 0),
+    _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0),
+    # Arithmetic. Integers wrap around; div and mod of integers truncate, remainder floors.
+    _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})"),
+    _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}"),
+    _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}"),
+    _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}"),
+    _row("div", 2, Rule.PROMOTE, "ifc", _div, 8),
+    _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8),
+    _row("mod", 2, Rule.PROMOTE, "if", torch.fmod, 16),
+    _row("fmod", 2, Rule.PROMOTE, "if", torch.fmod, 16),
+    _row("remainder", 2, Rule.PROMOTE, "if", torch.remainder, 18),
+    _row("gcd", 2, Rule.PROMOTE, "i", torch.gcd, 100),
+    _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40),
+    _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8),
+    _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
+    _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
+    # Rounding, sign and bounds. NaN goes through all of them.
+    _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1),
+    _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3),
+    _row("ceil", 1, Rule.KEEP, "if", torch.ceil, 1),
+    _row("floor", 1, Rule.KEEP, "if", torch.floor, 1),
+    _row("round", 1, Rule.KEEP, "if", torch.round, 1),
+    _row("trunc", 1, Rule.KEEP, "if", torch.trunc, 1),
+    _row("frac", 1, Rule.KEEP, "f", torch.frac, 2),
+    _row("relu", 1, Rule.KEEP, "if", torch.relu, 1),
+    _row("minimum", 2, Rule.PROMOTE, "bif", torch.minimum, 2),
+    _row("maximum", 2, Rule.PROMOTE, "bif", torch.maximum, 2),
+    _row("clamp", 3, Rule.KEEP, "if", torch.clamp, 4),
+    _row("threshold", 3, Rule.KEEP, "if", _threshold, 2, "{0} <= {1} ? {2} : {0}"),
+    _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8),
+    # Exponentials, logarithms, roots.
+    _row("exp", 1, Rule.FLOAT, "bifc", torch.exp, 8),
+    _row("exp2", 1, Rule.FLOAT, "bifc", torch.exp2, 6),
+    _row("expm1", 1, Rule.FLOAT, "bifc", torch.expm1, 16),
+    _row("log", 1, Rule.FLOAT, "bifc", torch.log, 12),
+    _row("log2", 1, Rule.FLOAT, "bifc", torch.log2, 12),
+    _row("log10", 1, Rule.FLOAT, "bifc", torch.log10, 12),
+    _row("log1p", 1, Rule.FLOAT, "bifc", torch.log1p, 16),
+    _row("sqrt", 1, Rule.FLOAT, "bifc", torch.sqrt, 8),
+    _row("rsqrt", 1, Rule.FLOAT, "bifc", torch.rsqrt, 4),
+    _row("sigmoid", 1, Rule.FLOAT, "bifc", torch.sigmoid, 16),
+    _row("silu", 1, Rule.KEEP, "fc", torch.nn.functional.silu, 17),
+    # Trigonometry.
+    _row("sin", 1, Rule.FLOAT, "bifc", torch.sin, 20),
+    _row("cos", 1, Rule.FLOAT, "bifc", torch.cos, 20),
+    _row("tan", 1, Rule.FLOAT, "bifc", torch.tan, 28),
+    _row("asin", 1, Rule.FLOAT, "bifc", torch.asin, 20),
+    _row("acos", 1, Rule.FLOAT, "bifc", torch.acos, 20),
+    _row("atan", 1, Rule.FLOAT, "bifc", torch.atan, 20),
+    _row("atan2", 2, Rule.FLOAT, "bif", torch.atan2, 28),
+    _row("sinh", 1, Rule.FLOAT, "bifc", torch.sinh, 20),
+    _row("cosh", 1, Rule.FLOAT, "bifc", torch.cosh, 20),
+    _row("tanh", 1, Rule.FLOAT, "bifc", torch.tanh, 15),
+    _row("asinh", 1, Rule.FLOAT, "bifc", torch.asinh, 24),
+    _row("acosh", 1, Rule.FLOAT, "bifc", torch.acosh, 24),
+    _row("atanh", 1, Rule.FLOAT, "bifc", torch.atanh, 24),
+    # Special functions.
+    _row("erf", 1, Rule.FLOAT, "bif", torch.erf, 20),
+    _row("erfc", 1, Rule.FLOAT, "bif", torch.erfc, 30),
+    _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30),
+    _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40),
+    _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60),
+    # Comparisons and tests. Integers and bools are finite and real.
+    _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}"),
+    _row("ne", 2, Rule.BOOL, "bifc", torch.ne, 1, "{0} != {1}"),
+    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}"),
+    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}"),
+    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}"),
+    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}"),
+    _row("signbit", 1, Rule.BOOL, "bif", torch.signbit, 1),
+    _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2),
+    _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2),
+    _row("isnan", 1, Rule.BOOL, "bifc", torch.isnan, 1),
+    _row("isneginf", 1, Rule.BOOL, "bif", torch.isneginf, 1),
+    _row("isposinf", 1, Rule.BOOL, "bif", torch.isposinf, 1),
+    _row("isreal", 1, Rule.BOOL, "bifc", torch.isreal, 1),
+    _row("where", 3, Rule.KEEP, "bifc", torch.where, 1, "{0} ? {1} : {2}", promoted=(1, 2)),
+    # Logic and bits.
+    _row("logical_not", 1, Rule.LOGICAL, "bifc", torch.logical_not, 1, "!({0})"),
+    _row("logical_and", 2, Rule.LOGICAL, "bifc", torch.logical_and, 1, "{0} && {1}"),
+    _row("logical_or", 2, Rule.LOGICAL, "bifc", torch.logical_or, 1, "{0} || {1}"),
+    _row("bitwise_not", 1, Rule.KEEP, "bi", torch.bitwise_not, 1),
+    _row("bitwise_and", 2, Rule.KEEP, "bi", torch.bitwise_and, 1, "{0} & {1}"),
+    _row("bitwise_or", 2, Rule.KEEP, "bi", torch.bitwise_or, 1, "{0} | {1}"),
+    _row("bitwise_xor", 2, Rule.KEEP, "bi", torch.bitwise_xor, 1, "{0} ^ {1}"),
+    _row("bitwise_left_shift", 2, Rule.KEEP, "i", torch.bitwise_left_shift, 3),
+    _row("bitwise_right_shift", 2, Rule.KEEP, "i", torch.bitwise_right_shift, 3),
+    _row("logical_right_shift", 2, Rule.KEEP, "i", _logical_right_shift, 3),
+)  # fmt: skip
+
+TABLE: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every pointwise operation by name, related ones together."""
