@@ -1,0 +1,73 @@
+"""Kernel arguments as launches want them: values in memory, and an array of pointers to them.
+
+`cuLaunchKernel` and the host target take the same `void**`.  The memory of a launch is allocated
+once and refilled at each call, since packing into it costs a fraction of building it anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.errors import InternalError
+
+# C++ type of a parameter that is a number -> its code in `struct`, native sizes and alignment.
+_CODES = {
+    "bool": "?",
+    "signed char": "b",
+    "unsigned char": "B",
+    "short": "h",
+    "unsigned short": "H",
+    "int": "i",
+    "unsigned": "I",
+    "unsigned int": "I",
+    "long long": "q",
+    "unsigned long long": "Q",
+    "float": "f",
+    "double": "d",
+}
+
+
+def _code(kernel: Kernel, param: Param) -> str:
+    if param.is_pointer:
+        return "P"
+    ctype = param.ctype.replace("const", "").strip()
+    if ctype not in _CODES:
+        raise InternalError(
+            f"kernel {kernel.name}: parameter {param.name} has the type {param.ctype!r}, "
+            f"expected a pointer or one of {', '.join(_CODES)}"
+        )
+    return _CODES[ctype]
+
+
+class ArgumentBlock:
+    """Memory for the arguments of one kernel; `address` is that of the `void**`.
+
+    Not for two threads at once: a launch reads it while other threads run.
+    """
+
+    __slots__ = ("_kernel", "_layout", "_pointers", "_values", "address")
+
+    def __init__(self, kernel: Kernel) -> None:
+        codes = [_code(kernel, param) for param in kernel.params]
+        # Padding comes before an item, so that its offset is where it ends less its size.
+        ends = [struct.calcsize("".join(codes[: n + 1])) for n in range(len(codes))]
+        offsets = [end - struct.calcsize(code) for end, code in zip(ends, codes, strict=True)]
+        self._kernel = kernel
+        self._layout = struct.Struct("".join(codes))
+        self._values = ctypes.create_string_buffer(max(self._layout.size, 1))
+        start = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * max(len(codes), 1))(*(start + at for at in offsets))
+        self.address = ctypes.addressof(self._pointers)
+
+    def fill(self, args: Sequence[int | float | bool]) -> None:
+        """Write the arguments of the next launch; InternalError when they do not fit the kernel."""
+        try:
+            self._layout.pack_into(self._values, 0, *args)
+        except struct.error as error:
+            expected = ", ".join(f"{param.ctype} {param.name}" for param in self._kernel.params)
+            raise InternalError(
+                f"kernel {self._kernel.name}: cannot pass {args!r} as ({expected}): {error}"
+            ) from error

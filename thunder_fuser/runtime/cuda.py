@@ -1,0 +1,185 @@
+"""The CUDA target: kernels through NVRTC onto the devices of the NVIDIA driver.
+
+`compile` needs no device.  Machine code is made for the device that torch has selected, for the one
+that the `cuda_arch` option names, or for an sm_90, in that order of what is there; a launch on a
+device of another architecture compiles for that one first.
+
+A launch goes to torch's current device and stream, with arguments packed into memory that belongs
+to the calling thread.  The bindings release the interpreter lock inside `cuLaunchKernel`, so memory
+shared between threads (autograd runs backwards in its own) could change before the driver reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import FuserValueError, KernelError
+from thunder_fuser.options import current
+from thunder_fuser.runtime import cuda_driver
+from thunder_fuser.runtime.arguments import ArgumentBlock
+from thunder_fuser.runtime.cuda_program import Cubin, Resources, compile_cubin, nearest_arch
+from thunder_fuser.runtime.device_table import DATASHEETS
+from thunder_fuser.runtime.limits import check_limits
+from thunder_fuser.runtime.target import DeviceInfo
+
+_DEFAULT_ARCH = "sm_90"
+
+
+class CudaTarget:
+    """Implements `Target` for CUDA devices, present or only planned for."""
+
+    name = "cuda"
+
+    def device_info(self, device: torch.device) -> DeviceInfo:
+        """Describe `device`: from the driver, or from a data sheet where there is no driver.
+
+        The `cuda_arch` option selects a data sheet whatever the machine has; FuserValueError when
+        there is none for it.
+        """
+        arch = current().cuda_arch
+        if arch is None and cuda_driver.driver_available():
+            index = _current_device() if device.index is None else device.index
+            return cuda_driver.describe(index)
+        arch = arch or _DEFAULT_ARCH
+        if arch not in DATASHEETS:
+            raise FuserValueError(
+                f"cuda_arch: nothing is known about devices of {arch}; "
+                f"without such a device the choice is {', '.join(DATASHEETS)}"
+            )
+        return DATASHEETS[arch]
+
+    def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
+        """Compile `kernels` as one program.  KernelError when one exceeds the device's limits."""
+        program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
+        return tuple(CudaLaunch(program, kernel) for kernel in kernels)
+
+
+CUDA = CudaTarget()
+
+
+class CudaLaunch:
+    """A compiled kernel; calling it enqueues a launch.  Implements `Launch`."""
+
+    __slots__ = ("_geometry", "_program", "_threads", "kernel")
+
+    def __init__(self, program: _Program, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._program = program
+        self._geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        self._threads = _PerThread()
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills and shared memory on the device that it was compiled for first."""
+        return self._program.planned.resources[self.kernel.name]
+
+    def __call__(self, *args: int | float | bool) -> None:
+        """Enqueue on torch's current device and stream.
+
+        Raises TargetError without a driver, KernelError when the driver rejects the launch, which
+        it also does when an earlier kernel has crashed.
+        """
+        device = _current_device()
+        prepared = self._threads.prepared.get(device) or self._prepare(device)
+        prepared.arguments.fill(args)
+        (status,) = prepared.launch(
+            prepared.function,
+            *self._geometry,
+            torch._C._cuda_getCurrentRawStream(device),
+            prepared.arguments.address,
+            *prepared.rest,
+        )
+        if status:
+            cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
+
+    def _prepare(self, device: int) -> _Prepared:
+        api = cuda_driver.driver()
+        cuda_driver.bind_context(device)
+        function = self._program.function(self.kernel, device)
+        prepared = _Prepared(
+            launch=api.cuLaunchCooperativeKernel if self.kernel.cooperative else api.cuLaunchKernel,
+            function=function,
+            arguments=ArgumentBlock(self.kernel),
+            rest=() if self.kernel.cooperative else (0,),
+        )
+        self._threads.prepared[device] = prepared
+        return prepared
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """All that a launch needs in one thread on one device; `rest` is what follows the arguments."""
+
+    launch: Any
+    function: Any
+    arguments: ArgumentBlock
+    rest: tuple[int, ...]
+
+
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.prepared: dict[int, _Prepared] = {}
+
+
+class _Program:
+    """Kernels that were compiled together, and where they are loaded."""
+
+    def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
+        self._kernels = kernels
+        self._lock = threading.Lock()
+        self._libraries: dict[str, Any] = {}
+        self.planned = compile_cubin(kernels, info.arch)
+        for kernel in kernels:
+            self._check(kernel, self.planned, info)
+
+    def function(self, kernel: Kernel, device: int) -> Any:
+        """The driver's handle for `kernel` in the context of `device`."""
+        info = cuda_driver.describe(device)
+        arch = nearest_arch(info.arch)
+        with self._lock:
+            same = arch == self.planned.arch
+            cubin = self.planned if same else compile_cubin(self._kernels, arch)
+            self._check(kernel, cubin, info)
+            if arch not in self._libraries:
+                self._libraries[arch] = cuda_driver.load_library(cubin.image)
+            function = cuda_driver.load_function(
+                self._libraries[arch], kernel.name, kernel.shared_bytes
+            )
+        if kernel.cooperative:
+            _check_residency(kernel, function, info)
+        return function
+
+    @staticmethod
+    def _check(kernel: Kernel, cubin: Cubin, info: DeviceInfo) -> None:
+        found = cubin.resources[kernel.name]
+        check_limits(
+            kernel, info, registers=found.registers, static_shared_bytes=found.shared_bytes
+        )
+
+
+def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
+    """A grid barrier waits for every block, so all of them have to be on the device at once."""
+    blocks = math.prod(kernel.grid)
+    threads = math.prod(kernel.block)
+    fit = info.sm_count * cuda_driver.resident_blocks(function, threads, kernel.shared_bytes)
+    if blocks > fit:
+        raise KernelError(
+            f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks wait for each "
+            f"other and only {fit} fit on the device at once"
+        )
+
+
+def _current_device() -> int:
+    """Torch's current device; TargetError where torch or the machine knows none."""
+    try:
+        return int(torch._C._cuda_getDevice())
+    except (AttributeError, RuntimeError):
+        cuda_driver.driver()
+        raise

@@ -1,0 +1,138 @@
+"""The CUDA driver: is it there, what are its devices, and how machine code gets onto them.
+
+`driver_problem` asks the dynamic loader and `cuInit`, once, before any binding touches the driver:
+where there is none, some calls of the bindings fail on the first attempt and hang on the second.
+Every function below it goes through `driver`, which has asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from thunder_fuser.errors import KernelError, TargetError
+from thunder_fuser.runtime.target import DeviceInfo
+
+# Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
+# (Little's law): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
+_LATENCY = 1.3e-6
+
+
+@functools.cache
+def driver_problem() -> str:
+    """Why CUDA kernels cannot run on this machine; "" when they can."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no NVIDIA driver is installed ({error})"
+    status = library.cuInit(0)
+    return f"the NVIDIA driver reports error {status} (100: it finds no device)" if status else ""
+
+
+def driver_available() -> bool:
+    """Whether there is a driver with a device."""
+    return not driver_problem()
+
+
+@functools.cache
+def driver() -> Any:
+    """The bindings of the initialised driver; TargetError when there is none."""
+    if problem := driver_problem():
+        raise TargetError(
+            f"CUDA kernels cannot run here: {problem}. Kernels for CPU tensors need no GPU; for "
+            "CUDA, plans can be made and compiled here, but not launched"
+        )
+    from cuda.bindings import driver as bindings
+
+    return bindings
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """The value of a driver call; KernelError "`what` failed: ..." when it did not succeed."""
+    status, *values = result
+    if int(status):
+        _, text = driver().cuGetErrorString(status)
+        raise KernelError(f"{what} failed: {status.name}, {text.decode()}")
+    return values[0] if values else None
+
+
+def driver_version() -> str:
+    """The newest CUDA version that the driver supports, such as "13.0"."""
+    number = check(driver().cuDriverGetVersion(), "asking for the driver's version")
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+@functools.cache
+def describe(device: int) -> DeviceInfo:
+    """What schedules know of a device, as its driver reports it."""
+    ask = functools.partial(_attribute, device)
+    name = check(
+        driver().cuDeviceGetName(256, _handle(device)), f"asking cuda:{device} for its name"
+    )
+    # Two transfers a clock; the clock is in kHz and the bus in bits.
+    bandwidth = 2e3 * ask("MEMORY_CLOCK_RATE") * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    sm_count = ask("MULTIPROCESSOR_COUNT")
+    return DeviceInfo(
+        name=name.rstrip(b"\0").decode(),
+        kind="cuda",
+        arch=f"sm_{ask('COMPUTE_CAPABILITY_MAJOR')}{ask('COMPUTE_CAPABILITY_MINOR')}",
+        sm_count=sm_count,
+        threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+        registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        shared_bytes_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        shared_bytes_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+        max_grid=(ask("MAX_GRID_DIM_X"), ask("MAX_GRID_DIM_Y"), ask("MAX_GRID_DIM_Z")),
+        vector_bytes=16,
+        bandwidth=bandwidth,
+        l2_bytes=ask("L2_CACHE_SIZE"),
+        bytes_in_flight_per_sm=round(bandwidth / sm_count * _LATENCY),
+    )
+
+
+def _handle(device: int) -> Any:
+    return check(driver().cuDeviceGet(device), f"opening cuda:{device}")
+
+
+def _attribute(device: int, name: str) -> int:
+    attribute = driver().CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+    result = driver().cuDeviceGetAttribute(attribute, _handle(device))
+    return int(check(result, f"asking cuda:{device} for {name}"))
+
+
+def bind_context(device: int) -> None:
+    """Make sure that this thread has a context.
+
+    Torch binds one when it first calls the runtime in a thread; a thread of autograd that has only
+    been handed cached memory may reach us before that.
+    """
+    api = driver()
+    if not int(check(api.cuCtxGetCurrent(), "asking for the current context")):
+        retained = api.cuDevicePrimaryCtxRetain(_handle(device))
+        context = check(retained, f"retaining the context of cuda:{device}")
+        check(api.cuCtxSetCurrent(context), f"binding the context of cuda:{device}")
+
+
+def load_library(image: bytes) -> Any:
+    """Give a cubin to the driver.  It stays loaded as long as the process runs."""
+    result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
+    return check(result, "loading a compiled program")
+
+
+def load_function(library: Any, name: str, shared_bytes: int) -> Any:
+    """The kernel `name` in the current context, allowed to use that much dynamic shared memory."""
+    api = driver()
+    kernel = check(api.cuLibraryGetKernel(library, name.encode()), f"finding kernel {name}")
+    function = check(api.cuKernelGetFunction(kernel), f"loading kernel {name}")
+    attribute = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    # Without this a launch may have 48 KiB.
+    result = api.cuFuncSetAttribute(function, attribute, shared_bytes)
+    check(result, f"giving kernel {name} {shared_bytes} bytes of shared memory")
+    return function
+
+
+def resident_blocks(function: Any, threads: int, shared_bytes: int) -> int:
+    """How many blocks of a kernel fit on one multiprocessor at a time."""
+    ask = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
+    return int(check(ask(function, threads, shared_bytes), "asking for the occupancy"))

@@ -1,0 +1,276 @@
+"""Kernels to machine code for GPUs: NVRTC, and a cache of its results on disk.
+
+All kernels of a plan are one NVRTC program, because a program costs 16 ms before its first kernel
+and a kernel 10 ms.  Nothing here needs a GPU or a driver, so that every kernel can be compiled, and
+its registers and spills read, on any machine.
+
+A cache entry is a pair: the bare cubin, which `nvdisasm` and friends can read, and a report with
+what ptxas said about it and a digest over both.  An entry that does not match its digest is a miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thunder_fuser.codegen.kernel import Kernel, program_text
+from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.options import current
+from thunder_fuser.runtime.headers import device_headers
+
+_log = logging.getLogger(__name__)
+
+CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes of a multiprocessor, per thread except for `shared_bytes`.
+
+    `shared_bytes` is the static shared memory of a block; `stack_bytes` the local memory of a
+    thread, spilled registers and arrays that are indexed at run time alike.
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    shared_bytes: int
+
+    @property
+    def spills(self) -> bool:
+        """Registers did not suffice."""
+        return self.spill_store_bytes + self.spill_load_bytes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """One compiled program: machine code for `arch`, and the resources of each kernel by name."""
+
+    image: bytes
+    arch: str
+    resources: Mapping[str, Resources]
+
+
+def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
+    """Compile `kernels` as one program for `arch` ("sm_90"), or load it from the cache.
+
+    Raises CompileError when NVRTC rejects the source, TargetError when there is no NVRTC or it
+    knows nothing that runs on `arch`.
+    """
+    arch = nearest_arch(arch)
+    from cuda.core import ProgramOptions
+    from cuda.core.utils import make_program_cache_key
+
+    text = program_text(kernels)
+    options = ProgramOptions(arch=arch, std="c++17", ptxas_options=["-v"])
+    headers = device_headers()
+    key = make_program_cache_key(
+        code=text,
+        code_type="c++",
+        options=options,
+        target_type="cubin",
+        extra_digest=hashlib.sha256(repr(headers).encode()).digest(),
+    )
+    entry = _load(key)
+    if entry is None:
+        image, log = _run_nvrtc(kernels, text, headers, arch, options.as_bytes("nvrtc"))
+        _store(key, image, log)
+    else:
+        image, log = entry
+    if folder := current().dump_dir:
+        for kernel in kernels:
+            _save(Path(folder).expanduser(), kernel.name, kernel.text)
+    resources = parse_resources(log)
+    return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
+
+
+# --- NVRTC ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def nvrtc() -> Any:
+    """The bindings of NVRTC with its library loaded; TargetError when there is none."""
+    try:
+        from cuda.bindings import nvrtc as bindings
+
+        bindings.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise TargetError(
+            f"kernels for CUDA cannot be compiled, NVRTC is not available: {error}. "
+            "Install a build of torch for CUDA 13, or `pip install nvidia-cuda-nvrtc`"
+        ) from error
+    return bindings
+
+
+@functools.cache
+def supported_archs() -> tuple[str, ...]:
+    """What the installed NVRTC can compile for, oldest first: ("sm_75", "sm_80", ...)."""
+    _, numbers = nvrtc().nvrtcGetSupportedArchs()
+    return tuple(f"sm_{number}" for number in numbers)
+
+
+def nvrtc_version() -> str:
+    """The version of the installed NVRTC, such as "13.0"."""
+    _, major, minor = nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def nearest_arch(arch: str) -> str:
+    """What to compile for on a device of `arch`: itself, or else older code that runs there.
+
+    Machine code runs on later minor versions of its major one, so a device that is newer than NVRTC
+    gets the nearest older code.  Raises TargetError when there is none.
+    """
+    known = supported_archs()
+    if arch.rstrip("af") in known:
+        return arch
+    older = [other for other in known if other[:-1] == arch[:-1] and other < arch]
+    if not older:
+        raise TargetError(
+            f"NVRTC {nvrtc_version()} cannot compile for {arch}, only for {', '.join(known)}; "
+            "a newer nvidia-cuda-nvrtc may know it"
+        )
+    return older[-1]
+
+
+def _run_nvrtc(
+    kernels: Sequence[Kernel],
+    text: str,
+    headers: Mapping[str, str],
+    arch: str,
+    flags: list[bytes],
+) -> tuple[bytes, str]:
+    """The cubin and the compiler's log.  Headers go in as text: no path reaches code or cache."""
+    api = nvrtc()
+    success = api.nvrtcResult.NVRTC_SUCCESS
+    created, program = api.nvrtcCreateProgram(
+        text.encode(),
+        b"kernels.cu",
+        len(headers),
+        [source.encode() for source in headers.values()],
+        [name.encode() for name in headers],
+    )
+    if created != success:
+        raise TargetError(f"NVRTC could not start: {created.name}")
+    try:
+        (compiled,) = api.nvrtcCompileProgram(program, len(flags), flags)
+        log = _read(program, api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog)
+        log_text = log.rstrip(b"\0").decode(errors="replace")
+        if compiled != success:
+            raise _rejection(kernels, text, arch, log_text or compiled.name)
+        return _read(program, api.nvrtcGetCUBINSize, api.nvrtcGetCUBIN), log_text
+    finally:
+        api.nvrtcDestroyProgram(program)
+
+
+def _read(program: Any, size: Any, get: Any) -> bytes:
+    _, count = size(program)
+    buffer = bytearray(count)
+    get(program, buffer)
+    return bytes(buffer)
+
+
+def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> CompileError:
+    first = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
+    folder = current().dump_dir or tempfile.mkdtemp(prefix="thunder_fuser-")
+    source = _save(Path(folder).expanduser(), kernels[0].name + "_rejected", text)
+    names = ", ".join(kernel.name for kernel in kernels)
+    return CompileError(
+        f"NVRTC {nvrtc_version()} rejected {names} for {arch}: "
+        f"{first.group(0).strip() if first else log.strip()}\n"
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        source=source,
+        log=log,
+    )
+
+
+def _save(folder: Path, name: str, text: str) -> Path | None:
+    """Write a source for people to read.  A folder that cannot be written to stops nothing."""
+    path = folder / f"{name}.cu"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        _log.warning("%s was not written: %s", path, error)
+        return None
+    return path
+
+
+# --- What ptxas reports -----------------------------------------------------------------------
+
+_FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
+_NUMBERS = {
+    "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
+    "spill_store_bytes": re.compile(r"(\d+) bytes spill stores"),
+    "spill_load_bytes": re.compile(r"(\d+) bytes spill loads"),
+    "registers": re.compile(r"Used (\d+) registers"),
+    "shared_bytes": re.compile(r"(\d+) bytes smem"),
+}
+
+
+def parse_resources(log: str) -> dict[str, Resources]:
+    """Resources of each kernel, from the log of `ptxas -v`.  What it does not mention is 0."""
+    # Text before the first kernel, then name and text in turn.
+    _, *parts = _FUNCTION.split(log)
+    return {name: _resources(report) for name, report in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _resources(report: str) -> Resources:
+    found = {field: pattern.search(report) for field, pattern in _NUMBERS.items()}
+    return Resources(**{field: int(match[1]) if match else 0 for field, match in found.items()})
+
+
+# --- The cache --------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept."""
+    return current().cache_folder / "cuda"
+
+
+@functools.cache
+def _cache(folder: Path) -> Any:
+    from cuda.core.utils import FileStreamProgramCache
+
+    return FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
+
+
+def _load(key: bytes) -> tuple[bytes, str] | None:
+    """The cubin and the log stored under `key`; None if there are none or they are damaged."""
+    try:
+        cache = _cache(cache_folder())
+        image, report = cache.get(key), cache.get(_report_key(key))
+    except OSError as error:
+        _log.debug("no cache: %s", error)
+        return None
+    if image is None or report is None:
+        return None
+    digest, log = report[:32], report[32:]
+    return (image, log.decode()) if digest == _digest(image, log) else None
+
+
+def _store(key: bytes, image: bytes, log: str) -> None:
+    """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
+    report = log.encode()
+    try:
+        cache = _cache(cache_folder())
+        cache[key] = image
+        cache[_report_key(key)] = _digest(image, report) + report
+    except OSError as error:
+        _log.debug("not cached: %s", error)
+
+
+def _report_key(key: bytes) -> bytes:
+    return key + b"/report"
+
+
+def _digest(image: bytes, report: bytes) -> bytes:
+    return hashlib.sha256(hashlib.sha256(image).digest() + report).digest()

@@ -1,0 +1,52 @@
+"""What a launch may ask of a device, checked before the device is asked.
+
+A driver answers an impossible launch with "invalid value"; here the message names the kernel, the
+limit and both numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import KernelError
+from thunder_fuser.runtime.target import DeviceInfo
+
+# The same for every compute capability.
+_MAX_BLOCK = (1024, 1024, 64)
+_WARP = 32
+
+
+def check_limits(
+    kernel: Kernel, info: DeviceInfo, *, registers: int = 0, static_shared_bytes: int = 0
+) -> None:
+    """Raise KernelError if `kernel` cannot be launched on `info`.
+
+    `registers` (per thread) and `static_shared_bytes` (per block) are known once it is compiled.
+    """
+    threads = math.prod(kernel.block)
+    warps = -(-threads // _WARP)
+    demands = [
+        ("threads in a block", threads, info.max_threads_per_block),
+        *_axes("block", kernel.block, _MAX_BLOCK),
+        *_axes("grid", kernel.grid, info.max_grid),
+        (
+            "bytes of shared memory in a block",
+            kernel.shared_bytes + static_shared_bytes,
+            info.shared_bytes_per_block,
+        ),
+        ("registers in a block", registers * warps * _WARP, info.registers_per_sm),
+    ]
+    for what, asked, limit in demands:
+        if asked > limit:
+            raise KernelError(
+                f"kernel {kernel.name} cannot run on {info.name} ({info.arch}): {asked} {what}, "
+                f"the limit is {limit}"
+            )
+
+
+def _axes(
+    what: str, extents: tuple[int, ...], limits: tuple[int, ...]
+) -> list[tuple[str, int, int]]:
+    names = (f"along {axis} in the {what}" for axis in "xyz")
+    return list(zip(names, extents, limits, strict=True))
