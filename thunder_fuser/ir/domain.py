@@ -63,10 +63,15 @@ def broadcast(expanded: Extent | None = None) -> IterDomain:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A point is inside iff `0 <= index < extent`; outside, the fill value of a pad is read."""
+    """A point is inside iff `0 <= index < extent`; outside, the fill value of a pad is read.
+
+    Only a side that was grown can be missed: `lower` and `upper` say which comparison can fail at all.
+    """
 
     index: Index
     extent: int
+    lower: bool = True
+    upper: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +191,11 @@ def pull(
             case Merge(axis):
                 sizes = static(before[axis].size), static(before[axis + 1].size)
                 point[axis : axis + 1] = _unmerge(point[axis], *sizes, zero)
-            case Resize(axis, left, _):
-                n = static(before[axis].size)
+            case Resize(axis, left, right):
                 point[axis] = point[axis] - static(left)
-                guards.append(Guard(point[axis], n))
+                grown = static(left) > 0, static(right) > 0
+                if any(grown):
+                    guards.append(Guard(point[axis], static(before[axis].size), *grown))
             case NewBroadcast(axis):
                 del point[axis]
             case Squeeze(axis):

@@ -7,7 +7,7 @@ driver instead.
 
 from __future__ import annotations
 
-from thunder_fuser.runtime.target import DeviceInfo
+from thunder_fuser.device import DeviceInfo
 
 _GRID = (2**31 - 1, 65535, 65535)
 _KIB = 1024

@@ -3,45 +3,19 @@
 Two targets implement it, ``runtime/cuda.py`` and ``runtime/host.py``. Both take the same ``Kernel``
 text and the same arguments, so everything upstream is written once and never asks where it runs.
 A ``DeviceInfo`` is all that schedules may know of a device, which is why a plan for a GPU can be
-made on a machine that has none (``runtime/device_table.py``).
+made on a machine that has none (``thunder_fuser/device.py``, ``runtime/device_table.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
-from thunder_fuser.codegen.kernel import Extent3, Kernel
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """What schedules know of a device. Sizes in bytes, `bandwidth` in bytes per second.
-
-    vector_bytes            widest useful access of one thread: 16 on a GPU; on the host more, so
-                            that one thread's vector loop fills SIMD registers
-    bytes_in_flight_per_sm  loads that must be outstanding to reach `bandwidth`; 0 on the host,
-                            whose cores prefetch by themselves
-    """
-
-    name: str
-    kind: Literal["host", "cuda"]
-    arch: str
-    sm_count: int
-    threads_per_sm: int
-    registers_per_sm: int
-    shared_bytes_per_block: int
-    shared_bytes_per_sm: int
-    max_threads_per_block: int
-    max_grid: Extent3
-    vector_bytes: int
-    bandwidth: float
-    l2_bytes: int
-    bytes_in_flight_per_sm: int
 
 
 class Launch(Protocol):

@@ -1,0 +1,32 @@
+"""What plans and schedules know of a device: data, so that any device can be planned for anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What schedules know of a device. Sizes in bytes, `bandwidth` in bytes per second.
+
+    vector_bytes            widest useful access of one thread: 16 on a GPU; on the host more, so
+                            that one thread's vector loop fills SIMD registers
+    bytes_in_flight_per_sm  loads that must be outstanding to reach `bandwidth`; 0 on the host,
+                            whose cores prefetch by themselves
+    """
+
+    name: str
+    kind: Literal["host", "cuda"]
+    arch: str
+    sm_count: int
+    threads_per_sm: int
+    registers_per_sm: int
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    max_threads_per_block: int
+    max_grid: tuple[int, int, int]
+    vector_bytes: int
+    bandwidth: float
+    l2_bytes: int
+    bytes_in_flight_per_sm: int
