@@ -1,0 +1,1 @@
+"""The intermediate representation: integer forms, domains, operations and fusions."""
