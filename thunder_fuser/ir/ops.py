@@ -21,6 +21,7 @@ import torch
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.dtypes import Category, DataType, Operand
+from thunder_fuser.ir.fusion import TensorView, Val
 
 
 class Rule(enum.Enum):
@@ -117,6 +118,11 @@ class Op:
         return tuple(compute if k in self.promoted else DataType.Bool for k in range(self.arity))
 
 
+def operands_of(values: Sequence[Val]) -> tuple[Operand, ...]:
+    """What promotion needs to know of an expression's inputs."""
+    return tuple(Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in values)
+
+
 def _as_float(common: DataType) -> DataType:
     if common.category < Category.FLOAT:
         return DataType.Float
@@ -176,7 +182,7 @@ def _row(
     spelling: str = "",
     promoted: tuple[int, ...] | None = None,
 ) -> Op:
-    """`accepts` by first letters: b(ool) i(nt) f(loat) c(omplex). Spelled tf::name(..) by default."""
+    """`accepts` by first letters: bool, int, float, complex. Default spelling: tf::name(..)."""
     places = ", ".join(f"{{{k}}}" for k in range(arity))
     return Op(
         name,

@@ -1,0 +1,331 @@
+"""What a Fusion means, run one expression at a time with torch: the oracle, and the last resort.
+
+Each result is rounded to its storage dtype before the next expression reads it, which is what a
+compiled kernel does too. With `double=True` floats stay in float64 (complex in complex128) and are
+never rounded: the truth that both are measured against.
+
+torch lacks arithmetic on the wide unsigned types and on 8-bit floats, so values travel in a
+*carrier* dtype that it has: reduced floats as float32, uint16 and uint32 as int64, uint64 as the
+int64 of the same bits. Two's complement makes most arithmetic the same on both; the exceptions are
+in `_ON_UINT64`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.domain import (
+    Expand,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    Transform,
+    constant_if_known,
+    dense_strides,
+    replay,
+    static,
+)
+from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.symint import Form
+
+
+class Results(NamedTuple):
+    """Returned outputs, and the new value of each updated input, both in the fusion's order."""
+
+    outputs: list[torch.Tensor]
+    updates: list[torch.Tensor]
+
+
+def evaluate(
+    fusion: Fusion,
+    inputs: Sequence[torch.Tensor | Number],
+    *,
+    double: bool = False,
+    apply_updates: bool = False,
+    device: torch.device | None = None,
+) -> Results:
+    """Runs a static fusion. Tensor inputs have the sizes and dtypes of the inputs' root domains.
+
+    Results are new dense tensors in the fusion's allocation order. With `apply_updates` the updated
+    inputs are written, and an output that is also an update is returned as that input. `device` is
+    where tensors are made if no input has one. FuserValueError where inputs do not fit.
+    """
+    evaluator = Evaluator(double, device or _common_device(inputs))
+    evaluator.bind(fusion.inputs, inputs)
+    for expr in fusion.exprs:
+        evaluator.run(expr)
+    outputs = [evaluator.result(v) for v in fusion.outputs]
+    updates = [evaluator.result(u.value) for u in fusion.updates]
+    if apply_updates:
+        for update, value in zip(fusion.updates, updates, strict=True):
+            target = inputs[fusion.inputs.index(update.target)]
+            assert isinstance(target, torch.Tensor)
+            target.copy_(value)
+            outputs = [
+                target if v == update.value else out
+                for v, out in zip(fusion.outputs, outputs, strict=True)
+            ]
+    return Results(outputs, updates)
+
+
+def _common_device(inputs: Sequence[torch.Tensor | Number]) -> torch.device:
+    """CPU scalars follow tensors of another device."""
+    devices = [t.device for t in inputs if isinstance(t, torch.Tensor)]
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+
+
+class Evaluator:
+    """`evaluate` in steps: bind the inputs, run expressions in order, read results.
+
+    `values` holds carriers, with logical sizes, of everything bound or run so far.
+    """
+
+    def __init__(self, double: bool, device: torch.device) -> None:
+        self.double = double
+        self.device = device
+        self.values: dict[Val, torch.Tensor] = {}
+
+    # ---- dtypes
+
+    def torch_dtype(self, dtype: DataType) -> torch.dtype:
+        """The dtype that torch calls this one, or its stand-in in double mode."""
+        if self.double and dtype.is_floating:
+            return torch.float64
+        if self.double and dtype.is_complex:
+            return torch.complex128
+        return dtype.torch
+
+    def to_carrier(self, value: torch.Tensor) -> torch.Tensor:
+        if value.dtype.is_floating_point and value.dtype.itemsize < 4:
+            return value.to(torch.float32)
+        if value.dtype in (torch.uint16, torch.uint32):
+            return value.to(torch.int64)
+        return value.view(torch.int64) if value.dtype is torch.uint64 else value
+
+    def from_carrier(self, value: torch.Tensor, dtype: DataType) -> torch.Tensor:
+        """Rounds, or wraps around, to the storage dtype."""
+        wanted = self.torch_dtype(dtype)
+        if wanted is torch.uint64 and value.dtype is torch.int64:
+            return value.view(torch.uint64)
+        if wanted in (torch.uint16, torch.uint32):
+            value = value & ((1 << 8 * wanted.itemsize) - 1)
+        return value.to(wanted)
+
+    def convert(self, value: torch.Tensor, source: DataType, dtype: DataType) -> torch.Tensor:
+        """A carrier of `source` as a carrier of `dtype`, as a cast does it."""
+        stored = self.from_carrier(value, source)
+        if source.is_complex and not dtype.is_complex and dtype is not DataType.Bool:
+            stored = stored.real
+        return self.to_carrier(stored.to(self.torch_dtype(dtype)))
+
+    # ---- values
+
+    def bind(self, formals: Sequence[Val], actuals: Sequence[torch.Tensor | Number]) -> None:
+        if len(formals) != len(actuals):
+            raise FuserValueError(f"expected {len(formals)} inputs, got {len(actuals)}")
+        for formal, actual in zip(formals, actuals, strict=True):
+            if isinstance(formal, Scalar):
+                self.values[formal] = self._number(actual, formal)
+            else:
+                self.values[formal] = self._tensor(actual, formal)
+
+    def _number(self, value: torch.Tensor | Number, scalar: Scalar) -> torch.Tensor:
+        if isinstance(value, torch.Tensor):
+            raise FuserTypeError(f"input {scalar} is a scalar, got a tensor")
+        return self.constant(value, scalar.dtype)
+
+    def _tensor(self, value: torch.Tensor | Number, view: TensorView) -> torch.Tensor:
+        root = view.domain.root
+        sizes = tuple(static(d.size) for d in root)
+        if not isinstance(value, torch.Tensor):
+            raise FuserTypeError(f"input {view} is a tensor, got {value!r}")
+        if value.dtype != view.dtype.torch or tuple(value.shape) != sizes:
+            raise FuserValueError(
+                f"input {view}: expected {view.dtype.torch} of sizes {list(sizes)}, "
+                f"got {value.dtype} of sizes {list(value.shape)}"
+            )
+        held = value.detach().to(self.device)
+        held = self.to_carrier(held.to(self.torch_dtype(view.dtype)))
+        return moved(held, view, None)
+
+    def constant(self, value: Number, dtype: DataType) -> torch.Tensor:
+        if dtype.is_integral:
+            value = _wrapped(int(value.real), dtype)
+        made = torch.tensor(value, dtype=self.torch_dtype(dtype), device=self.device)
+        return self.to_carrier(made)
+
+    def __getitem__(self, val: Val) -> torch.Tensor:
+        if val in self.values:
+            return self.values[val]
+        if isinstance(val, TensorView) or val.value is None:
+            raise FuserValueError(f"{val} is read before it is defined")
+        value = constant_if_known(val.value) if isinstance(val.value, Form) else val.value
+        if isinstance(value, Form):
+            raise FuserValueError(f"{val} is symbolic; bind sizes first (specialise)")
+        return self.constant(value, val.dtype)
+
+    def result(self, view: TensorView) -> torch.Tensor:
+        value = self.from_carrier(self[view], view.dtype)
+        strides = dense_strides(view.sizes, view.domain.allocation)
+        out = torch.empty_strided(view.sizes, strides, dtype=value.dtype, device=value.device)
+        return out.copy_(value)
+
+    # ---- expressions
+
+    def run(self, expr: Expr) -> None:
+        match expr:
+            case PointwiseOp():
+                value = self.pointwise(expr, self.operands(expr))
+            case ViewOp():
+                fill = None if expr.fill is None else self[expr.fill]
+                value = moved(self[expr.input], expr.output, fill)
+            case CatOp():
+                value = torch.cat([self[t] for t in expr.inputs], expr.dim)
+            case FullOp():
+                value = self[expr.fill].expand(expr.output.sizes)
+            case IotaOp():
+                value = self._iota(expr)
+        self.values[expr.output] = value
+
+    def operands(self, expr: PointwiseOp) -> list[torch.Tensor]:
+        """The operands' carriers, converted to the row's operand dtypes."""
+        types = ops.lookup(expr.op).operand_dtypes(ops.operands_of(expr.inputs))
+        return [
+            self.convert(self[v], v.dtype, dtype)
+            for v, dtype in zip(expr.inputs, types, strict=True)
+        ]
+
+    def pointwise(self, expr: PointwiseOp, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The row's function on such operands, converted to the output's dtype."""
+        op = ops.lookup(expr.op)
+        types = op.operand_dtypes(ops.operands_of(expr.inputs))
+        function: Callable[..., torch.Tensor] = op.reference
+        if types[-1] is DataType.UInt64:
+            function = _ON_UINT64.get(expr.op, function)
+        raw = types[0] if op.rule is ops.Rule.CAST else compute_dtype(expr.output.dtype)
+        return self.convert(function(*operands), raw, expr.output.dtype)
+
+    def _iota(self, expr: IotaOp) -> torch.Tensor:
+        dtype = compute_dtype(expr.output.dtype)
+        steps = torch.arange(expr.output.sizes[0], device=self.device)
+        steps = self.to_carrier(steps.to(self.torch_dtype(dtype)))
+        start, step = (self.convert(self[v], v.dtype, dtype) for v in expr.inputs)
+        return self.convert(start + steps * step, dtype, expr.output.dtype)
+
+
+def _wrapped(value: int, dtype: DataType) -> int:
+    """Two's complement, as a C++ conversion does it."""
+    bits = 8 * dtype.itemsize
+    value &= (1 << bits) - 1
+    negative = not dtype.is_unsigned and value >> (bits - 1)
+    return value - (1 << bits) if negative else value
+
+
+# ---- domain programs
+
+
+def moved(value: torch.Tensor, view: TensorView, fill: torch.Tensor | None) -> torch.Tensor:
+    """The root's elements taken through the domain's program to its logical sizes."""
+    dims = view.domain.root
+    for step in view.domain.transforms:
+        dims = replay(dims, (step,))
+        value = _step(value, step, tuple(static(d.size) for d in dims), fill)
+    return value
+
+
+def _step(
+    x: torch.Tensor, step: Transform, sizes: tuple[int, ...], fill: torch.Tensor | None
+) -> torch.Tensor:
+    match step:
+        case Split() | Merge():
+            return x.reshape(sizes)
+        case Resize(axis, left, right):
+            return _resized(x, axis, static(left), static(right), fill)
+        case NewBroadcast(axis):
+            return x.unsqueeze(axis)
+        case Squeeze(axis):
+            return x.select(axis, 0)
+        case Expand():
+            return x.expand(sizes)
+        case Reorder(order):
+            return x.permute(order)
+
+
+def _resized(
+    x: torch.Tensor, axis: int, left: int, right: int, fill: torch.Tensor | None
+) -> torch.Tensor:
+    size = x.shape[axis]
+    begin, end = max(0, -left), min(size, size + right)
+    if left <= 0 and right <= 0:
+        return x.narrow(axis, begin, end - begin)
+    shape = list(x.shape)
+    shape[axis] = size + left + right
+    # Where no fill is given (the slack of a strided slice) nobody reads it.
+    out = x.new_zeros(shape) if fill is None else fill.expand(shape).clone()
+    if begin < end:
+        out.narrow(axis, begin + left, end - begin).copy_(x.narrow(axis, begin, end - begin))
+    return out
+
+
+# ---- uint64
+
+
+def _numpy(function: Callable[..., np.ndarray]) -> Callable[..., torch.Tensor]:
+    """A numpy function on uint64 as one on carriers."""
+
+    def on_carriers(*operands: torch.Tensor) -> torch.Tensor:
+        arrays = [x.cpu().numpy().view(np.uint64) for x in operands]
+        found = np.asarray(function(*arrays))
+        signed = found if found.dtype == np.bool_ else found.astype(np.uint64).view(np.int64)
+        return torch.from_numpy(np.ascontiguousarray(signed)).to(operands[0].device)
+
+    return on_carriers
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+_ON_UINT64: Mapping[str, Callable[..., torch.Tensor]] = {
+    "div": _numpy(np.floor_divide),
+    "mod": _numpy(np.fmod),
+    "fmod": _numpy(np.fmod),
+    "remainder": _numpy(np.remainder),
+    "gcd": _numpy(np.gcd),
+    "pow": _numpy(np.power),
+    "minimum": _numpy(np.minimum),
+    "maximum": _numpy(np.maximum),
+    "clamp": _numpy(lambda x, low, high: np.minimum(np.maximum(x, low), high)),
+    "threshold": _numpy(lambda x, bound, value: np.asarray(np.where(x <= bound, value, x))),
+    "lt": _numpy(np.less),
+    "le": _numpy(np.less_equal),
+    "gt": _numpy(np.greater),
+    "ge": _numpy(np.greater_equal),
+    "sign": _numpy(np.sign),
+    "signbit": torch.zeros_like,
+    "abs": _unchanged,
+    "relu": _unchanged,
+    "bitwise_right_shift": ops.lookup("logical_right_shift").reference,
+}
+"""Operations in which the order of the numbers matters, or division."""

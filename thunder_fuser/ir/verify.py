@@ -1,0 +1,296 @@
+"""What a well-formed Fusion is: a table of checks for each stage, run between passes in tests.
+
+A Fusion that fails here was built wrongly by us; users' mistakes are found by the builder. So every
+failure is an InternalError that names the expression and the user's line that it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from thunder_fuser.errors import FuserError, InternalError
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.domain import (
+    Expand,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    TensorDomain,
+    broadcast,
+    replay,
+)
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.symint import Form
+
+Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
+"""Yields (the expression at fault, or None, what is wrong with it)."""
+
+
+def verify(fusion: Fusion, stage: str = "built") -> Fusion:
+    """The fusion itself, so that calls chain; InternalError at the first broken rule of the stage.
+
+    Stages: "built" by a definition or a trace; "specialised", with every size known; "folded" by
+    passes that join chains of views, with every size known.
+    """
+    for check in STAGES[stage]:
+        for expr, problem in check(fusion):
+            raise InternalError(f"fusion is not well-formed ({stage}): {_place(expr)}{problem}")
+    return fusion
+
+
+def _place(expr: Expr | None) -> str:
+    if expr is None:
+        return ""
+    operands = ", ".join(map(str, expr.inputs))
+    return f"{expr.output} = {expr.op}({operands}) from {expr.origin}: "
+
+
+# ---- values
+
+
+def _ssa(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Every value is defined once, before its uses, under its own id."""
+    by_id: dict[int, Val] = {}
+    defined: set[Val] = set()
+    for value in fusion.inputs:
+        if by_id.setdefault(value.id, value) != value or value in defined:
+            yield None, f"two inputs have the id {value.id}: {by_id[value.id]} and {value}"
+        if isinstance(value, Scalar) and value.value is not None:
+            yield None, f"input {value} has a value and so cannot be an input"
+        defined.add(value)
+    for expr in fusion.exprs:
+        for value in expr.inputs:
+            known = by_id.setdefault(value.id, value)
+            if known != value:
+                yield expr, f"id {value.id} names two values: {known} and {value}"
+            if value not in defined and (isinstance(value, TensorView) or value.value is None):
+                yield expr, f"{value.name} is used before it is defined"
+        if expr.output.id in by_id:
+            yield expr, f"{expr.output.name} is defined already, as {by_id[expr.output.id]}"
+        by_id[expr.output.id] = expr.output
+        defined.add(expr.output)
+    for tensor in fusion.results:
+        if tensor not in defined:
+            yield None, f"result {tensor} is not defined"
+
+
+def _updates(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Updates go into distinct inputs of the same dtype and sizes."""
+    targets: set[Val] = set()
+    for update in fusion.updates:
+        target, value = update.target, update.value
+        if target not in fusion.inputs:
+            yield None, f"{value.name} updates {target}, which is not an input"
+        if target in targets:
+            yield None, f"{target} is updated twice"
+        targets.add(target)
+        if value.dtype is not target.dtype or value.rank != target.rank:
+            yield None, f"{value} cannot update {target}: dtype or rank differ"
+        elif target.domain.is_static and value.domain.is_static and value.sizes != target.sizes:
+            yield None, f"{value} cannot update {target}: sizes differ"
+
+
+def _domains(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Logical dimensions follow from the root's, and memory order names each of them once."""
+    for value in fusion.inputs:
+        if isinstance(value, TensorView):
+            for problem in _domain_problems(value.domain):
+                yield None, f"input {value}: {problem}"
+    for expr in fusion.exprs:
+        if isinstance(expr.output, TensorView):
+            for problem in _domain_problems(expr.output.domain):
+                yield expr, problem
+
+
+def _domain_problems(domain: TensorDomain) -> Iterator[str]:
+    for name, start, program, end in (
+        ("transforms", domain.root, domain.transforms, domain.logical),
+        ("loop", domain.logical, domain.loop, None),
+    ):
+        try:
+            found = replay(start, program)
+        except (FuserError, IndexError) as error:
+            yield f"{name} do not apply: {error}"
+        else:
+            if end is not None and found != end:
+                yield f"{name} give [{', '.join(map(str, found))}], not the logical domain"
+    if sorted(domain.allocation) != list(range(domain.rank)):
+        yield f"allocation {domain.allocation} is not a permutation of {domain.rank} dimensions"
+    elif len(domain.contiguity) != domain.rank:
+        yield f"{len(domain.contiguity)} contiguity flags for {domain.rank} dimensions"
+    else:
+        for k, dense in zip(domain.allocation, domain.contiguity, strict=True):
+            if (dense is None) != domain.logical[k].is_broadcast:
+                yield f"dimension {k} is {domain.logical[k]} but has contiguity {dense}"
+    for dim in domain.logical:
+        if dim.expanded is not None and not dim.is_broadcast:
+            yield f"dimension {dim} is expanded but no broadcast"
+
+
+# ---- expressions
+
+
+def _pointwise(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Types follow the op's row, sizes follow broadcasting."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, PointwiseOp):
+            continue
+        try:
+            op = ops.lookup(expr.op)
+            kinds = ops.operands_of(expr.inputs)
+            op.common_dtype(kinds)
+            if op.rule is not ops.Rule.CAST and op.result_dtype(kinds) is not expr.output.dtype:
+                yield expr, f"its dtype should be {op.result_dtype(kinds)!r}"
+        except FuserError as error:
+            yield expr, str(error)
+        tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
+        if isinstance(expr.output, Scalar):
+            if tensors:
+                yield expr, "tensors give a scalar"
+            continue
+        if not tensors:
+            yield expr, "scalars give a tensor"
+            continue
+        if expr.output.rank != max(t.rank for t in tensors):
+            yield expr, "its rank is not the largest of its operands'"
+        for tensor in tensors:
+            pairs = zip(
+                reversed(tensor.domain.logical), reversed(expr.output.domain.logical), strict=False
+            )
+            for operand, result in pairs:
+                sizes = {operand.size, result.size}
+                known = all(isinstance(size, int) for size in sizes)
+                if known and len(sizes) > 1 and operand != broadcast():
+                    yield expr, f"{tensor.name} does not broadcast to the output"
+                if result.is_broadcast and not operand.is_broadcast:
+                    yield expr, f"{tensor.name} has elements where the output broadcasts"
+
+
+_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "set": (),
+        "segment_set": (),
+        "stride_order": (),
+        "permute": (Reorder,),
+        "broadcast": (NewBroadcast,),
+        "broadcast_in_dim": (NewBroadcast, Expand),
+        "expand": (Expand,),
+        "squeeze": (Squeeze,),
+        "reshape": (Squeeze, Merge, Split, NewBroadcast),
+        "slice": (Resize, Split, Squeeze),
+        "pad": (Resize,),
+    }
+)
+"""The transforms that each view is made of when it is built."""
+
+
+def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """A view's root is its input's logical domain; it changes no element and no dtype."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, ViewOp):
+            if isinstance(expr.output, TensorView) and expr.output.domain.transforms:
+                yield expr, "only views and inputs have transforms"
+            continue
+        if expr.op not in _STEPS:
+            yield expr, f"there is no view called {expr.op}"
+        if expr.output.domain.root != expr.input.domain.logical:
+            yield expr, "its root is not its input's logical domain"
+        if expr.output.dtype is not expr.input.dtype:
+            yield expr, "a view keeps the dtype"
+        if expr.fill is not None and expr.fill.dtype is not expr.output.dtype:
+            yield expr, f"the fill value is {expr.fill.dtype!r}"
+        if expr.fill is not None and expr.fill.rank:
+            yield expr, "the fill value must have no dimensions"
+
+
+def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """A view does what its name says, and a pad has a value to pad with."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, ViewOp):
+            continue
+        for step in expr.output.domain.transforms:
+            if not isinstance(step, _STEPS.get(expr.op, ())):
+                yield expr, f"{step} is not part of a {expr.op}"
+        if (expr.fill is None) == (expr.op == "pad"):
+            yield expr, "a pad, and only a pad, has a fill value"
+
+
+def _cats(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Sizes add up along the dimension and agree elsewhere."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, CatOp):
+            continue
+        if not expr.inputs or not 0 <= expr.dim < expr.output.rank:
+            yield expr, f"nothing to join along dimension {expr.dim}"
+            continue
+        if any(t.dtype is not expr.output.dtype for t in expr.inputs):
+            yield expr, "its inputs have another dtype"
+        if any(t.rank != expr.output.rank for t in expr.inputs):
+            yield expr, "its inputs have another rank"
+            continue
+        for k, size in enumerate(expr.output.domain.shape):
+            sizes = [t.domain.shape[k] for t in expr.inputs]
+            if not all(isinstance(s, int) for s in (*sizes, size)):
+                continue
+            if k == expr.dim and sum(map(int, sizes)) != size:
+                yield expr, f"inputs of {sizes} elements make {size} along dimension {k}"
+            if k != expr.dim and set(sizes) != {size}:
+                yield expr, f"sizes {sizes} of dimension {k} should all be {size}"
+
+
+def _factories(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Numbers have the dtype of the tensor that they make."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, (FullOp, IotaOp)):
+            continue
+        for value in expr.inputs:
+            if value.dtype is not expr.output.dtype:
+                yield expr, f"{value} should have the output's dtype"
+            if value.rank:
+                yield expr, f"{value} should have no dimensions"
+        if isinstance(expr, IotaOp):
+            if expr.output.rank != 1:
+                yield expr, "an iota has one dimension"
+            if expr.output.dtype is DataType.Bool or expr.output.dtype.is_complex:
+                yield expr, "an iota counts in integers or floats"
+
+
+def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """No symbolic size is left."""
+    for value in fusion.inputs:
+        if isinstance(value, TensorView) and not value.domain.is_static:
+            yield None, f"input {value} has a symbolic size"
+    for expr in fusion.exprs:
+        if isinstance(expr.output, TensorView) and not expr.output.domain.is_static:
+            yield expr, "a size is symbolic"
+        for value in expr.inputs:
+            if isinstance(value, Scalar) and isinstance(value.value, Form):
+                yield expr, f"{value} is symbolic"
+
+
+_ALWAYS: tuple[Check, ...] = (_ssa, _updates, _domains, _pointwise, _views, _cats, _factories)
+
+STAGES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
+    {
+        "built": (*_ALWAYS, _one_view_each),
+        "specialised": (*_ALWAYS, _one_view_each, _static),
+        "folded": (*_ALWAYS, _static),
+    }
+)
+"""The rules that hold at each stage."""
