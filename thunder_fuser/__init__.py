@@ -1,1 +1,35 @@
 """thunder_fuser: a fusion compiler for PyTorch programs, as a Lightning Thunder executor."""
+
+from typing import TYPE_CHECKING
+
+from thunder_fuser._names import export
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from thunder_fuser.errors import CompileError as CompileError
+    from thunder_fuser.errors import FuserError as FuserError
+    from thunder_fuser.errors import FuserTypeError as FuserTypeError
+    from thunder_fuser.errors import FuserValueError as FuserValueError
+    from thunder_fuser.errors import InternalError as InternalError
+    from thunder_fuser.errors import KernelError as KernelError
+    from thunder_fuser.errors import Refusal as Refusal
+    from thunder_fuser.errors import TargetError as TargetError
+    from thunder_fuser.options import Options as Options
+    from thunder_fuser.options import options as options
+
+export(
+    __name__,
+    {
+        "Options": "thunder_fuser.options",
+        "options": "thunder_fuser.options",
+        "Refusal": "thunder_fuser.errors",
+        "FuserError": "thunder_fuser.errors",
+        "FuserValueError": "thunder_fuser.errors",
+        "FuserTypeError": "thunder_fuser.errors",
+        "CompileError": "thunder_fuser.errors",
+        "KernelError": "thunder_fuser.errors",
+        "TargetError": "thunder_fuser.errors",
+        "InternalError": "thunder_fuser.errors",
+    },
+)

@@ -38,9 +38,16 @@ PREFIX = "THUNDER_FUSER_"
 _T = TypeVar("_T")
 
 
-def _option(default: _T, doc: str, *, minimum: int | None = None, pattern: str | None = None) -> _T:
+def _option(
+    default: _T,
+    doc: str,
+    *,
+    minimum: int | None = None,
+    pattern: str = ".*",
+    example: str = "",
+) -> _T:
     """A field with its documentation and, where the type says too little, a restriction."""
-    metadata = {"doc": doc, "minimum": minimum, "pattern": pattern}
+    metadata = {"doc": doc, "minimum": minimum, "pattern": pattern, "example": example}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -60,7 +67,10 @@ class Options:
         "strict", "fast also drops casts and reorders where the last bits may change"
     )
     cuda_arch: str | None = _option(
-        None, "plan and compile for this, such as sm_90, without a GPU", pattern=r"sm_\d{2,3}[af]?"
+        None,
+        "plan and compile for this architecture, which needs no GPU",
+        pattern=r"sm_\d{2,3}[af]?",
+        example="sm_90",
     )
     cxx: str | None = _option(None, "host C++ compiler; unset: $CXX, g++, clang++, zig in turn")
     host_threads: int | None = _option(
@@ -105,7 +115,8 @@ class Option:
     kinds: tuple[type, ...]
     choices: tuple[str, ...]
     minimum: int | None
-    pattern: str | None
+    pattern: str
+    example: str
 
     @property
     def variable(self) -> str:
@@ -121,7 +132,7 @@ class Option:
             return "1 or 0 (also true/false, yes/no, on/off)"
         if int in self.kinds:
             return f"an integer of at least {self.minimum}"
-        return f"text of the form {self.pattern}" if self.pattern else "text"
+        return f"text like {self.example}" if self.example else "text"
 
     def parse(self, text: str) -> object:
         """The value that the variable's non-empty text stands for; raises FuserValueError."""
@@ -141,9 +152,9 @@ class Option:
         # The exact type: a bool is an int to Python and a mistake here.
         if type(value) not in self.kinds:
             raise FuserTypeError(problem)
+        fits: object
         if isinstance(value, str):
-            fits = not self.choices or value in self.choices
-            fits = fits and (self.pattern is None or bool(re.fullmatch(self.pattern, value)))
+            fits = value in self.choices if self.choices else re.fullmatch(self.pattern, value)
         else:
             fits = self.minimum is None or not isinstance(value, int) or value >= self.minimum
         if not fits:

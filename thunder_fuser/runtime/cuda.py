@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError, KernelError
 from thunder_fuser.options import current
 from thunder_fuser.runtime import cuda_driver
@@ -27,7 +28,6 @@ from thunder_fuser.runtime.arguments import ArgumentBlock
 from thunder_fuser.runtime.cuda_program import Cubin, Resources, compile_cubin, nearest_arch
 from thunder_fuser.runtime.device_table import DATASHEETS
 from thunder_fuser.runtime.limits import check_limits
-from thunder_fuser.runtime.target import DeviceInfo
 
 _DEFAULT_ARCH = "sm_90"
 

@@ -11,8 +11,8 @@ import ctypes
 import functools
 from typing import Any
 
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import KernelError, TargetError
-from thunder_fuser.runtime.target import DeviceInfo
 
 # Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
 # (Little's law): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import KernelError
-from thunder_fuser.runtime.target import DeviceInfo
 
 # The same for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)

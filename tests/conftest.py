@@ -1,0 +1,64 @@
+"""Settings of the suite: both targets as a parameter, a cache of its own, what skips where."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import hypothesis
+import pytest
+import torch
+
+from thunder_fuser.errors import TargetError
+from thunder_fuser.runtime import cuda_driver, cuda_program
+from thunder_fuser.runtime.target import Target, target_for
+
+# No deadline: the first example of a test may compile a kernel.  No randomness from run to run.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Options of every test, before they are read; parallel workers inherit them."""
+    if "THUNDER_FUSER_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="thunder_fuser-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["THUNDER_FUSER_CACHE_DIR"] = folder
+    os.environ.setdefault("THUNDER_FUSER_STRICT", "1")
+    os.environ.setdefault("THUNDER_FUSER_VERIFY", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say what is missing."""
+    missing = {"gpu": _gpu_problem(), "nvrtc": _nvrtc_problem()}
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _gpu_problem() -> str:
+    if problem := cuda_driver.driver_problem():
+        return problem
+    return "" if torch.cuda.is_available() else "torch is built without CUDA, or finds no device"
+
+
+def _nvrtc_problem() -> str:
+    try:
+        cuda_program.nvrtc()
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], ids=["host", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """A device of each target."""
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def target(device: torch.device) -> Target:
+    """Each target; `device` is one of its devices."""
+    return target_for(device)

@@ -1,0 +1,100 @@
+"""What a cubin does, read from its disassembly: access widths, local memory, integer divisions.
+
+Tests use it to hold generated kernels to facts that no run on a CPU shows.  `nvdisasm` comes in the
+triton wheel, or with a CUDA toolkit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def find_nvdisasm() -> str | None:
+    """The path of nvdisasm: of the triton wheel, of $CUDA_HOME, or on the PATH."""
+    folders = []
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        folders.append(Path(triton.origin).parent / "backends" / "nvidia" / "bin")
+    if home := os.environ.get("CUDA_HOME"):
+        folders.append(Path(home) / "bin")
+    candidates = [shutil.which("nvdisasm", path=str(folder)) for folder in folders]
+    return next(filter(None, [*candidates, shutil.which("nvdisasm")]), None)
+
+
+SKIP_REASON = "" if find_nvdisasm() else "no nvdisasm: not in a triton wheel, $CUDA_HOME or PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Sass:
+    """The machine code of one kernel: its instructions' names with their modifiers, in order."""
+
+    opcodes: tuple[str, ...]
+
+    def count(self, *bases: str) -> int:
+        """Instructions whose name, without modifiers, is one of `bases`."""
+        return sum(_base(opcode) in bases for opcode in self.opcodes)
+
+    @property
+    def load_bits(self) -> Counter[int]:
+        """Width in bits -> number of loads from global memory."""
+        return Counter(_width(op) for op in self.opcodes if _base(op) in ("LDG", "LD"))
+
+    @property
+    def store_bits(self) -> Counter[int]:
+        """Width in bits -> number of stores to global memory."""
+        return Counter(_width(op) for op in self.opcodes if _base(op) in ("STG", "ST"))
+
+    @property
+    def local_accesses(self) -> int:
+        """Accesses to local memory: spilled registers, or arrays that are indexed at run time."""
+        return self.count("LDL", "STL")
+
+    @property
+    def integer_divisions(self) -> int:
+        """Divisions and remainders of integers by something that is no constant.
+
+        There is no such instruction.  The sequence for 32 bits, and the subroutine for 64, start
+        from a reciprocal in floating point, and only they convert an integer rounding it up (.RP).
+        """
+        return sum(op.startswith("I2F") and ".RP" in op for op in self.opcodes)
+
+
+def disassemble(image: bytes) -> dict[str, Sass]:
+    """The kernels of a cubin by name; a kernel includes the subroutines that it calls."""
+    nvdisasm = find_nvdisasm()
+    if nvdisasm is None:
+        raise FileNotFoundError(SKIP_REASON)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(image)
+        file.flush()
+        command = [nvdisasm, "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # Text before the first kernel, then name and code in turn.
+    _, *parts = re.split(r"^\s*\.section\s+\.text\.([\w$]+).*$", text, flags=re.MULTILINE)
+    return {name: _parse(code) for name, code in zip(parts[::2], parts[1::2], strict=True)}
+
+
+# An address in a comment, perhaps a predicate, then the instruction.
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+
+def _parse(code: str) -> Sass:
+    return Sass(tuple(opcode for opcode in _INSTRUCTION.findall(code) if opcode != "NOP"))
+
+
+def _base(opcode: str) -> str:
+    return opcode.partition(".")[0]
+
+
+def _width(opcode: str) -> int:
+    """Bits that one thread moves.  Without a modifier that names them they are 32."""
+    named = re.search(r"\.[US]?(8|16|64|128|256)(?=\.|$)", opcode)
+    return int(named[1]) if named else 32

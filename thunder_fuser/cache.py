@@ -1,0 +1,42 @@
+"""Compiled kernels on disk: how many there are, and their removal.
+
+Each target keeps its own in a folder of its name and looks after writing and evicting them.
+Whatever else lies in the cache folder is not ours and stays.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thunder_fuser.options import current
+
+TARGETS = ("host", "cuda")
+
+
+def files(target: str) -> list[Path]:
+    """Everything that `target` has written."""
+    folder = current().cache_folder / target
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def info() -> str:
+    """Files and bytes of every target, and where they are."""
+    rows = (f"  {target:5} {_amount(files(target))}" for target in TARGETS)
+    return "\n".join((f"cache in {current().cache_folder}", *rows))
+
+
+def clear() -> str:
+    """Remove every file of every target; says what went.
+
+    The folders stay: a process that is compiling has them open.
+    """
+    found = [path for target in TARGETS for path in files(target)]
+    amount = _amount(found)
+    for path in found:
+        path.unlink(missing_ok=True)
+    return f"removed {amount} from {current().cache_folder}"
+
+
+def _amount(paths: list[Path]) -> str:
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    return f"{len(paths)} files, {size / 2**20:.1f} MiB"
