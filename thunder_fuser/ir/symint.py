@@ -23,9 +23,8 @@ What no fact applies to becomes an opaque digit over the interned remainder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import gcd
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.symint_form import (
@@ -38,8 +37,19 @@ from thunder_fuser.ir.symint_form import (
     Term,
     Variable,
     add_into,
-    sum_bounds,
-    variables_of,
+)
+from thunder_fuser.ir.symint_guard import Restriction, impossible, provable, restrict
+from thunder_fuser.ir.symint_radix import (
+    can_cut,
+    content,
+    division_steps,
+    factors_of,
+    is_remainder_by,
+    mixed_radix,
+    over,
+    period_of,
+    primitive,
+    without,
 )
 
 __all__ = [
@@ -143,7 +153,7 @@ class Context:
             groups.setdefault(term[0].base.ordinal, []).append(term)
         if len(groups) < len(terms):
             for group in groups.values():
-                parts = _mixed_radix(group) if len(group) > 1 else None
+                parts = mixed_radix(group) if len(group) > 1 else None
                 if parts is not None:
                     base = group[0][0].base
                     new = [(self._digit(base, s, e), coef) for s, e, coef in parts]
@@ -199,7 +209,7 @@ class Context:
         return pair
 
     def _divide(self, x: Form, f: int) -> tuple[Form, Form]:
-        period = _period(x.lo, x.hi, f)
+        period = period_of(x.lo, x.hi, f)
         if period is not None:
             return self.const(period), x - period * f
         if self._work > _MAX_WORK or len(x.terms) > _MAX_TERMS:
@@ -208,9 +218,9 @@ class Context:
         if rest is not x:
             q, r = self.divmod_int(rest, f)
             return quotient + q, r
-        for g in _steps(x, f):
+        for g in division_steps(x, f):
             high, low = self._peel(x, g)
-            period = _period(low.lo, low.hi, g)
+            period = period_of(low.lo, low.hi, g)
             if period is not None:
                 q, r = self.divmod_int(high + period, f // g)
                 return q, r * g + (low - period * g)
@@ -230,7 +240,7 @@ class Context:
                 if not coef:
                     continue
             t, inexact = divmod(f, abs(coef))
-            if inexact or not _cuts(digit, t):
+            if inexact or not can_cut(digit, t):
                 rest[digit] = rest.get(digit, 0) + coef
                 continue
             high = self._part(digit.base, digit.s * t, digit.e and digit.e // t)
@@ -277,7 +287,7 @@ class Context:
         if lo is not None and lo == hi:
             return self.const(lo if e is None else lo % e)
         if e is not None:
-            period = _period(lo, hi, e)
+            period = period_of(lo, hi, e)
             if period is not None:
                 return self._digit(base, s, None) - period * e
             lo, hi = 0, e - 1
@@ -299,17 +309,17 @@ class Context:
 
         So the known multiple of a variable is a coefficient of every product that it enters.
         """
-        kx, px = _primitive(x)
-        ky, py = _primitive(y)
-        factors = sorted((*_factors(px), *_factors(py)), key=lambda factor: factor.ordinal)
+        kx, px = primitive(x)
+        ky, py = primitive(y)
+        factors = sorted((*factors_of(px), *factors_of(py)), key=lambda factor: factor.ordinal)
         return self._digit(self._opaque("*", tuple(factors)), 1, None) * (kx * ky)
 
     def divmod_form(self, x: Form, d: Form) -> tuple[Form, Form]:
         """Division by a symbol: peel the multiples of d; the rest is below d or stays opaque."""
-        unit, divisor = _primitive(d)
+        unit, divisor = primitive(d)
         quotient, rest = self.const(0), self.const(x.const)
         for digit, coef in x.terms:
-            left = _without(_factors(self.interned(0, ((digit, 1),))), _factors(divisor))
+            left = without(factors_of(self.interned(0, ((digit, 1),))), factors_of(divisor))
             if left is None or coef % unit:
                 rest += self.interned(0, ((digit, coef),))
             else:
@@ -323,9 +333,9 @@ class Context:
         below = 0 if d.lo is None else max(d.lo - 1, 0)
         if provable(rest, 0, below):
             return quotient, rest
-        common = gcd(_content(rest), _content(d))
-        rest, d = _over(rest, common), _over(d, common)
-        if _is_remainder_by(rest, d):
+        common = gcd(content(rest), content(d))
+        rest, d = over(rest, common), over(d, common)
+        if is_remainder_by(rest, d):
             return quotient, rest * common
         high = self._digit(self._opaque("//", (rest, d)), 1, None)
         low = self._opaque("%", (rest, d))
@@ -342,203 +352,5 @@ class Context:
         return opaque
 
 
-# ------------------------------------------------------------------------------------- knowledge
-
-
-def provable(form: Form, lo: Bound, hi: Bound) -> bool:
-    """Whether the bounds show lo <= form <= hi (None: no bound is asked for)."""
-    return (lo is None or (form.lo is not None and form.lo >= lo)) and (
-        hi is None or (form.hi is not None and form.hi <= hi)
-    )
-
-
-def impossible(form: Form, lo: Bound, hi: Bound) -> bool:
-    """Whether the bounds show that lo <= form <= hi never holds."""
-    return (lo is not None and form.hi is not None and form.hi < lo) or (
-        hi is not None and form.lo is not None and form.lo > hi
-    )
-
-
-class Restriction(NamedTuple):
-    """What is known where a guard holds: (digit, its lowest, its highest value there)."""
-
-    facts: tuple[tuple[Digit, int, int], ...]
-
-    def apply(self, form: Form) -> Form:
-        """The form, each digit that has only one value under the guard replaced by it.
-
-        A later substitution or division can cut new digits: apply to final forms.
-        """
-        known = {v.ordinal for digit, _, _ in self.facts for v in variables_of(digit.base)}
-        if not known:
-            return form
-
-        def value(digit: Digit) -> Form | None:
-            for fact, lo, hi in self.facts:
-                if digit.base is fact.base and not digit.s % fact.s:
-                    t = digit.s // fact.s
-                    # A part of the known digit, if it ends no later than that one.
-                    part = fact.e is None or (digit.e is not None and not fact.e % (t * digit.e))
-                    if part and lo // t == hi // t:
-                        return form.context.const(lo // t if digit.e is None else lo // t % digit.e)
-            return None
-
-        return form.rewrite(value, lambda part: any(v.ordinal in known for v in part.variables()))
-
-
-def restrict(guard: Form, lo: Bound, hi: Bound) -> Restriction:
-    """What `lo <= guard <= hi` says about the digits of the guard.
-
-    A guard that cannot hold says nothing: ask `impossible` first.
-    """
-    bounds: dict[Digit, tuple[Bound, Bound]] = {d: (d.lo, d.hi) for d, _ in guard.terms}
-    for _ in guard.terms:  # a narrowed digit can narrow the others
-        before = dict(bounds)
-        for digit, coef in guard.terms:
-            others = [(bounds[d], k) for d, k in guard.terms if d is not digit]
-            rest_lo, rest_hi = sum_bounds(guard.const, others)
-            least = None if lo is None or rest_hi is None else lo - rest_hi
-            most = None if hi is None or rest_lo is None else hi - rest_lo
-            if coef < 0:
-                least, most = most and -most, least and -least
-            low = None if least is None else -(-least // abs(coef))
-            high = None if most is None else most // abs(coef)
-            bounds[digit] = _tighter(bounds[digit], (low, high))
-        if bounds == before:
-            break
-    facts = [
-        (digit, lo, hi)
-        for digit, (lo, hi) in bounds.items()
-        if lo is not None and hi is not None and (lo, hi) != (digit.lo, digit.hi)
-    ]
-    return Restriction(tuple(facts) if all(lo <= hi for _, lo, hi in facts) else ())
-
-
-def _tighter(a: tuple[Bound, Bound], b: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    lows = [x for x in (a[0], b[0]) if x is not None]
-    highs = [x for x in (a[1], b[1]) if x is not None]
-    return max(lows, default=None), min(highs, default=None)
-
-
-# ---------------------------------------------------------------------------------------- digits
-
-
 def _by_ordinal(term: Term) -> int:
     return term[0].ordinal
-
-
-def _period(lo: Bound, hi: Bound, f: int) -> int | None:
-    """p where p*f <= lo and hi < (p+1)*f: floor(x / f) is p over all of [lo, hi]."""
-    if lo is None or hi is None:
-        return None
-    period = lo // f
-    return period if hi < (period + 1) * f else None
-
-
-def _cuts(digit: Digit, t: int) -> bool:
-    """Whether the digit is one of a higher and a lower part, the lower one mod t."""
-    if digit.e is not None:
-        return digit.e > t and digit.e % t == 0
-    return digit.lo is None or digit.hi is None or digit.lo < 0 or digit.hi >= t
-
-
-def _steps(x: Form, f: int) -> list[int]:
-    """Divisors g of f, largest first, by which x might divide without a rest to carry."""
-    found = {gcd(f, coef * digit.e) for digit, coef in x.terms if digit.e is not None}
-    g = f
-    for size in sorted((abs(coef) for _, coef in x.terms), reverse=True):
-        g = gcd(g, size)
-        found.add(g)
-    return sorted(found - {1, f}, reverse=True)
-
-
-def _mixed_radix(group: list[Term]) -> list[tuple[int, int | None, int]] | None:
-    """Digits of one base as (s, e, coef): cut so that none overlap, joined where place values fit.
-
-    None if that changes nothing.  Only places that divide each other can be digits of one radix.
-    """
-    group = sorted(group, key=lambda term: (term[0].s, term[0].e or 0))
-    if all(
-        a.e is not None and a.s * a.e <= b.s and not (a.s * a.e == b.s and j * a.e == k)
-        for (a, j), (b, k) in pairwise(group)
-    ):
-        return None
-    chains: list[tuple[list[int], list[Term]]] = []
-    for digit, coef in group:
-        own = [digit.s] if digit.e is None else [digit.s, digit.s * digit.e]
-        for places, members in chains:
-            both = sorted({*places, *own})
-            if all(high % low == 0 for low, high in pairwise(both)):
-                places[:] = both
-                members.append((digit, coef))
-                break
-        else:
-            chains.append((own, [(digit, coef)]))
-    parts = [part for places, members in chains for part in _chain(places, members)]
-    same = sorted((d.s, d.e or 0, k) for d, k in group) == sorted(
-        (s, e or 0, k) for s, e, k in parts
-    )
-    return None if same else parts
-
-
-def _chain(places: list[int], members: list[Term]) -> list[tuple[int, int | None, int]]:
-    parts: list[tuple[int, int | None, int]] = []
-    end: int | None = None
-    for s, top in zip(places, [*places[1:], None], strict=True):
-        coef = sum(
-            k * (s // d.s) for d, k in members if d.s <= s and (d.e is None or s < d.s * d.e)
-        )
-        if parts and end == s and coef == parts[-1][2] * (s // parts[-1][0]):
-            s, _, coef = parts.pop()
-        if coef:
-            parts.append((s, None if top is None else top // s, coef))
-            end = top
-    return parts
-
-
-# -------------------------------------------------------------------------------------- factors
-
-
-def _content(form: Form) -> int:
-    return gcd(form.const, *(coef for _, coef in form.terms))
-
-
-def _over(form: Form, k: int) -> Form:
-    """form / k where k divides the constant and all coefficients."""
-    terms = tuple((digit, coef // k) for digit, coef in form.terms)
-    return form if k == 1 else form.context.interned(form.const // k, terms)
-
-
-def _primitive(form: Form) -> tuple[int, Form]:
-    """(k, form / k), the quotient without integer factors and with a positive first term."""
-    k = _content(form) if form.terms[0][1] > 0 else -_content(form)
-    return k, _over(form, k)
-
-
-def _factors(form: Form) -> tuple[Form, ...]:
-    """The factors of a primitive form: those of a plain product, else itself."""
-    if len(form.terms) == 1 and not form.const:
-        digit = form.terms[0][0]
-        plain = digit.s == 1 and digit.e is None
-        if plain and isinstance(digit.base, Opaque) and digit.base.op == "*":
-            return digit.base.operands
-    return (form,)
-
-
-def _without(factors: Sequence[Form], taken: Sequence[Form]) -> list[Form] | None:
-    """The factors that are left after taking those away; None if they are not all there."""
-    left = list(factors)
-    for factor in taken:
-        if factor not in left:
-            return None
-        left.remove(factor)
-    return left
-
-
-def _is_remainder_by(form: Form, d: Form) -> bool:
-    if len(form.terms) != 1 or form.const or form.terms[0][1] != 1:
-        return False
-    digit = form.terms[0][0]
-    base = digit.base
-    plain = digit.s == 1 and digit.e is None
-    return plain and isinstance(base, Opaque) and base.op == "%" and base.operands[1] is d

@@ -48,7 +48,7 @@ class Opaque:
         self.operands: Final = operands
         self.ordinal: Final = ordinal
         if op == "*":
-            lo, hi = _product_bounds(operands)
+            lo, hi = product_bounds(operands)
         else:
             lo, hi = (_quotient_bounds if op == "//" else _remainder_bounds)(*operands)
         self.lo: Final = lo
@@ -350,12 +350,17 @@ def plain_variable(var: Form) -> Variable:
     raise FuserValueError(f"expected a variable, got ({var})")
 
 
+def operands_of(base: Base) -> tuple[Form, ...]:
+    """The forms that a base is made of."""
+    if isinstance(base, Variable):
+        return ()
+    return (base,) if isinstance(base, Form) else base.operands
+
+
 def variables_of(base: Base) -> tuple[Variable, ...]:
     if isinstance(base, Variable):
         return (base,)
-    if isinstance(base, Form):
-        return base.variables()
-    return tuple(v for operand in base.operands for v in operand.variables())
+    return tuple(variable for x in operands_of(base) for variable in x.variables())
 
 
 def _evaluate(base: Base, env: Mapping[str, int]) -> int:
@@ -369,7 +374,8 @@ def _evaluate(base: Base, env: Mapping[str, int]) -> int:
     return x
 
 
-def _product_bounds(factors: Sequence[Form]) -> tuple[Bound, Bound]:
+def product_bounds(factors: Sequence[Form]) -> tuple[Bound, Bound]:
+    """The bounds of the product of all factors, taken as independent."""
     lo: Bound = 1
     hi: Bound = 1
     for x in factors:
