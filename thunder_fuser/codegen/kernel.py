@@ -7,7 +7,7 @@ compile and launch it) and inert (nothing here compiles, and no device has to ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Extent3 = tuple[int, int, int]
@@ -60,10 +60,10 @@ class Kernel:
 
 def program_text(kernels: Sequence[Kernel]) -> str:
     """One translation unit with all `kernels`: each header once, then the sources in order."""
-    includes = _unique(header for kernel in kernels for header in kernel.headers)
-    lines = [f'#include "{header}"' for header in includes]
-    return "\n".join([*lines, "", *(kernel.source.rstrip("\n") + "\n" for kernel in kernels)])
+    return "\n".join([header_text(kernels), *(kernel.source.rstrip() + "\n" for kernel in kernels)])
 
 
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+def header_text(kernels: Sequence[Kernel]) -> str:
+    """The include lines of `kernels`: each header once, in order of first use."""
+    headers = dict.fromkeys(header for kernel in kernels for header in kernel.headers)
+    return "".join(f'#include "{header}"\n' for header in headers)

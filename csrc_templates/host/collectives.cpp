@@ -1,0 +1,179 @@
+// What the threads of a warp, a block or the grid do together.
+#include <string.h>
+
+#include "text.h"
+#include "worker.h"
+
+namespace tf {
+
+// Marks the running thread as waiting at `site`; it goes on running until it yields.
+Fiber& Worker::park(State state, tf_site site) {
+  Fiber& fiber = *current_;
+  fiber.state = state;
+  fiber.site = site;
+  fiber.warp->ready &= ~(1u << fiber.lane());
+  return fiber;
+}
+
+void Worker::wake(Block& block) {
+  for (Warp& warp : block.warps) warp.ready = warp.exists;
+}
+
+// Lets others run until the parked thread is woken.
+void Worker::wait(char* meeting) {
+  Fiber& fiber = *current_;
+  yield();
+  fiber.state = State::running;
+  Meeting::depart(meeting);
+}
+
+// ---- the block
+
+// Parks the running thread in the block's barrier; true for the last one, who must wake the others.
+bool Worker::arrive_in_block(tf_site site) {
+  Fiber& fiber = park(State::in_block, site);
+  Block& block = *fiber.block;
+  if (block.in_block == 0) {
+    block.barrier = site;
+  } else if (block.barrier.line != site.line || strcmp(block.barrier.file, site.file) != 0) {
+    Text text;
+    text.add("divergent barriers: ").thread(fiber.self).add(" reached the one at ").site(site);
+    text.add(" while %u threads wait in the one at ", block.in_block).site(block.barrier);
+    abandon(text.c_str());
+  }
+  if (++block.in_block < block.threads) return false;
+  block.in_block = 0;
+  return true;
+}
+
+void Worker::sync_block(tf_site site) {
+  Block& block = *current_->block;
+  char* const meeting = block.meeting.arrive();
+  if (arrive_in_block(site)) {
+    block.meeting.complete();
+    wake(block);
+  }
+  wait(meeting);
+}
+
+void Worker::combine_block(void* value, int bytes, tf_combine combine, tf_site site) {
+  Fiber& fiber = *current_;
+  Block& block = *fiber.block;
+  char* const meeting = block.meeting.arrive();
+  unsigned char* const mine = &block.values[fiber.linear * static_cast<size_t>(bytes)];
+  memcpy(mine, value, bytes);
+  if (arrive_in_block(site)) {
+    combine(block.values.data(), block.threads);
+    block.meeting.complete();
+    wake(block);
+  }
+  wait(meeting);
+  memcpy(value, mine, bytes);
+}
+
+// ---- the grid
+
+void Worker::sync_grid(tf_site site) {
+  if (!launch_->has(TF_RESIDENT)) tf_fail("grid barrier in a launch that is not cooperative", site);
+  Fiber& fiber = park(State::in_grid, site);
+  ++fiber.block->in_grid;
+  wait(grid_meeting_.arrive());
+}
+
+// ---- the warp
+
+// Parks the running lane with what it brings; true if all lanes of its mask are now there.
+bool Worker::arrive_in_warp(const WarpCall& call) {
+  Fiber& fiber = park(State::in_warp, call.site);
+  Warp& warp = *fiber.warp;
+  const unsigned bit = 1u << fiber.lane();
+  if (!(call.mask & bit)) tf_fail("a lane calls a warp collective without being in its mask", call.site);
+  warp.calls[fiber.lane()] = call;
+  warp.waiting |= bit;
+  const unsigned mask = call.mask & warp.exists;
+  if ((warp.waiting & mask) != mask) return false;
+  check_same_call(fiber, mask);
+  warp.waiting &= ~mask;
+  return true;
+}
+
+void Worker::check_same_call(const Fiber& last, unsigned mask) {
+  const WarpCall& mine = last.warp->calls[last.lane()];
+  for (unsigned rest = mask; rest; rest &= rest - 1) {
+    const unsigned lane = __builtin_ctz(rest);
+    const WarpCall& other = last.warp->calls[lane];
+    const bool same_place = other.site.line == mine.site.line && other.op == mine.op &&
+                            (other.site.file == mine.site.file || strcmp(other.site.file, mine.site.file) == 0);
+    if (same_place && other.mask == mine.mask) continue;
+    Text text;
+    text.add("divergent warp collectives: ").thread(last.self).add(" (lane %u) is at ", last.lane());
+    text.site(mine.site).add(" with mask 0x%08x, lane %u at ", mine.mask, lane);
+    text.site(other.site).add(" with mask 0x%08x", other.mask);
+    abandon(text.c_str());
+  }
+}
+
+// The lane whose value `lane` receives; itself where CUDA leaves the value unchanged.
+static unsigned source_lane(const WarpCall& call, unsigned lane) {
+  const int width = call.width, self = static_cast<int>(lane), start = self & ~(width - 1);
+  int source = self;
+  switch (call.op) {
+    case TF_SHFL: return start + (call.lane & (width - 1));
+    case TF_SHFL_XOR: source = self ^ call.lane; break;
+    case TF_SHFL_UP: source = self - call.lane; break;
+    default: source = self + call.lane; break;
+  }
+  // xor may reach into lower segments, as on the GPU, but never beyond its own.
+  const bool below = call.op == TF_SHFL_UP && source < start;
+  return below || source >= start + width ? lane : source;
+}
+
+// Replaces what the lanes of `mask` brought by what they get.
+static void exchange(Warp& warp, unsigned mask, tf_warp_op op) {
+  if (op == TF_SYNC_WARP) return;
+  unsigned long long result[32], votes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    const WarpCall& call = warp.calls[lane];
+    votes |= call.value << lane;
+    if (op == TF_BALLOT) continue;
+    const unsigned source = source_lane(call, lane);
+    // What a lane outside the mask holds is undefined: make it conspicuous (and a NaN).
+    result[lane] = mask >> source & 1 ? warp.calls[source].value : ~0ull;
+  }
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (mask >> lane & 1) warp.calls[lane].value = op == TF_BALLOT ? votes : result[lane];
+  }
+}
+
+unsigned long long Worker::warp(const WarpCall& call) {
+  Fiber& fiber = *current_;
+  Warp& warp = *fiber.warp;
+  char* const meeting = warp.meeting.arrive();
+  if (arrive_in_warp(call)) {
+    const unsigned mask = call.mask & warp.exists;
+    exchange(warp, mask, call.op);
+    warp.meeting.complete();
+    warp.ready |= mask;
+  }
+  wait(meeting);
+  return warp.calls[fiber.lane()].value;
+}
+
+void Worker::combine_warp(void* value, int bytes, tf_combine combine, tf_site site) {
+  Fiber& fiber = *current_;
+  Warp& warp = *fiber.warp;
+  Block& block = *fiber.block;
+  char* const meeting = warp.meeting.arrive();
+  unsigned char* const mine = &block.values[fiber.linear * static_cast<size_t>(bytes)];
+  memcpy(mine, value, bytes);
+  if (arrive_in_warp({0, site, TF_SYNC_WARP, 0, 32, ~0u})) {
+    combine(mine - fiber.lane() * static_cast<size_t>(bytes), __builtin_popcount(warp.exists));
+    warp.meeting.complete();
+    warp.ready |= warp.exists;
+  }
+  wait(meeting);
+  memcpy(value, mine, bytes);
+}
+
+}  // namespace tf

@@ -1,0 +1,47 @@
+// Barriers, shuffles and votes: CUDA's spelling, carried out by the fiber runtime.
+//
+// Every collective carries its site, which the runtime compares between threads (divergence) and
+// prints. A device function with TF_SITE_PARAM has a local `tf_here`, the site of its caller, that
+// hides the global one; so TF_HERE is the kernel's line even inside the headers.
+#pragma once
+
+struct tf_no_site {};
+static const tf_no_site tf_here;
+static __forceinline__ tf_site tf_choose(tf_no_site, tf_site here) { return here; }
+static __forceinline__ tf_site tf_choose(tf_site outer, tf_site) { return outer; }
+
+#define TF_HERE tf_choose(tf_here, tf_site{__FILE__, __LINE__})
+#define TF_SITE_PARAM , tf_site tf_here = {__builtin_FILE(), __builtin_LINE()}
+#define TF_SITE_ARG , tf_here
+// Ends the enclosing function with the value of an expression of namespace tf::host where the
+// launch allows it: one rendezvous of the threads in place of one per step, and the same bits.
+#define TF_FAST_COLLECTIVE(...) \
+  if (tf_self->fast) return host::__VA_ARGS__
+
+#define __syncthreads() tf_sync_block(TF_HERE)
+#define __syncwarp(...) (void)tf_warp(TF_SYNC_WARP, tf_mask(__VA_ARGS__), 0, 0, 32, TF_HERE)
+#define __shfl_sync(mask, v, ...) tf_shuffle<TF_SHFL>(mask, v, TF_HERE, __VA_ARGS__)
+#define __shfl_xor_sync(mask, v, ...) tf_shuffle<TF_SHFL_XOR>(mask, v, TF_HERE, __VA_ARGS__)
+#define __shfl_up_sync(mask, v, ...) tf_shuffle<TF_SHFL_UP>(mask, v, TF_HERE, __VA_ARGS__)
+#define __shfl_down_sync(mask, v, ...) tf_shuffle<TF_SHFL_DOWN>(mask, v, TF_HERE, __VA_ARGS__)
+#define __ballot_sync(mask, p) ((unsigned)tf_warp(TF_BALLOT, mask, (p) ? 1 : 0, 0, 32, TF_HERE))
+#define __any_sync(mask, p) (__ballot_sync(mask, p) != 0)
+#define __all_sync(mask, p) (__ballot_sync(mask, !(p)) == 0)
+
+static __forceinline__ unsigned tf_mask(unsigned mask = 0xffffffffu) { return mask; }
+
+template <tf_warp_op Op, class T>
+static __forceinline__ T tf_shuffle(unsigned mask, T v, tf_site site, int lane, int width = 32) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles 4 or 8 bytes");
+  unsigned long long word = 0;
+  __builtin_memcpy(&word, &v, sizeof v);
+  word = tf_warp(Op, mask, word, lane, width, site);
+  __builtin_memcpy(&v, &word, sizeof v);
+  return v;
+}
+
+namespace tf {
+
+TF_DEVICE void grid_barrier(unsigned* TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
+
+}  // namespace tf

@@ -1,0 +1,116 @@
+// Guard pages: memory with nothing accessible around it, so that the processor itself finds
+// accesses out of bounds, at full speed; the fault becomes an error with CUDA coordinates.
+#include <mutex>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "text.h"
+
+namespace tf {
+
+namespace {
+
+// How far an access may miss and still be caught.
+constexpr size_t kMargin = 16 << 20;
+
+struct Guard {
+  uintptr_t map, map_bytes;  // with the margins
+  uintptr_t body, body_bytes;
+  uintptr_t memory, bytes;  // what the user got
+  char name[64];
+  Guard* next;
+};
+
+std::mutex mutex;
+Guard* guards = nullptr;
+struct sigaction previous;
+
+Guard* find(uintptr_t address) {
+  for (Guard* guard = guards; guard; guard = guard->next) {
+    if (address - guard->map < guard->map_bytes) return guard;
+  }
+  return nullptr;
+}
+
+const char* kind_of_access(void* context) {
+#if defined(__x86_64__)
+  const auto* user = static_cast<const ucontext_t*>(context);
+  return user->uc_mcontext.gregs[REG_ERR] & 2 ? "write" : "read";
+#else
+  (void)context;
+  return "access";
+#endif
+}
+
+void on_fault(int, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const Guard* guard = tf_self ? find(address) : nullptr;
+  if (!guard) {
+    sigaction(SIGSEGV, &previous, nullptr);  // not ours: it happens again, to the old handler
+    return;
+  }
+  Text text;
+  if (address - guard->body < guard->body_bytes) {
+    text.add("write to the constant '%s'", guard->name);
+  } else {
+    text.add("out-of-bounds %s of '%s'", kind_of_access(context), guard->name);
+  }
+  text.add(" at byte offset %lld (it has %llu bytes) in ", (long long)(address - guard->memory),
+           (unsigned long long)guard->bytes);
+  tf_give_up(text.thread(*tf_self).c_str());
+}
+
+void install_handler() {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_sigaction = on_fault;
+  // SA_NODEFER: the handler never returns, so the signal must not stay blocked.
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &previous);
+}
+
+}  // namespace
+
+}  // namespace tf
+
+void* tf_guard_alloc(unsigned long long bytes, unsigned alignment, const char* name) {
+  using namespace tf;
+  const size_t page = sysconf(_SC_PAGESIZE);
+  const size_t body_bytes = (bytes + page - 1) / page * page;
+  const size_t map_bytes = body_bytes + 2 * kMargin;
+  void* map = mmap(nullptr, map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return nullptr;
+  const uintptr_t body = reinterpret_cast<uintptr_t>(map) + kMargin;
+  if (mprotect(reinterpret_cast<void*>(body), body_bytes, PROT_READ | PROT_WRITE) != 0) {
+    munmap(map, map_bytes);
+    return nullptr;
+  }
+  const uintptr_t memory = (body + body_bytes - bytes) & ~(uintptr_t{alignment} - 1);
+  auto* guard = new Guard{reinterpret_cast<uintptr_t>(map), map_bytes, body, body_bytes, memory, bytes, "", nullptr};
+  snprintf(guard->name, sizeof guard->name, "%s", name);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!guards) install_handler();
+  guard->next = guards;
+  guards = guard;
+  return reinterpret_cast<void*>(memory);
+}
+
+void tf_guard_protect(void* memory) {
+  std::lock_guard<std::mutex> lock(tf::mutex);
+  const tf::Guard* guard = tf::find(reinterpret_cast<uintptr_t>(memory));
+  mprotect(reinterpret_cast<void*>(guard->body), guard->body_bytes, PROT_READ);
+}
+
+void tf_guard_free(void* memory) {
+  using namespace tf;
+  std::lock_guard<std::mutex> lock(mutex);
+  Guard* guard = find(reinterpret_cast<uintptr_t>(memory));
+  Guard** link = &guards;
+  while (*link != guard) link = &(*link)->next;
+  *link = guard->next;
+  if (!guards) sigaction(SIGSEGV, &previous, nullptr);
+  munmap(reinterpret_cast<void*>(guard->map), guard->map_bytes);
+  delete guard;
+}

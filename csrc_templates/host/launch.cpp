@@ -1,0 +1,186 @@
+// The runtime's entry points: a launch is split over OS threads, which run their blocks either as
+// plain loops (kernels without collectives) or as fibers (worker.h).
+#include "launch.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <vector>
+
+#include "parallel.h"
+#include "text.h"
+#include "worker.h"
+
+__thread tf_thread* tf_self;
+
+namespace tf {
+
+namespace {
+
+// Below this much work, waking other OS threads costs more than they save.
+constexpr double kNanosecondsWorthSharing = 30e3;
+
+// A launch whose threads run one after the other on the OS thread's own stack.
+struct PlainRun {
+  Launch& launch;
+  sigjmp_buf escape;
+};
+__attribute__((tls_model("initial-exec"))) thread_local PlainRun* plain_run = nullptr;
+
+void run_plain(Launch& launch, unsigned long long first, unsigned long long last) {
+  tf_thread self = launch.thread_template();
+  std::vector<unsigned char> shared(launch.call.shared_bytes + 128);
+  self.shared = shared.data() + (128 - reinterpret_cast<size_t>(shared.data()) % 128);
+  PlainRun run{launch, {}};
+  plain_run = &run;
+  tf_self = &self;
+  if (sigsetjmp(run.escape, 0) == 0) {  // signal masks never change, so none is saved
+    for (unsigned long long i = first; i < last && !launch.failed(); ++i) {
+      self.block = launch.block_at(i);
+      launch.call.kernel->block(launch.call.args, &self);
+    }
+  }
+  tf_self = nullptr;
+  plain_run = nullptr;
+}
+
+Worker& this_threads_worker() {
+  static thread_local std::unique_ptr<Worker> worker(new Worker());
+  return *worker;
+}
+
+int choose_threads(const tf_call& call, unsigned long long blocks) {
+  int threads = call.threads > 0 ? call.threads : available_threads();
+  if (static_cast<unsigned long long>(threads) > blocks) threads = static_cast<int>(blocks);
+  if (threads <= 1 || call.flags & TF_ALL_THREADS) return threads;
+  const double known = __atomic_load_n(call.kernel->block_nanoseconds, __ATOMIC_RELAXED);
+  return known > 0 && known * blocks < kNanosecondsWorthSharing ? 1 : threads;
+}
+
+double nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+}
+
+unsigned long long gcd(unsigned long long a, unsigned long long b) { return b ? gcd(b, a % b) : a; }
+
+}  // namespace
+
+// ---- Rendezvous
+
+bool Rendezvous::meet(int parties) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (++waiting_ == parties) {
+    waiting_ = 0;
+    ++round_;
+    changed_.notify_all();
+    return true;
+  }
+  const int round = round_;
+  changed_.wait(lock, [&] { return round_ != round || broken_; });
+  return round_ != round;
+}
+
+void Rendezvous::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  broken_ = true;
+  changed_.notify_all();
+}
+
+// ---- Launch
+
+Launch::Launch(const tf_call& the_call)
+    : call(the_call),
+      blocks(static_cast<unsigned long long>(call.grid.x) * call.grid.y * call.grid.z) {}
+
+tf_dim3 Launch::block_at(unsigned long long i) const {
+  if (call.order == TF_REVERSE) i = blocks - 1 - i;
+  if (call.order == TF_RANDOM) {
+    unsigned long long stride = call.seed % blocks | 1;
+    while (gcd(stride, blocks) != 1) stride += 2;
+    i = (i * stride + call.seed) % blocks;
+  }
+  const tf_dim3 grid = call.grid;
+  return {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+          static_cast<unsigned>(i / grid.x / grid.y)};
+}
+
+tf_thread Launch::thread_template() const {
+  return {{0, 0, 0}, {0, 0, 0}, call.block, call.grid, nullptr, !has(TF_FAITHFUL)};
+}
+
+void Launch::fail(const char* message) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!failed_) snprintf(call.message, call.message_bytes, "%s", message);
+  failed_ = true;
+}
+
+}  // namespace tf
+
+// ---- the interface of abi.h
+
+int tf_launch(const tf_call* call) {
+  tf::Launch launch(*call);
+  const int wanted = tf::choose_threads(*call, launch.blocks);
+  const auto start = std::chrono::steady_clock::now();
+  int used = 1;
+  tf::parallel(wanted, [&](int part, int parts) {
+    if (part == 0) used = parts;
+    const unsigned long long first = launch.blocks * part / parts;
+    const unsigned long long last = launch.blocks * (part + 1) / parts;
+    if (launch.has(TF_PLAIN)) {
+      tf::run_plain(launch, first, last);
+    } else {
+      tf::this_threads_worker().run(launch, first, last, parts);
+    }
+  });
+  const double per_block = tf::nanoseconds_since(start) * used / launch.blocks;
+  const unsigned rounded = per_block < 4e9 ? static_cast<unsigned>(per_block) + 1 : ~0u;
+  __atomic_store_n(call->kernel->block_nanoseconds, rounded, __ATOMIC_RELAXED);
+  return launch.failed();
+}
+
+void tf_give_up(const char* message) {
+  if (tf::Worker* worker = tf::Worker::running()) worker->abandon(message);
+  tf::plain_run->launch.fail(message);
+  siglongjmp(tf::plain_run->escape, 1);
+}
+
+void tf_fail(const char* message, tf_site site) {
+  tf::Text text;
+  text.add("%s at ", message).site(site).add(" in ").thread(*tf_self);
+  tf_give_up(text.c_str());
+}
+
+// A collective of a thread that shares its stack with all others cannot wait for them.
+static tf::Worker& worker_for(const char* collective, tf_site site) {
+  if (tf::Worker* worker = tf::Worker::running()) return *worker;
+  tf::Text text;
+  text.add("%s in a kernel that was declared to have no collectives", collective);
+  tf_fail(text.c_str(), site);
+}
+
+void tf_sync_block(tf_site site) { worker_for("__syncthreads", site).sync_block(site); }
+
+void tf_sync_grid(tf_site site) { worker_for("grid barrier", site).sync_grid(site); }
+
+unsigned long long tf_warp(tf_warp_op op, unsigned mask, unsigned long long value, int lane,
+                           int width, tf_site site) {
+  return worker_for("warp collective", site).warp({value, site, op, lane, width, mask});
+}
+
+void tf_combine_warp(void* value, int bytes, tf_combine combine, tf_site site) {
+  worker_for("warp collective", site).combine_warp(value, bytes, combine, site);
+}
+
+void tf_combine_block(void* value, int bytes, tf_combine combine, tf_site site) {
+  worker_for("block collective", site).combine_block(value, bytes, combine, site);
+}
+
+#ifdef TF_TSAN
+void tf_tsan_fence(void) {
+  static char object;
+  tf::acquire(&object);
+  tf::release(&object);
+}
+#endif

@@ -1,0 +1,78 @@
+// The C math library, declared by hand, under the names that CUDA also knows.
+//
+// <math.h> in C++ costs more to parse than a kernel does to compile, and hides that glibc has SIMD
+// versions of these functions (libmvec) unless -ffast-math is given, which would also give up NaN,
+// infinity and rounding. Declaring `simd` clones ourselves makes the vector loops of a kernel call
+// them with no such flag. They are within 4 ulp; what they get wrong at the edges of a function's
+// domain is corrected in math.cuh, where both targets meet.
+#pragma once
+#include <features.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC_PREREQ)
+#if __GLIBC_PREREQ(2, 35)
+#define TF_SIMD_CLONES _Pragma("omp declare simd notinbranch")
+#endif
+#endif
+#ifndef TF_SIMD_CLONES
+#define TF_SIMD_CLONES
+#endif
+
+extern "C" {
+
+#define TF_LIBM_VECTOR(name)               \
+  TF_SIMD_CLONES float name##f(float) noexcept; \
+  TF_SIMD_CLONES double name(double) noexcept;
+TF_LIBM_VECTOR(acos) TF_LIBM_VECTOR(acosh) TF_LIBM_VECTOR(asin) TF_LIBM_VECTOR(asinh)
+TF_LIBM_VECTOR(atan) TF_LIBM_VECTOR(atanh) TF_LIBM_VECTOR(cos) TF_LIBM_VECTOR(cosh)
+TF_LIBM_VECTOR(erf) TF_LIBM_VECTOR(erfc) TF_LIBM_VECTOR(exp) TF_LIBM_VECTOR(exp2)
+TF_LIBM_VECTOR(expm1) TF_LIBM_VECTOR(log) TF_LIBM_VECTOR(log10) TF_LIBM_VECTOR(log1p)
+TF_LIBM_VECTOR(log2) TF_LIBM_VECTOR(sin) TF_LIBM_VECTOR(sinh) TF_LIBM_VECTOR(tan)
+TF_LIBM_VECTOR(tanh)
+#undef TF_LIBM_VECTOR
+
+#define TF_LIBM_VECTOR2(name)                     \
+  TF_SIMD_CLONES float name##f(float, float) noexcept; \
+  TF_SIMD_CLONES double name(double, double) noexcept;
+TF_LIBM_VECTOR2(atan2) TF_LIBM_VECTOR2(hypot) TF_LIBM_VECTOR2(pow)
+#undef TF_LIBM_VECTOR2
+
+#define TF_LIBM(name)          \
+  float name##f(float) noexcept; \
+  double name(double) noexcept;
+TF_LIBM(ceil) TF_LIBM(fabs) TF_LIBM(floor) TF_LIBM(rint) TF_LIBM(sqrt) TF_LIBM(trunc)
+#undef TF_LIBM
+
+#define TF_LIBM2(name)                  \
+  float name##f(float, float) noexcept; \
+  double name(double, double) noexcept;
+TF_LIBM2(copysign) TF_LIBM2(fmod) TF_LIBM2(nextafter)
+#undef TF_LIBM2
+
+float fmaf(float, float, float) noexcept;
+double fma(double, double, double) noexcept;
+float lgammaf_r(float, int*) noexcept;
+double lgamma_r(double, int*) noexcept;
+}
+
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned)(((unsigned long long)a * b) >> 32);
+}
+
+namespace tf {
+namespace native {
+
+TF_DEVICE float rsqrt(float x) { return 1.0f / sqrtf(x); }
+TF_DEVICE double rsqrt(double x) { return 1.0 / sqrt(x); }
+
+// The plain lgamma writes a global variable.
+TF_DEVICE float lgamma(float x) {
+  int sign;
+  return lgammaf_r(x, &sign);
+}
+TF_DEVICE double lgamma(double x) {
+  int sign;
+  return lgamma_r(x, &sign);
+}
+
+}  // namespace native
+}  // namespace tf

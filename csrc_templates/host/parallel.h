@@ -1,0 +1,38 @@
+// parallel(n, body): body(i, m) for i < m on m OS threads at once, m <= n.
+//
+// OpenMP where the compiler has it: its pool of threads is then torch's own, so that the two never
+// compete for cores. Otherwise threads are made for the occasion.
+#pragma once
+
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#include <thread>
+#include <vector>
+#endif
+
+namespace tf {
+
+inline int available_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return static_cast<int>(std::thread::hardware_concurrency());
+#endif
+}
+
+template <class Body>
+void parallel(int n, const Body& body) {
+  if (n <= 1) return body(0, 1);
+#ifdef _OPENMP
+#pragma omp parallel num_threads(n)
+  body(omp_get_thread_num(), omp_get_num_threads());
+#else
+  std::vector<std::thread> threads;
+  for (int i = 1; i < n; ++i) threads.emplace_back([&body, i, n] { body(i, n); });
+  body(0, n);
+  for (std::thread& thread : threads) thread.join();
+#endif
+}
+
+}  // namespace tf

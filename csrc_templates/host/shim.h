@@ -1,0 +1,48 @@
+// The host's half of prelude.cuh: CUDA's keywords and built-ins for an ordinary C++ compiler.
+#pragma once
+
+#include "abi.h"
+
+#define __global__ __attribute__((unused))
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __restrict__ __restrict
+
+#define TF_PRAGMA(x) _Pragma(#x)
+#define TF_DEVICE __forceinline__
+#define TF_VEC _Pragma("omp simd")
+#define TF_VEC_REDUCE(op, var) TF_PRAGMA(omp simd reduction(op : var))
+#define TF_UNROLL
+
+#define threadIdx (tf_self->thread)
+#define blockIdx (tf_self->block)
+#define blockDim (tf_self->block_size)
+#define gridDim (tf_self->grid_size)
+
+#define TF_SHARED(name) unsigned char* const name = tf_self->shared
+#define TF_ASSERT(condition, message) \
+  if (__builtin_expect(!(condition), 0)) tf_fail(message, TF_HERE)
+
+namespace tf {
+
+constexpr int kAccessBytes = 1 << 20;
+
+template <class To, class From>
+static __forceinline__ To bit_cast(From v) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To r;
+  __builtin_memcpy(&r, &v, sizeof r);
+  return r;
+}
+TF_DEVICE unsigned bits(float v) { return bit_cast<unsigned>(v); }
+TF_DEVICE unsigned long long bits(double v) { return bit_cast<unsigned long long>(v); }
+TF_DEVICE float from_bits(unsigned v) { return bit_cast<float>(v); }
+TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
+
+}  // namespace tf
+
+#include "atomics.h"
+#include "collectives.h"
+#include "libm.h"

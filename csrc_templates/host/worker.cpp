@@ -1,0 +1,173 @@
+// Fibers and blocks: making them, keeping them from launch to launch, starting them.
+#include "worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <new>
+
+namespace tf {
+
+namespace {
+
+// Not a power of two: stacks that lie a power of two apart would compete for the same cache lines.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStackBytes = 260 << 10;
+#else
+constexpr size_t kStackBytes = 68 << 10;
+#endif
+
+// Fibers that a worker keeps for the next launch; a large resident launch may need far more.
+constexpr size_t kKeptFibers = 4096;
+
+__attribute__((tls_model("initial-exec"))) thread_local Worker* running_worker = nullptr;
+
+size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+void release_shared(Block& block) {
+  if (!block.shared) return;
+  if (block.shared_guarded) {
+    tf_guard_free(block.shared);
+  } else {
+    unpoison(block.shared, block.shared_bytes);
+    free(block.shared);
+  }
+  block.shared = nullptr;
+}
+
+// Shared memory for `bytes` bytes; what lies behind them is inaccessible if `guarded`.
+void provide_shared(Block& block, size_t bytes, bool guarded) {
+  const size_t room = rounded(bytes, 128) + 128;
+  if (guarded || block.shared_guarded || !block.shared || block.shared_bytes < room) {
+    release_shared(block);
+    block.shared_guarded = guarded;
+    block.shared_bytes = room;
+    void* memory = guarded ? tf_guard_alloc(bytes, 16, "shared memory") : aligned_alloc(128, room);
+    if (!memory) throw std::bad_alloc();
+    block.shared = static_cast<unsigned char*>(memory);
+  }
+  if (!guarded) {
+    unpoison(block.shared, block.shared_bytes);
+    poison(block.shared + rounded(bytes, 8), block.shared_bytes - rounded(bytes, 8));
+  }
+}
+
+}  // namespace
+
+Worker* Worker::running() { return running_worker; }
+
+Block::~Block() { release_shared(*this); }
+
+Fiber::~Fiber() {
+  hooks.destroy_fiber();
+  munmap(stack, kStackBytes);
+}
+
+void Worker::fiber_main() {
+  Worker& worker = *running_worker;
+  StackHooks::arrive_first(worker.home_hooks_);
+  for (;;) {
+    const tf_call& call = worker.launch_->call;
+    acquire(worker.launch_);
+    call.kernel->thread(call.args);
+    release(&worker);
+    Fiber& fiber = *worker.current_;
+    fiber.state = State::done;
+    fiber.warp->ready &= ~(1u << fiber.lane());
+    ++fiber.block->done;
+    worker.yield();
+  }
+}
+
+std::unique_ptr<Fiber> Worker::make_fiber(Block& block, unsigned linear) {
+  // Only mapped: a page costs memory when it is first used.
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) throw std::bad_alloc();
+  std::unique_ptr<Fiber> fiber(new Fiber());
+  fiber->stack = static_cast<unsigned char*>(stack);
+  fiber->block = &block;
+  fiber->linear = linear;
+  const size_t colour = linear % 32 * 192;  // spreads the tops over the sets of the L1 cache
+  fiber->hooks.create_fiber(stack, kStackBytes);
+  fiber->context.prepare(fiber->stack, kStackBytes - colour, fiber_main);
+  ++fiber_count_;
+  return fiber;
+}
+
+void Worker::provide(size_t blocks, unsigned threads) {
+  while (blocks_.size() < blocks) blocks_.emplace_back(new Block());
+  for (size_t i = 0; i < blocks; ++i) {
+    Block& block = *blocks_[i];
+    while (block.fibers.size() < threads) {
+      block.fibers.push_back(make_fiber(block, static_cast<unsigned>(block.fibers.size())));
+    }
+    block.threads = threads;
+    block.warps.resize((threads + 31) / 32);
+    block.values.resize(threads * size_t{TF_MAX_VALUE});
+    provide_shared(block, launch_->call.shared_bytes, launch_->has(TF_GUARD_SHARED));
+  }
+  live_ = blocks;
+}
+
+void Worker::start(Block& block, tf_dim3 index) {
+  block.in_block = block.in_grid = block.done = 0;
+  for (size_t w = 0; w < block.warps.size(); ++w) {
+    const unsigned lanes = block.threads - static_cast<unsigned>(w) * 32;
+    const unsigned exists = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+    block.warps[w].exists = block.warps[w].ready = exists;
+    block.warps[w].waiting = 0;
+  }
+  tf_thread self = launch_->thread_template();
+  self.block = index;
+  self.shared = block.shared;
+  const tf_dim3 size = self.block_size;
+  for (unsigned i = 0; i < block.threads; ++i) {
+    Fiber& fiber = *block.fibers[i];
+    fiber.state = State::running;
+    fiber.warp = &block.warps[i / 32];
+    fiber.self = self;
+    fiber.self.thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+  }
+  if (launch_->has(TF_GUARD_SHARED)) memset(block.shared, 0xff, launch_->call.shared_bytes);
+}
+
+void Worker::run(Launch& launch, unsigned long long first, unsigned long long last, int workers) {
+  launch_ = &launch;
+  workers_ = workers;
+  running_worker = this;
+  home_hooks_.adopt_os_thread();
+  random_state_ = launch.call.seed * 2654435761u + static_cast<unsigned>(first) + 1;
+  const unsigned long long step = launch.has(TF_RESIDENT) ? last - first : 1;
+  const tf_dim3 size = launch.call.block;
+  try {
+    provide(step, size.x * size.y * size.z);
+  } catch (const std::bad_alloc&) {
+    launch.fail("not enough memory for the threads of the blocks that must run together");
+  }
+  release(&launch);
+  for (unsigned long long i = first; i < last && !launch.failed(); i += step) {
+    for (size_t k = 0; k < step; ++k) start(*blocks_[k], launch.block_at(i + k));
+    run_to_end();
+  }
+  acquire(this);
+  launch.grid_barrier.leave();
+  tf_self = nullptr;
+  running_worker = nullptr;
+  // After a failure fibers are suspended in the middle of a kernel and of no further use.
+  if (launch.failed() || fiber_count_ > kKeptFibers) release_fibers();
+}
+
+void Worker::release_fibers() {
+  blocks_.clear();
+  fiber_count_ = 0;
+}
+
+void Worker::abandon(const char* message) {
+  launch_->fail(message);
+  switch_to(nullptr);
+  abort();
+}
+
+}  // namespace tf

@@ -1,0 +1,129 @@
+// One OS thread's share of a launch: CUDA threads as fibers, scheduled around their collectives.
+//
+// Threads of a block run one at a time, each until it enters a collective, where it parks until all
+// threads concerned have come. The last to come carries the collective out for everybody and makes
+// them ready again. Which ready thread runs next is the launch's order: a correct kernel computes
+// the same in every order, one with a missing barrier does not.
+//
+// When nobody is ready and somebody is parked, the kernel can never go on: divergence and deadlock
+// are errors with coordinates instead of hangs.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "abi.h"
+#include "context.h"
+#include "hooks.h"
+#include "launch.h"
+
+namespace tf {
+
+enum class State : unsigned char { running, in_warp, in_block, in_grid, done };
+
+// What a lane brings to a warp collective; `value` is replaced by its result.
+struct WarpCall {
+  unsigned long long value;
+  tf_site site;
+  tf_warp_op op;
+  int lane, width;
+  unsigned mask;
+};
+
+struct Warp {
+  unsigned exists, ready, waiting;  // one bit a lane; waiting: inside a warp collective
+  Meeting meeting;
+  WarpCall calls[32];
+};
+
+struct Block;
+
+struct Fiber {
+  ~Fiber();
+
+  unsigned char* stack;
+  Context context;
+  tf_thread self;
+  Block* block;
+  Warp* warp;
+  unsigned linear;  // position in the block
+  State state;      // why it is parked, or running (which includes ready)
+  tf_site site;     // the collective in which it is parked
+  StackHooks hooks;
+
+  unsigned lane() const { return linear % 32; }
+};
+
+struct Block {
+  ~Block();
+
+  std::vector<std::unique_ptr<Fiber>> fibers;  // at least `threads` of them
+  std::vector<Warp> warps;
+  std::vector<unsigned char> values;  // of a combine: threads in order
+  unsigned char* shared = nullptr;
+  size_t shared_bytes = 0;
+  bool shared_guarded = false;
+  unsigned threads, in_block, in_grid, done;  // how many there are, and in which state
+  tf_site barrier;                            // where the first one in the block barrier is
+  Meeting meeting;
+};
+
+class Worker {
+ public:
+  // The worker that runs fibers on this OS thread now, or null.
+  static Worker* running();
+
+  // Runs the blocks first, ..., last-1 of the launch, all at once if the launch is resident, while
+  // `workers` workers in all share the launch.
+  void run(Launch& launch, unsigned long long first, unsigned long long last, int workers);
+
+  // The collectives of abi.h, called by the running fiber.
+  void sync_block(tf_site site);
+  void sync_grid(tf_site site);
+  unsigned long long warp(const WarpCall& call);
+  void combine_warp(void* value, int bytes, tf_combine combine, tf_site site);
+  void combine_block(void* value, int bytes, tf_combine combine, tf_site site);
+
+  // Gives up the launch; called by the running fiber, which never continues.
+  [[noreturn]] void abandon(const char* message);
+
+ private:
+  // worker.cpp: fibers and blocks
+  static void fiber_main();
+  void provide(size_t blocks, unsigned threads);
+  std::unique_ptr<Fiber> make_fiber(Block& block, unsigned linear);
+  void release_fibers();
+  void start(Block& block, tf_dim3 index);
+
+  // schedule.cpp: who runs next
+  void run_to_end();
+  bool pass_grid_barrier();
+  void switch_to(Fiber* next);
+  void yield();
+  Fiber* pick(Block& block, size_t first_warp);
+  Fiber* pick_anywhere();
+  unsigned random();
+  void report_deadlock();
+
+  // collectives.cpp
+  Fiber& park(State state, tf_site site);
+  void wake(Block& block);
+  void wait(char* meeting);
+  bool arrive_in_warp(const WarpCall& call);
+  bool arrive_in_block(tf_site site);
+  void check_same_call(const Fiber& last, unsigned mask);
+
+  Launch* launch_ = nullptr;
+  int workers_ = 1;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  size_t live_ = 0;  // how many of blocks_ the launch uses
+  size_t turn_ = 0;  // the block that runs
+  size_t fiber_count_ = 0;
+  Meeting grid_meeting_;
+  unsigned random_state_ = 1;
+
+  Fiber* current_ = nullptr;  // null: the OS thread's own stack
+  Context home_;
+  StackHooks home_hooks_;
+};
+
+}  // namespace tf

@@ -1,0 +1,74 @@
+// What every generated kernel starts from: one vocabulary for NVRTC and for the host compiler.
+//
+// The same kernel text is compiled twice: by NVRTC for a GPU, and (with TF_HOST defined) by a C++
+// compiler for the CPU. All differences between the two live in this file and in host/; every
+// other header is written in the common subset. No toolkit or standard header is ever included.
+//
+// Rules of the common subset: `long long`, never `long` or `size_t`; shared memory is the one
+// dynamic buffer that TF_SHARED names; threadIdx and friends are read in a kernel's first lines and
+// handed to device functions as arguments; no spin loops outside tf::grid_barrier.
+#pragma once
+
+#ifdef TF_HOST
+
+#include "host/shim.h"
+
+#else
+
+#define TF_DEVICE __device__ __forceinline__
+
+// A loop over the elements of one thread's vector: unrolled on a GPU, SIMD on a CPU.
+#define TF_VEC _Pragma("unroll")
+// The same, accumulating into `var` with operator `op`.
+#define TF_VEC_REDUCE(op, var) _Pragma("unroll")
+// A loop whose index must be a constant in every iteration (it indexes registers).
+#define TF_UNROLL _Pragma("unroll")
+
+// Names the dynamic shared memory of the block: TF_SHARED(smem); then smem[0], smem[1], ... bytes.
+#define TF_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+
+// Checked on the host only, where it reports block and thread; on a GPU it costs nothing.
+#define TF_ASSERT(condition, message)
+
+// Device functions that synchronise threads take TF_SITE_PARAM last and pass TF_SITE_ARG on, so
+// that errors on the host name the line of the kernel instead of a line of these headers.
+#define TF_SITE_PARAM
+#define TF_SITE_ARG
+// The host's shortcut for a collective: see host/collectives.h.
+#define TF_FAST_COLLECTIVE(...)
+
+namespace tf {
+
+// Widest single access of a thread, in bytes.
+constexpr int kAccessBytes = 16;
+
+TF_DEVICE unsigned bits(float v) { return __float_as_uint(v); }
+TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__double_as_longlong(v); }
+TF_DEVICE float from_bits(unsigned v) { return __uint_as_float(v); }
+TF_DEVICE double from_bits(unsigned long long v) { return __longlong_as_double((long long)v); }
+
+namespace native {
+TF_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
+TF_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
+TF_DEVICE float lgamma(float x) { return ::lgammaf(x); }
+TF_DEVICE double lgamma(double x) { return ::lgamma(x); }
+}  // namespace native
+
+// Waits until every block of the grid is here. `counter` starts at 0 and only ever grows, so that
+// one counter serves any number of barriers. Needs a cooperative launch.
+TF_DEVICE void grid_barrier(unsigned* counter TF_SITE_PARAM) {
+  __syncthreads();
+  if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
+    const unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
+    __threadfence();
+    const unsigned target = (atomicAdd(counter, 1u) / blocks + 1u) * blocks;
+    while ((int)(*(volatile unsigned*)counter - target) < 0) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+}  // namespace tf
+
+#endif

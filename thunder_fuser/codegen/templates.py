@@ -1,0 +1,53 @@
+"""Where ``csrc_templates`` is: the CUDA C++ that is not generated.
+
+The folder sits beside the package in a checkout and in an editable install, and inside the package
+in a wheel. ``importlib.resources`` finds it in only one of the three, so this module looks in both
+places.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+from thunder_fuser.errors import FuserValueError, InternalError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PLACES = (_PACKAGE / "csrc_templates", _PACKAGE.parent / "csrc_templates")
+
+
+@functools.cache
+def template_dir() -> Path:
+    """The folder to give a compiler as include path."""
+    for place in _PLACES:
+        if (place / "prelude.cuh").is_file():
+            return place
+    looked = " and ".join(map(str, _PLACES))
+    raise InternalError(f"csrc_templates is missing: looked for prelude.cuh in {looked}")
+
+
+@functools.cache
+def read(name: str) -> str:
+    """The text of a file, by its path inside the folder; FuserValueError if there is none."""
+    path = template_dir() / name
+    if not path.is_file():
+        known = ", ".join(template_names())
+        raise FuserValueError(f"csrc_templates has no file {name!r}; it has {known}")
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def template_names() -> tuple[str, ...]:
+    """All files of the folder, sorted, with '/' between folders."""
+    root = template_dir()
+    return tuple(sorted(p.relative_to(root).as_posix() for p in root.rglob("*.*") if p.is_file()))
+
+
+@functools.cache
+def fingerprint() -> str:
+    """A digest of all files, for the keys of compiled code that includes some of them."""
+    digest = hashlib.sha256()
+    for name in template_names():
+        digest.update(f"{name}\0{read(name)}\0".encode())
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""The host's C++ compiler: which one, and how it is called.
+
+In order of preference: the `cxx` option, `$CXX`, g++, clang++, and the compiler in the ziglang
+wheel, which makes the host target work on a machine where nothing can be installed but Python
+packages. g++ gives the fastest kernels: it alone can call glibc's SIMD versions of the math functions
+without giving up IEEE arithmetic (csrc_templates/host/libm.h), and it shares OpenMP's threads with
+torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from thunder_fuser.errors import TargetError
+from thunder_fuser.options import current
+
+Family = Literal["gcc", "clang", "zig"]
+
+_FLAGS = (
+    *("-std=gnu++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DTF_HOST"),
+    # Kernels reinterpret memory; nobody reads errno or floating point exceptions; a*b+c is one
+    # operation, as on a GPU. Nothing that changes the meaning of NaN, infinity or signed zero.
+    *("-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+    "-fopenmp-simd",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A working compiler. `version` is what it says of itself, in full, for cache keys."""
+
+    command: tuple[str, ...]
+    family: Family
+    version: str
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What every translation unit is compiled with."""
+        return (*_FLAGS, *_native(self.family), *_FAMILY_FLAGS[self.family])
+
+    @property
+    def runtime_flags(self) -> tuple[str, ...]:
+        """What the runtime is compiled with besides: OpenMP proper, where torch has the same."""
+        return ("-fopenmp",) if self.family == "gcc" else ("-pthread",)
+
+    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        """Call the compiler; its messages are in `stderr`."""
+        return subprocess.run(
+            [*self.command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+
+_FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
+    "gcc": ("-fmax-errors=5",),
+    "clang": ("-ferror-limit=5",),
+    # zig checks for undefined behaviour unless told not to.
+    "zig": ("-ferror-limit=5", "-fno-sanitize=undefined"),
+}
+
+
+def _native(family: Family) -> tuple[str, ...]:
+    arm = os.uname().machine in ("aarch64", "arm64")
+    return ("-mcpu=native",) if arm and family != "zig" else ("-march=native",)
+
+
+def find_compiler() -> Compiler:
+    """The compiler to use under the options in force; TargetError if there is none."""
+    return _find(current().cxx, os.environ.get("CXX"), os.environ.get("PATH"))
+
+
+@functools.cache
+def _find(option: str | None, variable: str | None, path: str | None) -> Compiler:
+    # A compiler that was asked for is used or reported, never silently replaced.
+    if chosen := option or variable:
+        candidates = [tuple(shlex.split(chosen))]
+    else:
+        candidates = [("g++",), ("clang++",)]
+        if importlib.util.find_spec("ziglang"):
+            candidates.append((sys.executable, "-m", "ziglang", "c++"))
+    problems = []
+    for command in candidates:
+        found = _probe(command)
+        if isinstance(found, Compiler):
+            return found
+        problems.append(found)
+    if chosen:
+        source = "the cxx option" if option else "$CXX"
+        remedy = f"correct {source}, or remove it to have one found"
+    else:
+        remedy = (
+            "install one with `apt install g++`, `dnf install gcc-c++` or `pip install ziglang`, "
+            "or name one in THUNDER_FUSER_CXX"
+        )
+    raise TargetError(f"no C++ compiler for kernels on the CPU: {'; '.join(problems)}; {remedy}")
+
+
+def _probe(command: tuple[str, ...]) -> Compiler | str:
+    """The compiler behind `command`, or why there is none."""
+    name = shlex.join(command)
+    if not command or shutil.which(command[0]) is None:
+        return f"{name or 'an empty name'} was not found"
+    try:
+        answer = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=120, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{name} does not run ({error})"
+    if answer.returncode != 0:
+        return f"{name} --version fails with status {answer.returncode}"
+    family: Family = "clang" if "clang" in answer.stdout else "gcc"
+    if "ziglang" in command or Path(command[0]).name == "zig":
+        family = "zig"
+    return Compiler(command, family, answer.stdout)

@@ -1,0 +1,61 @@
+"""The structs of csrc_templates/host/abi.h, for ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+
+
+class Order(enum.IntEnum):
+    """In which order threads and blocks of a launch run, as far as it is free (`tf_order`)."""
+
+    FORWARD = 0
+    REVERSE = 1
+    RANDOM = 2
+
+
+class Flag(enum.IntFlag):
+    """How a launch runs (`tf_flag`)."""
+
+    PLAIN = 1
+    RESIDENT = 2
+    FAITHFUL = 4
+    GUARD_SHARED = 8
+    ALL_THREADS = 16
+
+
+class Dim3(ctypes.Structure):
+    """`tf_dim3`"""
+
+    _fields_ = (("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint))
+
+
+class Call(ctypes.Structure):
+    """`tf_call`: one launch."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("message_bytes", ctypes.c_uint),
+        ("grid", Dim3),
+        ("block", Dim3),
+        ("shared_bytes", ctypes.c_uint),
+        ("threads", ctypes.c_int),
+        ("order", ctypes.c_int),
+        ("seed", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    )
+
+
+def declare(runtime: ctypes.CDLL) -> ctypes.CDLL:
+    """Give the functions of the runtime library their types."""
+    runtime.tf_launch.argtypes = (ctypes.c_void_p,)
+    runtime.tf_launch.restype = ctypes.c_int
+    runtime.tf_guard_alloc.argtypes = (ctypes.c_ulonglong, ctypes.c_uint, ctypes.c_char_p)
+    runtime.tf_guard_alloc.restype = ctypes.c_void_p
+    runtime.tf_guard_protect.argtypes = (ctypes.c_void_p,)
+    runtime.tf_guard_protect.restype = None
+    runtime.tf_guard_free.argtypes = (ctypes.c_void_p,)
+    runtime.tf_guard_free.restype = None
+    return runtime
