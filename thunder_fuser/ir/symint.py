@@ -37,6 +37,7 @@ from thunder_fuser.ir.symint_form import (
     Term,
     Variable,
     add_into,
+    sum_bounds,
 )
 from thunder_fuser.ir.symint_guard import Restriction, impossible, provable, restrict
 from thunder_fuser.ir.symint_radix import (
@@ -129,8 +130,24 @@ class Context:
         """The form of terms that are already normal."""
         form = self._forms.get((const, terms))
         if form is None:
-            form = self._forms[const, terms] = Form(self, const, terms, self._next())
+            bounds = self._bounds(const, terms)
+            form = self._forms[const, terms] = Form(self, const, terms, bounds, self._next())
         return form
+
+    def _bounds(self, const: int, terms: tuple[Term, ...]) -> tuple[Bound, Bound]:
+        """The digits' bounds, as if they were independent, but for carries: floor(y / s) is not
+        independent of the digits in y, and rest + floor(y / s) = floor((s * rest + y) / s)."""
+        lo, hi = sum_bounds(const, [((d.lo, d.hi), coef) for d, coef in terms])
+        for carry, coef in terms if len(terms) > 1 else ():
+            below = _carried(carry)
+            if below is not None and coef == 1:
+                scaled = {digit: k * carry.s for digit, k in terms if digit is not carry}
+                whole = self.normal(const * carry.s + add_into(scaled, below, 1), scaled)
+                if whole.lo is not None:
+                    lo = whole.lo // carry.s if lo is None else max(lo, whole.lo // carry.s)
+                if whole.hi is not None:
+                    hi = whole.hi // carry.s if hi is None else min(hi, whole.hi // carry.s)
+        return lo, hi
 
     def normal(self, const: int, terms: dict[Digit, int]) -> Form:
         """The normal form of const + sum of coef * digit: digits that belong together joined."""
@@ -162,7 +179,7 @@ class Context:
             base = digit.base
             if isinstance(base, Form):
                 for high, k in terms.items():
-                    if digit.e is not None and k == coef * digit.e and high.s == digit.s * digit.e:
+                    if digit.e is not None and k == coef * digit.e:
                         joined = self._joined(digit, high)
                         if joined is not None:
                             return [digit, high], [(joined, coef)]
@@ -175,16 +192,34 @@ class Context:
     def _joined(self, low: Digit, high: Digit) -> Form | None:
         """low + low.e * high as one digit, for digits over two forms.
 
-        The low digit depends on its base modulo high.s only: the bases may differ by its multiples.
+        The low digit depends on its base modulo `place` only: the bases may differ by multiples.
         """
         assert isinstance(low.base, Form)
-        if not isinstance(high.base, Form) or high.base is low.base or low.e is None:
+        assert low.e is not None
+        place = low.s * low.e
+        if not isinstance(high.base, Form) or high.base is low.base:
             return None
-        gap = high.base - low.base
-        if gap.const % high.s or any(coef % high.s for _, coef in gap.terms):
+        whole = high.base if high.s == place else self._uncarried(high, place)
+        if whole is None:
             return None
-        joined = self.read(high.base, low.s, high.e and low.e * high.e)
-        return joined if len(joined.terms) == 1 or joined is high.base else None
+        gap = whole - low.base
+        if gap.const % place or any(coef % place for _, coef in gap.terms):
+            return None
+        joined = self.read(whole, low.s, high.e and low.e * high.e)
+        return joined if len(joined.terms) == 1 or joined is whole else None
+
+    def _uncarried(self, high: Digit, place: int) -> Form | None:
+        """x where floor(x / place) is the base of `high`, if that has a carry out of a lower digit:
+
+        rest + floor(y / place) = floor((place * rest + y) / place).
+        """
+        assert isinstance(high.base, Form)
+        for carry, coef in high.base.terms:
+            below = _carried(carry)
+            if below is not None and coef == high.s == 1 and carry.s == place:
+                rest = high.base - self.interned(0, ((carry, 1),))
+                return rest * place + below
+        return None
 
     # --------------------------------------------------------------------------------- division
 
@@ -354,3 +389,8 @@ class Context:
 
 def _by_ordinal(term: Term) -> int:
     return term[0].ordinal
+
+
+def _carried(digit: Digit) -> Form | None:
+    """y, if the digit is floor(y / s) of a form: what a division could not split."""
+    return digit.base if digit.e is None and isinstance(digit.base, Form) else None

@@ -97,12 +97,19 @@ class Form:
 
     __slots__ = ("_variables", "const", "context", "divisions", "hi", "lo", "ordinal", "terms")
 
-    def __init__(self, context: Context, const: int, terms: tuple[Term, ...], ordinal: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        const: int,
+        terms: tuple[Term, ...],
+        bounds: tuple[Bound, Bound],
+        ordinal: int,
+    ) -> None:
         self.context: Final = context
         self.const: Final = const
         self.terms: Final = terms
         self.ordinal: Final = ordinal
-        lo, hi = sum_bounds(const, [((d.lo, d.hi), coef) for d, coef in terms])
+        lo, hi = bounds
         self.lo: Final = lo
         self.hi: Final = hi
         self.divisions: dict[int, tuple[Form, Form]] = {}
