@@ -31,10 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and say what is missing."""
-    missing = {"gpu": _gpu_problem(), "nvrtc": _nvrtc_problem()}
-    for item in items:
-        for marker, reason in missing.items():
-            if reason and item.get_closest_marker(marker):
+    for marker, problem in (("gpu", _gpu_problem), ("nvrtc", _nvrtc_problem)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and (reason := problem()):
+            for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -11,9 +11,10 @@ shared between threads (autograd runs backwards in its own) could change before 
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +68,11 @@ CUDA = CudaTarget()
 class CudaLaunch:
     """A compiled kernel; calling it enqueues a launch.  Implements `Launch`."""
 
-    __slots__ = ("_geometry", "_program", "_threads", "kernel")
+    __slots__ = ("_program", "_threads", "kernel")
 
     def __init__(self, program: _Program, kernel: Kernel) -> None:
         self.kernel = kernel
         self._program = program
-        self._geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         self._threads = _PerThread()
 
     @property
@@ -89,38 +89,32 @@ class CudaLaunch:
         device = _current_device()
         prepared = self._threads.prepared.get(device) or self._prepare(device)
         prepared.arguments.fill(args)
-        (status,) = prepared.launch(
-            prepared.function,
-            *self._geometry,
-            torch._C._cuda_getCurrentRawStream(device),
-            prepared.arguments.address,
-            *prepared.rest,
-        )
+        (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
 
     def _prepare(self, device: int) -> _Prepared:
         api = cuda_driver.driver()
         cuda_driver.bind_context(device)
-        function = self._program.function(self.kernel, device)
-        prepared = _Prepared(
-            launch=api.cuLaunchCooperativeKernel if self.kernel.cooperative else api.cuLaunchKernel,
-            function=function,
-            arguments=ArgumentBlock(self.kernel),
-            rest=() if self.kernel.cooperative else (0,),
-        )
+        kernel = self.kernel
+        function = self._program.function(kernel, device)
+        launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
+        arguments = ArgumentBlock(kernel)
+        # An ordinary launch has one more parameter, for another way to pass arguments.
+        rest = (arguments.address,) if kernel.cooperative else (arguments.address, 0)
+        geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        prepared = _Prepared(functools.partial(launch, function, *geometry), rest, arguments)
         self._threads.prepared[device] = prepared
         return prepared
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """All that a launch needs in one thread on one device; `rest` is what follows the arguments."""
+    """A launch in one thread on one device, but for the stream: `launch(stream, *rest)`."""
 
-    launch: Any
-    function: Any
-    arguments: ArgumentBlock
+    launch: Callable[..., Any]
     rest: tuple[int, ...]
+    arguments: ArgumentBlock
 
 
 class _PerThread(threading.local):

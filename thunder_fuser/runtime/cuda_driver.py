@@ -96,7 +96,7 @@ def _handle(device: int) -> Any:
 
 
 def _attribute(device: int, name: str) -> int:
-    attribute = driver().CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+    attribute = getattr(driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
     result = driver().cuDeviceGetAttribute(attribute, _handle(device))
     return int(check(result, f"asking cuda:{device} for {name}"))
 

@@ -14,16 +14,17 @@ import functools
 import hashlib
 import logging
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thunder_fuser.codegen import templates
 from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.options import current
-from thunder_fuser.runtime.headers import device_headers
+from thunder_fuser.log import status
+from thunder_fuser.runtime.cache import target_dir
+from thunder_fuser.runtime.dump import dump, save_rejected
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     knows nothing that runs on `arch`.
     """
     arch = nearest_arch(arch)
+    dump(kernels)
+    # These take 0.2 s to import, which programs on the CPU should not pay.
     from cuda.core import ProgramOptions
     from cuda.core.utils import make_program_cache_key
 
@@ -81,15 +84,20 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     )
     entry = _load(key)
     if entry is None:
-        image, log = _run_nvrtc(kernels, text, headers, arch, options.as_bytes("nvrtc"))
+        with status("compiling", total=len(kernels)):
+            image, log = _run_nvrtc(kernels, text, headers, arch, options.as_bytes("nvrtc"))
         _store(key, image, log)
     else:
         image, log = entry
-    if folder := current().dump_dir:
-        for kernel in kernels:
-            _save(Path(folder).expanduser(), kernel.name, kernel.text)
     resources = parse_resources(log)
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
+
+
+def device_headers() -> dict[str, str]:
+    """Every header that CUDA code may include, by the name it is included with."""
+    # The rest of the folder stands in for CUDA under a host compiler.
+    names = [name for name in templates.template_names() if name.endswith(".cuh")]
+    return {name: templates.read(name) for name in names}
 
 
 # --- NVRTC ------------------------------------------------------------------------------------
@@ -180,8 +188,7 @@ def _read(program: Any, size: Any, get: Any) -> bytes:
 
 def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> CompileError:
     first = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
-    folder = current().dump_dir or tempfile.mkdtemp(prefix="thunder_fuser-")
-    source = _save(Path(folder).expanduser(), kernels[0].name + "_rejected", text)
+    source = save_rejected(kernels[0].name, text)
     names = ", ".join(kernel.name for kernel in kernels)
     return CompileError(
         f"NVRTC {nvrtc_version()} rejected {names} for {arch}: "
@@ -190,18 +197,6 @@ def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> Com
         source=source,
         log=log,
     )
-
-
-def _save(folder: Path, name: str, text: str) -> Path | None:
-    """Write a source for people to read.  A folder that cannot be written to stops nothing."""
-    path = folder / f"{name}.cu"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        _log.warning("%s was not written: %s", path, error)
-        return None
-    return path
 
 
 # --- What ptxas reports -----------------------------------------------------------------------
@@ -231,11 +226,6 @@ def _resources(report: str) -> Resources:
 # --- The cache --------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Where compiled programs are kept."""
-    return current().cache_folder / "cuda"
-
-
 @functools.cache
 def _cache(folder: Path) -> Any:
     from cuda.core.utils import FileStreamProgramCache
@@ -246,7 +236,7 @@ def _cache(folder: Path) -> Any:
 def _load(key: bytes) -> tuple[bytes, str] | None:
     """The cubin and the log stored under `key`; None if there are none or they are damaged."""
     try:
-        cache = _cache(cache_folder())
+        cache = _cache(target_dir("cuda"))
         image, report = cache.get(key), cache.get(_report_key(key))
     except OSError as error:
         _log.debug("no cache: %s", error)
@@ -261,7 +251,7 @@ def _store(key: bytes, image: bytes, log: str) -> None:
     """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
     report = log.encode()
     try:
-        cache = _cache(cache_folder())
+        cache = _cache(target_dir("cuda"))
         cache[key] = image
         cache[_report_key(key)] = _digest(image, report) + report
     except OSError as error:

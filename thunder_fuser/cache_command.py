@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: how many there are, and their removal.
+"""`cache info` and `cache clear`: the compiled kernels on disk, counted and removed.
 
 Each target keeps its own in a folder of its name and looks after writing and evicting them.
 Whatever else lies in the cache folder is not ours and stays.
@@ -14,9 +14,11 @@ TARGETS = ("host", "cuda")
 
 
 def files(target: str) -> list[Path]:
-    """Everything that `target` has written."""
+    """What `target` has finished writing."""
     folder = current().cache_folder / target
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    unfinished = (".tmp-", "tmp/")
+    return sorted(folder / path for path in found if not path.as_posix().startswith(unfinished))
 
 
 def info() -> str:

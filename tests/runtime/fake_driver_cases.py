@@ -1,0 +1,156 @@
+"""The launch path against a driver that records and obeys: run by test_cuda_launch.py.
+
+In a process of its own, because a process loads one libcuda.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.errors import InternalError, KernelError
+from thunder_fuser.runtime import cuda_driver
+from thunder_fuser.runtime.cuda import CUDA, CudaLaunch
+
+STREAM = 0x57EA
+SCALE = Kernel(
+    name="scale",
+    source=(
+        'extern "C" __global__ void scale(const float* x, float* y, float a, int n) {\n'
+        "  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = a * x[i];\n}"
+    ),
+    headers=(),
+    params=(
+        Param("x", "const float*"),
+        Param("y", "float*"),
+        Param("a", "float"),
+        Param("n", "int"),
+    ),
+    grid=(4, 3, 2),
+    block=(128, 2, 1),
+)
+
+
+class LastLaunch(ctypes.Structure):
+    """The record that the fake driver keeps."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("cooperative", ctypes.c_uint),
+        ("stream", ctypes.c_ulonglong),
+        ("launches", ctypes.c_uint),
+        ("libraries", ctypes.c_uint),
+    )
+
+
+@pytest.fixture(autouse=True)
+def torch_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM + device)
+
+
+def compiled(**changes: object) -> CudaLaunch:
+    (launch,) = CUDA.compile([replace(SCALE, **changes)])
+    return launch
+
+
+def scale(launch: CudaLaunch, a: float, count: int = 100) -> torch.Tensor:
+    """What the kernel makes of 0, 1, 2, ..."""
+    x = torch.arange(count, dtype=torch.float32)
+    y = torch.full_like(x, -1)
+    launch(x.data_ptr(), y.data_ptr(), a, count)
+    return y
+
+
+def last() -> LastLaunch:
+    return LastLaunch.in_dll(ctypes.CDLL("libcuda.so.1"), "fake_last")
+
+
+def test_the_device_is_described_by_its_driver() -> None:
+    info = CUDA.device_info(torch.device("cuda", 0))
+    assert (info.name, info.arch, info.kind) == ("Fake H200", "sm_90", "cuda")
+    assert (info.sm_count, info.threads_per_sm, info.registers_per_sm) == (132, 2048, 65536)
+    assert (info.shared_bytes_per_block, info.shared_bytes_per_sm) == (227 << 10, 228 << 10)
+    assert (info.max_threads_per_block, info.max_grid) == (1024, (2**31 - 1, 65535, 65535))
+    # 6144 bits twice a clock of 3.201 GHz.
+    assert info.bandwidth == pytest.approx(768 * 2 * 3.201e9)
+    assert 45_000 < info.bytes_in_flight_per_sm < 50_000
+    assert cuda_driver.driver_version() == "13.1"
+
+
+def test_arguments_geometry_and_stream_arrive() -> None:
+    y = scale(compiled(shared_bytes=512), 2.5)
+    assert y.tolist() == [2.5 * i for i in range(100)]
+    record = last()
+    assert (list(record.grid), list(record.block)) == ([4, 3, 2], [128, 2, 1])
+    assert (record.shared_bytes, record.stream, record.cooperative) == (512, STREAM, 0)
+
+
+def test_a_program_is_loaded_once() -> None:
+    launch = compiled(name="scale", grid=(1, 1, 1))
+    before = last().libraries
+    for a in range(3):
+        assert scale(launch, a).tolist() == [a * i for i in range(100)]
+    assert last().libraries == before + 1
+
+
+def test_more_shared_memory_than_the_default_is_asked_for() -> None:
+    assert scale(compiled(shared_bytes=100 << 10), 1.0)[9] == 9
+    assert last().shared_bytes == 100 << 10
+
+
+def test_cooperative_launches_fit_on_the_device() -> None:
+    # Two blocks on each of 132 multiprocessors.
+    assert scale(compiled(cooperative=True, grid=(264, 1, 1)), 3.0)[5] == 15
+    assert last().cooperative == 1
+    with pytest.raises(KernelError, match="265 blocks wait for each other and only 264 fit"):
+        scale(compiled(cooperative=True, grid=(265, 1, 1)), 3.0)
+
+
+def test_threads_do_not_disturb_each_others_arguments() -> None:
+    launch = compiled()
+    results: dict[int, list[float]] = {}
+
+    def work(a: int) -> None:
+        results[a] = scale(launch, a).tolist()
+
+    run_together([threading.Thread(target=work, args=(a,)) for a in range(8)])
+    assert results == {a: [a * i for i in range(100)] for a in range(8)}
+
+
+def test_a_thread_without_a_context_gets_one() -> None:
+    launch = compiled()
+    y: list[torch.Tensor] = []
+    run_together([threading.Thread(target=lambda: y.append(scale(launch, 7.0)))])
+    assert y[0][3] == 21
+
+
+def run_together(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_rejected_launch_names_the_kernel_and_the_drivers_words() -> None:
+    with pytest.raises(KernelError) as caught:
+        scale(compiled(), float("nan"))
+    message = str(caught.value)
+    assert "launching kernel scale on cuda:0 failed" in message
+    assert "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, too many resources requested" in message
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    launch = compiled()
+    with pytest.raises(InternalError, match=r"kernel scale: .*const float\* x, float\* y, float a"):
+        launch(1, 2, 3.0)
+    with pytest.raises(InternalError, match="kernel scale"):
+        launch(1, 2, 3.0, 2**40)

@@ -1,0 +1,45 @@
+"""Hand-written kernels for the tests of the runtime."""
+
+from __future__ import annotations
+
+from thunder_fuser.codegen.kernel import Kernel, Param
+
+F32_IN = Param("x", "const float*")
+F32_OUT = Param("y", "float*")
+
+
+def kernel(
+    name: str,
+    body: str,
+    params: tuple[Param, ...] = (F32_IN, F32_OUT, Param("a", "float"), Param("n", "int")),
+    *,
+    headers: tuple[str, ...] = ("prelude.cuh",),
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    shared_bytes: int = 0,
+    collectives: bool = False,
+    cooperative: bool = False,
+    bounds: str = "",
+) -> Kernel:
+    """The kernel `name`, whose statements are `body`."""
+    signature = ", ".join(f"{param.ctype} {param.name}" for param in params)
+    return Kernel(
+        name=name,
+        source=f'extern "C" __global__ void {bounds} {name}({signature}) {{\n{body}\n}}',
+        headers=headers,
+        params=params,
+        grid=grid,
+        block=block,
+        shared_bytes=shared_bytes,
+        collectives=collectives,
+        cooperative=cooperative,
+    )
+
+
+def scale(name: str = "scale", **changes: object) -> Kernel:
+    """y[i] = a * x[i] for i < n, whatever the grid and the block."""
+    body = (
+        "  const int step = gridDim.x * blockDim.x;\n"
+        "  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) y[i] = a * x[i];"
+    )
+    return kernel(name, body, **changes)  # type: ignore[arg-type]

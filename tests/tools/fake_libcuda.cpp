@@ -1,0 +1,126 @@
+// A stand-in for libcuda.so.1, so that everything between us and the driver can be tested anywhere.
+//
+// It knows one device (an H200 by its attributes) and one kernel, whatever its name and code:
+//     scale(const float* x, float* y, float a, int n)    y[i] = a * x[i] for i < n
+// which it runs on the CPU when launched, after a pause in which other threads get on. It insists on
+// what a driver insists on: a context in the calling thread, and permission for shared memory.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+
+extern "C" {
+
+// What the last launch asked for; tests read it through ctypes.
+struct LastLaunch {
+  unsigned grid[3], block[3], shared_bytes, cooperative;
+  unsigned long long stream;
+  unsigned launches, libraries;
+} fake_last;
+
+enum { kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kResources = 701 };
+
+static thread_local void* context = nullptr;
+static int allowed_shared_bytes = 48 * 1024;
+
+int cuInit(unsigned) { return kSuccess; }
+int cuDriverGetVersion(int* version) { return *version = 13010, kSuccess; }
+int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, kSuccess; }
+
+int cuDeviceGetName(char* name, int length, int) {
+  return strncpy(name, "Fake H200", length), kSuccess;
+}
+
+// Attributes by their number in CUdevice_attribute.
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case 1: *value = 1024; break;        // threads in a block
+    case 5: *value = 2147483647; break;  // grid x, y, z
+    case 6: *value = 65535; break;
+    case 7: *value = 65535; break;
+    case 16: *value = 132; break;        // multiprocessors
+    case 36: *value = 3201000; break;    // memory clock, kHz
+    case 37: *value = 6144; break;       // memory bus, bits
+    case 38: *value = 50 << 20; break;   // L2
+    case 39: *value = 2048; break;       // threads of a multiprocessor
+    case 75: *value = 9; break;          // compute capability
+    case 76: *value = 0; break;
+    case 81: *value = 228 << 10; break;  // shared memory of a multiprocessor
+    case 82: *value = 65536; break;      // its registers
+    case 97: *value = 227 << 10; break;  // shared memory of a block, on request
+    default: return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+int cuCtxGetCurrent(void** current) { return *current = context, kSuccess; }
+int cuCtxSetCurrent(void* chosen) { return context = chosen, kSuccess; }
+int cuDevicePrimaryCtxRetain(void** primary, int device) {
+  return *primary = (void*)(0xC0DEl + device), kSuccess;
+}
+
+int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*,
+                      unsigned) {
+  ++fake_last.libraries;
+  *library = (void*)0x11B;
+  return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;
+}
+int cuLibraryGetKernel(void** kernel, void*, const char*) {
+  return *kernel = (void*)0x2E1, kSuccess;
+}
+int cuKernelGetFunction(void** function, void* kernel) {
+  return *function = kernel, context ? kSuccess : kInvalidContext;
+}
+int cuFuncSetAttribute(void*, int attribute, int value) {
+  if (attribute == 8) allowed_shared_bytes = value;
+  return kSuccess;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
+  return *blocks = 2, kSuccess;
+}
+
+static int launch(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                  unsigned shared_bytes, void* stream, void** params, unsigned cooperative) {
+  if (!context) return kInvalidContext;
+  if ((int)shared_bytes > allowed_shared_bytes) return kInvalidValue;
+  usleep(2000);
+  const float* x = *(const float**)params[0];
+  float* y = *(float**)params[1];
+  const float a = *(float*)params[2];
+  const int n = *(int*)params[3];
+  if (std::isnan(a)) return kResources;
+  for (int i = 0; i < n; ++i) y[i] = a * x[i];
+  fake_last = {{gx, gy, gz}, {bx, by, bz}, shared_bytes, cooperative, (unsigned long long)stream,
+               fake_last.launches + 1, fake_last.libraries};
+  return kSuccess;
+}
+int cuLaunchKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared_bytes, void* stream, void** params, void**) {
+  return launch(gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 0);
+}
+int cuLaunchCooperativeKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                              unsigned by, unsigned bz, unsigned shared_bytes, void* stream,
+                              void** params) {
+  return launch(gx, gy, gz, bx, by, bz, shared_bytes, stream, params, 1);
+}
+
+int cuGetErrorString(int error, const char** text) {
+  *text = error == kResources ? "too many resources requested for launch" : "another error";
+  return kSuccess;
+}
+
+// NVRTC asks for tools that may be attached to the driver.
+int cuGetExportTable(const void** table, const void*) { return *table = nullptr, kNotFound; }
+
+int cuGetProcAddress_v2(const char* symbol, void** function, int, unsigned long long, int* found) {
+  *function = dlsym(RTLD_DEFAULT, symbol);
+  if (!*function) {
+    Dl_info self;
+    dladdr((void*)cuInit, &self);
+    *function = dlsym(dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD), symbol);
+  }
+  if (found) *found = *function ? 0 : 1;
+  return *function ? kSuccess : kNotFound;
+}
+}

@@ -1,0 +1,46 @@
+"""The command line: `python -m thunder_fuser demo | doctor | cache info | cache clear`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from thunder_fuser.errors import FuserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0 when it succeeded."""
+    parser = argparse.ArgumentParser(prog="python -m thunder_fuser", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("demo", help="fuse a small model, check it and show what was made of it")
+    commands.add_parser("doctor", help="what is installed, and one kernel run on every target")
+    cache = commands.add_parser("cache", help="the compiled kernels on disk")
+    cache.add_argument("action", choices=("info", "clear"))
+    chosen = parser.parse_args(arguments)
+    try:
+        return _run(chosen)
+    except FuserError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    # Imported when chosen: torch alone takes seconds, which `--help` and `cache` can do without.
+    if chosen.command == "demo":
+        from thunder_fuser import demo
+
+        return demo.main()
+    if chosen.command == "doctor":
+        from thunder_fuser import doctor
+
+        return doctor.main()
+    from thunder_fuser import cache_command
+
+    clear = chosen.action == "clear"
+    print(cache_command.clear() if clear else cache_command.info())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

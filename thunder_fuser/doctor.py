@@ -1,0 +1,128 @@
+"""`doctor`: what this machine has to offer, and whether kernels really run on it.
+
+Every target that is present compiles a small kernel, runs it and has its numbers checked.  An
+absent one is reported with the reason and fails nothing; for CUDA, what can be done without a GPU,
+which is compiling, is tried instead.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from importlib import metadata
+
+import torch
+
+from thunder_fuser import __version__
+from thunder_fuser.cache_command import info
+from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.errors import FuserError, TargetError
+from thunder_fuser.options import TABLE, current
+from thunder_fuser.runtime import cuda_driver, cuda_program
+from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.runtime.device_table import DATASHEETS
+from thunder_fuser.runtime.target import target_for
+
+_COUNT = 1000
+_BLOCK = 128
+_PROBE = Kernel(
+    name="tf_doctor",
+    source="""extern "C" __global__ void tf_doctor(const float* x, float* y, float a, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + 1.0f;
+}
+""",
+    headers=("prelude.cuh",),
+    params=(
+        Param("x", "const float*"),
+        Param("y", "float*"),
+        Param("a", "float"),
+        Param("n", "int"),
+    ),
+    grid=(-(-_COUNT // _BLOCK), 1, 1),
+    block=(_BLOCK, 1, 1),
+)
+
+
+def main() -> int:
+    """Print the findings; 0 iff some target is present and all that are work."""
+    for title, text in _findings():
+        print(f"{title:18} {text}")
+    print(info())
+    results = {"host": _try_host(), "cuda": _try_cuda()}
+    print("targets")
+    for name, (_, text) in results.items():
+        print(f"  {name:5} {text}")
+    present = [works for works, _ in results.values() if works is not None]
+    return 0 if present and all(present) else 1
+
+
+def _findings() -> Iterator[tuple[str, str]]:
+    yield (
+        "thunder_fuser",
+        f"{__version__}, Python {platform.python_version()}, {platform.platform()}",
+    )
+    cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+    yield "torch", f"{torch.__version__}, built {cuda}"
+    for package in ("lightning-thunder", "cuda-bindings", "cuda-core"):
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            yield package, "not installed"
+    yield "driver", cuda_driver.driver_problem() or f"for CUDA {cuda_driver.driver_version()}"
+    try:
+        archs = cuda_program.supported_archs()
+        yield "NVRTC", f"{cuda_program.nvrtc_version()}, for {' '.join(archs)}"
+    except TargetError as error:
+        yield "NVRTC", str(error)
+    try:
+        compiler = find_compiler()
+        yield "C++ compiler", f"{compiler.version.splitlines()[0]} ({' '.join(compiler.command)})"
+    except TargetError as error:
+        yield "C++ compiler", str(error)
+    options = current()
+    changed = [option for option in TABLE if getattr(options, option.name) != option.default]
+    values = (f"{option.name}={getattr(options, option.name)!r}" for option in changed)
+    yield "options", ", ".join(values) or "all at their defaults"
+
+
+def _try_host() -> tuple[bool | None, str]:
+    """Whether the host target works, None if it is absent; and the sentence for it."""
+    try:
+        find_compiler()
+    except TargetError as error:
+        return None, f"absent: {error}"
+    return _try(torch.device("cpu"))
+
+
+def _try_cuda() -> tuple[bool | None, str]:
+    """The same for CUDA."""
+    problem = cuda_driver.driver_problem()
+    if not problem and not torch.cuda.is_available():
+        problem = "there is a driver, but torch cannot use it"
+    if not problem:
+        return _try(torch.device("cuda"))
+    try:
+        for arch in DATASHEETS:
+            cuda_program.compile_cubin([_PROBE], arch)
+    except FuserError as error:
+        return None, f"absent: {problem}; compiling fails too: {error}"
+    return None, f"absent: {problem}; compiles for {', '.join(DATASHEETS)}"
+
+
+def _try(device: torch.device) -> tuple[bool, str]:
+    start = time.perf_counter()
+    try:
+        target = target_for(device)
+        x = torch.arange(_COUNT, dtype=torch.float32, device=device)
+        y = torch.zeros_like(x)
+        (launch,) = target.compile([_PROBE])
+        launch(x.data_ptr(), y.data_ptr(), 2.0, _COUNT)
+        result = y.tolist()
+    except Exception as error:  # whatever it is, it is what the user wants to know
+        return False, f"broken: {type(error).__name__}: {error}"
+    if result != [2.0 * n + 1.0 for n in range(_COUNT)]:
+        return False, "broken: the kernel ran and its numbers are wrong"
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    return True, f"works: {target.device_info(device).name}, {milliseconds:.0f} ms"
