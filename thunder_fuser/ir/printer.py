@@ -1,0 +1,262 @@
+"""A Fusion as Python: a function that, called with a FusionDefinition, builds an equal Fusion.
+
+The text is what users read, what reproduction scripts contain, and, with values numbered in order
+of appearance, the canonical form behind `equal` and `structural_hash`: two fusions are the same
+program iff their canonical texts are the same. So everything that changes a result is printed, and
+names, ids and origins are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.errors import InternalError
+from thunder_fuser.ir.domain import Extent, Transform
+from thunder_fuser.ir.dtypes import DataType, Number, of_number
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.symbolic import variable_of
+from thunder_fuser.ir.symint import Digit, Form, Opaque, Variable
+from thunder_fuser.ir.view_arguments import (
+    Argument,
+    stride_order_of,
+    transform_fields,
+    view_arguments,
+)
+
+HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
+
+
+def to_python(fusion: Fusion) -> str:
+    """The function's text, ending in a newline. Values keep their names."""
+    return _Printer(fusion, canonical=False).text()
+
+
+def structural_hash(fusion: Fusion) -> str:
+    """SHA-256 in hex of the canonical text: equal for equal programs, whatever the names."""
+    return hashlib.sha256(_canonical(fusion).encode()).hexdigest()
+
+
+def equal(a: Fusion, b: Fusion) -> bool:
+    """Whether two fusions are the same program up to names."""
+    return _canonical(a) == _canonical(b)
+
+
+def _canonical(fusion: Fusion) -> str:
+    return _Printer(fusion, canonical=True).text()
+
+
+def number_text(value: Number) -> str:
+    """A Python expression with exactly this value."""
+    if isinstance(value, complex):
+        return f"complex({number_text(value.real)}, {number_text(value.imag)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+class _Printer:
+    """Lines in the making. A value's name is known once its line is printed."""
+
+    def __init__(self, fusion: Fusion, *, canonical: bool) -> None:
+        self._fusion = fusion
+        self._lines: list[str] = []
+        self._names: dict[Val, str] = {}
+        self._sizes: dict[str, str] = {}
+        self._numbers = itertools.count() if canonical else None
+
+    def text(self) -> str:
+        for value in self._fusion.inputs:
+            self._input(value)
+        for expr in self._fusion.exprs:
+            self._define(expr.output, self._call(expr))
+        for output in self._fusion.outputs:
+            self._lines.append(f"fd.add_output({self._names[output]})")
+        for update in self._fusion.updates:
+            new, target = self._names[update.value], self._names[update.target]
+            self._lines.append(f"fd.add_output({new}, alias_input={target})")
+        return "\n".join([HEADER, *(f"    {line}" for line in self._lines or ["pass"]), ""])
+
+    def _define(self, value: Val, expression: str) -> str:
+        number = value.id if self._numbers is None else next(self._numbers)
+        name = f"{value.name[0]}{number}"
+        self._lines.append(f"{name} = {expression}")
+        self._names[value] = name
+        return name
+
+    # ---- inputs
+
+    def _input(self, value: Val) -> None:
+        if isinstance(value, Scalar):
+            name = self._define(value, f"fd.define_scalar(None, dtype={value.dtype!r})")
+            self._sizes[value.name] = name
+            return
+        domain = value.domain
+        arguments = {"shape": self._list([self._unknown(d.size) for d in domain.root])}
+        if domain.transforms:
+            # The tensor binds to the root: then contiguity and stride_order are the result's.
+            arguments["expanded"] = str([d.expanded is not None for d in domain.root])
+            arguments["transforms"] = self._program(domain.transforms)
+        arguments["contiguity"] = str(list(domain.contiguity))
+        arguments["dtype"] = repr(value.dtype)
+        arguments["is_cpu"] = str(value.is_cpu)
+        arguments["stride_order"] = str(stride_order_of(domain.allocation))
+        name = self._define(value, f"fd.define_tensor({_keywords(arguments)})")
+        for k, extent in enumerate(domain.shape):
+            variable = variable_of(extent)
+            if variable is not None:
+                self._sizes.setdefault(variable.name, f"{name}.size({k})")
+
+    def _unknown(self, extent: Extent) -> Extent:
+        """-1 for a size that this input is the first to have."""
+        variable = variable_of(extent)
+        return extent if variable is None or variable.name in self._sizes else -1
+
+    # ---- expressions
+
+    def _call(self, expr: Expr) -> str:
+        match expr:
+            case PointwiseOp("cast", (x,)):
+                return f"fd.ops.cast({self._value(x)}, dtype={expr.output.dtype!r})"
+            case PointwiseOp():
+                return f"fd.ops.{expr.op}({', '.join(map(self._value, expr.inputs))})"
+            case ViewOp():
+                return self._view(expr)
+            case CatOp():
+                operands = ", ".join(map(self._value, expr.inputs))
+                return f"fd.ops.cat([{operands}], dim={expr.dim})"
+            case FullOp():
+                return "fd.ops.full({})".format(
+                    _keywords(
+                        {
+                            "shape": self._list(expr.output.domain.shape),
+                            "fill_value": self._converted(expr.fill, expr.output.dtype),
+                            "dtype": repr(expr.output.dtype),
+                        }
+                    )
+                )
+            case IotaOp():
+                (length,) = expr.output.domain.shape
+                return "fd.ops.iota({}, {})".format(
+                    self._extent(length),
+                    _keywords(
+                        {
+                            "start": self._converted(expr.start, expr.output.dtype),
+                            "step": self._converted(expr.step, expr.output.dtype),
+                            "dtype": repr(expr.output.dtype),
+                        }
+                    ),
+                )
+
+    def _view(self, expr: ViewOp) -> str:
+        domain = expr.output.domain
+        natural = view_arguments(expr)
+        if natural is not None:
+            shown = {key: self._argument(value, expr) for key, value in natural.items()}
+            return f"fd.ops.{expr.op}({', '.join([self._value(expr.input), *_pairs(shown)])})"
+        shown = {"op": repr(expr.op), "transforms": self._program(domain.transforms)}
+        if expr.fill is not None:
+            shown["value"] = self._converted(expr.fill, expr.output.dtype)
+        shown["stride_order"] = str(stride_order_of(domain.allocation))
+        return f"fd.ops.view({', '.join([self._value(expr.input), *_pairs(shown)])})"
+
+    def _argument(self, value: Argument, expr: ViewOp) -> str:
+        if isinstance(value, (TensorView, Scalar)):
+            return self._converted(value, expr.output.dtype)
+        if isinstance(value, bool):
+            return str(value)
+        return self._extent(value) if isinstance(value, (int, Form)) else self._list(value)
+
+    def _program(self, transforms: Sequence[Transform]) -> str:
+        steps = []
+        for step in transforms:
+            word, numbers = transform_fields(step)
+            shown = [
+                self._extent(x) if isinstance(x, (int, Form)) else self._list(x) for x in numbers
+            ]
+            steps.append(f"({', '.join([repr(word), *shown])})")
+        return f"[{', '.join(steps)}]"
+
+    # ---- values
+
+    def _value(self, value: Val) -> str:
+        """An operand: a name, or the number itself where a literal means the same."""
+        if isinstance(value, TensorView) or value.value is None:
+            return self._names[value]
+        if isinstance(value.value, Form):
+            text, literal = self._form(value.value), DataType.Int
+        else:
+            text, literal = number_text(value.value), of_number(value.value)
+        return (
+            text if value.dtype is literal else f"fd.define_scalar({text}, dtype={value.dtype!r})"
+        )
+
+    def _converted(self, value: Val, dtype: DataType) -> str:
+        """An operand that the op converts to `dtype` anyway: any literal will do."""
+        constant = None if isinstance(value, TensorView) else value.value
+        if constant is None or isinstance(constant, Form) or value.dtype is not dtype:
+            return self._value(value)
+        return number_text(constant)
+
+    def _list(self, extents: Sequence[Extent]) -> str:
+        return f"[{', '.join(map(self._extent, extents))}]"
+
+    def _extent(self, extent: Extent) -> str:
+        return self._form(extent) if isinstance(extent, Form) else str(extent)
+
+    def _form(self, form: Form) -> str:
+        """Arithmetic on sizes that the text has named; sorted, because forms sort by their age."""
+        terms = []
+        for digit, coef in form.terms:
+            text = self._digit(digit)
+            terms.append(text if coef == 1 else f"{coef} * {text}")
+        terms.sort()
+        if form.const or not terms:
+            terms.append(str(form.const))
+        return " + ".join(terms).replace(" + -", " - ")
+
+    def _digit(self, digit: Digit) -> str:
+        text = self._base(digit.base)
+        if digit.s == 1 and digit.e is None:
+            return text
+        over = f"{text} // {digit.s}" if digit.s > 1 else text
+        return f"({over})" if digit.e is None else f"({over} % {digit.e})"
+
+    def _base(self, base: Variable | Opaque | Form) -> str:
+        match base:
+            case Variable():
+                if base.name not in self._sizes:
+                    raise InternalError(f"no value that is printed has the size {base.name}")
+                return self._sizes[base.name]
+            case Opaque():
+                operands = [_grouped(self._form(x)) for x in base.operands]
+                if base.op == "*":
+                    operands.sort()
+                return f"({f' {base.op} '.join(operands)})"
+            case Form():
+                return _grouped(self._form(base))
+
+
+def _grouped(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _pairs(arguments: Mapping[str, str]) -> list[str]:
+    return [f"{key}={text}" for key, text in arguments.items()]
+
+
+def _keywords(arguments: Mapping[str, str]) -> str:
+    return ", ".join(_pairs(arguments))

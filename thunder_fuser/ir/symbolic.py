@@ -1,0 +1,51 @@
+"""The symbolic sizes of a Fusion: which there are, and which variable an extent is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.domain import Extent
+from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
+from thunder_fuser.ir.symint import Form, Variable
+from thunder_fuser.ir.symint_form import plain_variable
+
+
+def variable_of(extent: Extent) -> Variable | None:
+    """The variable that an extent is, if it is nothing else."""
+    if isinstance(extent, int):
+        return None
+    try:
+        return plain_variable(extent)
+    except FuserValueError:
+        return None
+
+
+def size_variables(fusion: Fusion) -> Mapping[str, Form]:
+    """The variables that sizes and symbolic numbers depend on, by name, in order of appearance."""
+    found: dict[str, Form] = {}
+    forms = list(_forms(fusion))
+    for form in forms:
+        variable = variable_of(form)
+        if variable is not None:
+            found.setdefault(variable.name, form)
+    for form in forms:
+        for v in form.variables():
+            if v.name not in found:
+                found[v.name] = form.context.var(v.name, v.lo, v.hi, v.multiple)
+    return found
+
+
+def _forms(fusion: Fusion) -> Iterator[Form]:
+    for value in fusion.values():
+        if isinstance(value, TensorView):
+            domain = value.domain
+            extents = [d.size for d in (*domain.root, *domain.logical)]
+            for step in domain.transforms:
+                extents += [getattr(step, field.name) for field in fields(step)]
+            yield from (extent for extent in extents if isinstance(extent, Form))
+    for expr in fusion.exprs:
+        for operand in expr.inputs:
+            if isinstance(operand, Scalar) and isinstance(operand.value, Form):
+                yield operand.value

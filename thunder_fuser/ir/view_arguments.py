@@ -1,0 +1,192 @@
+"""From a domain program back to the arguments that users write: the inverse of the builder's views.
+
+A view stores the program that its arguments meant. Printing wants the arguments again, and every
+program has a textual form of its own for the case that there are none: passes join chains of views
+into programs that no single view could have made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
+
+from thunder_fuser.errors import FuserError, FuserTypeError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import (
+    Expand,
+    Extent,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    Transform,
+    constant_if_known,
+)
+from thunder_fuser.ir.fusion import Val, ViewOp
+
+Argument = int | bool | Val | Sequence[Extent]
+Arguments = dict[str, Argument]
+"""By nvFuser's keyword, in the order of the builder's parameters."""
+
+
+def view_arguments(expr: ViewOp) -> Arguments | None:
+    """Arguments (after the tensor) with which the builder makes this very view, or None.
+
+    Derived from the program and then tried: a wrong guess costs a readable line and nothing else.
+    """
+    derive = _DERIVE.get(expr.op)
+    found = None if derive is None else derive(expr)
+    if found is None:
+        return None
+    builder = FusionBuilder()
+    try:
+        made = getattr(builder, expr.op)(expr.input, *found.values())
+    except FuserError:
+        return None
+    same = made.domain == expr.output.domain and made.dtype is expr.output.dtype
+    return found if same and _is_filled(builder, expr) else None
+
+
+def _is_filled(builder: FusionBuilder, expr: ViewOp) -> bool:
+    (made,) = builder.build().exprs
+    return isinstance(made, ViewOp) and made.fill is expr.fill
+
+
+def stride_order_of(allocation: Sequence[int]) -> list[int]:
+    """nvFuser's stride_order: each dimension's position in memory, counted from the innermost."""
+    last = len(allocation) - 1
+    return [last - allocation.index(k) for k in range(len(allocation))]
+
+
+# ---- programs as tuples
+
+_WORDS: Mapping[str, type[Transform]] = MappingProxyType(
+    {
+        "split": Split,
+        "merge": Merge,
+        "resize": Resize,
+        "new_broadcast": NewBroadcast,
+        "squeeze": Squeeze,
+        "expand": Expand,
+        "reorder": Reorder,
+    }
+)
+_WORD_OF: Mapping[type[Transform], str] = MappingProxyType({v: k for k, v in _WORDS.items()})
+
+
+def transform_fields(step: Transform) -> tuple[str, list[Extent | Sequence[int]]]:
+    """A transform as its word and its numbers: what `transform_of` takes."""
+    return _WORD_OF[type(step)], [getattr(step, f.name) for f in fields(step)]
+
+
+def transform_of(word: str, *numbers: Extent | Sequence[int]) -> Transform:
+    """The transform that a tuple such as ("split", 0, 4, 8) means; FuserTypeError for others."""
+    kind = _WORDS.get(word)
+    if kind is None:
+        raise FuserTypeError(f"there is no transform {word!r}; there are {', '.join(_WORDS)}")
+    if len(numbers) != len(fields(kind)):
+        names = ", ".join(f.name for f in fields(kind))
+        raise FuserTypeError(f"transform {word} takes ({names}), got {len(numbers)} numbers")
+    values = [x if isinstance(x, int) or not isinstance(x, Sequence) else tuple(x) for x in numbers]
+    return kind(*values)  # type: ignore[arg-type]
+
+
+# ---- one derivation a view
+
+
+def _no_arguments(expr: ViewOp) -> Arguments:
+    return {}
+
+
+def _permute(expr: ViewOp) -> Arguments | None:
+    match expr.output.domain.transforms:
+        case (Reorder(order),):
+            return {"dims": order}
+    return None
+
+
+def _stride_order(expr: ViewOp) -> Arguments:
+    return {"stride_order": stride_order_of(expr.output.domain.allocation)}
+
+
+def _new_axes(expr: ViewOp) -> list[int]:
+    return [s.axis for s in expr.output.domain.transforms if isinstance(s, NewBroadcast)]
+
+
+def _broadcast(expr: ViewOp) -> Arguments:
+    new = _new_axes(expr)
+    return {"is_broadcast_dim": [k in new for k in range(expr.output.rank)]}
+
+
+def _broadcast_in_dim(expr: ViewOp) -> Arguments:
+    new = _new_axes(expr)
+    return {
+        "shape": expr.output.domain.shape,
+        "broadcast_dims": [k for k in range(expr.output.rank) if k not in new],
+    }
+
+
+def _expand(expr: ViewOp) -> Arguments:
+    return {"shape": expr.output.domain.shape}
+
+
+def _squeeze(expr: ViewOp) -> Arguments:
+    axes = [s.axis for s in expr.output.domain.transforms if isinstance(s, Squeeze)]
+    found: Arguments = {"dims": sorted(axes)}
+    ids = expr.input.domain.logical
+    if any(axis < len(ids) and ids[axis].expanded is not None for axis in axes):
+        found["squeeze_expanded"] = True
+    return found
+
+
+def _reshape(expr: ViewOp) -> Arguments:
+    return {"new_shape": expr.output.domain.shape}
+
+
+def _slice(expr: ViewOp) -> Arguments | None:
+    sizes = expr.input.domain.shape
+    starts: list[Extent] = [0] * len(sizes)
+    ends, strides = list(sizes), [1] * len(sizes)
+    steps = expr.output.domain.transforms
+    for k, step in enumerate(steps):
+        after = steps[k + 1] if k + 1 < len(steps) else None
+        match step, after:
+            case Resize(), Split(axis, _, inner) if isinstance(inner, int):
+                strides[axis] = inner
+            case Resize(axis, left, right), _ if axis < len(sizes) and strides[axis] == 1:
+                starts[axis] = constant_if_known(-left)
+                ends[axis] = constant_if_known(sizes[axis] + right)
+    return {"start_indices": starts, "end_indices": ends, "strides": strides}
+
+
+def _pad(expr: ViewOp) -> Arguments | None:
+    rank = expr.input.rank
+    widths: list[Extent] = []
+    for step in expr.output.domain.transforms:
+        if not isinstance(step, Resize):
+            return None
+        skipped = rank - 1 - step.axis - len(widths) // 2
+        widths += [*([0] * (2 * skipped)), step.left, step.right]
+    if expr.fill is None:
+        return None
+    return {"pad_widths": widths, "value": expr.fill}
+
+
+_DERIVE: Mapping[str, Callable[[ViewOp], Arguments | None]] = MappingProxyType(
+    {
+        "set": _no_arguments,
+        "segment_set": _no_arguments,
+        "permute": _permute,
+        "stride_order": _stride_order,
+        "broadcast": _broadcast,
+        "broadcast_in_dim": _broadcast_in_dim,
+        "expand": _expand,
+        "squeeze": _squeeze,
+        "reshape": _reshape,
+        "slice": _slice,
+        "pad": _pad,
+    }
+)

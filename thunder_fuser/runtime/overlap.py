@@ -1,0 +1,67 @@
+"""Whether strided tensors share memory: what in-place updates must not do.
+
+Two tensors share memory iff their address sets meet, which is a question about integers alone: is
+there a point of each whose byte addresses are equal? The exact answer matters, because updating
+`x[:, :n]` while reading `x[:, n:]` is right although the two ranges of addresses interleave.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+_MAX_STEPS = 10_000
+"""Search steps after which two tensors count as overlapping; nested strides need one each."""
+
+
+def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two points of the tensor may lie at one address, as in an expanded tensor.
+
+    Exact for all that views of dense tensors produce; True in doubt.
+    """
+    reach = 0
+    for stride, size in sorted(
+        (stride, size) for size, stride in zip(sizes, strides, strict=True) if size != 1
+    ):
+        if size == 0:
+            return False
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether some byte belongs to an element of both; True in doubt."""
+    if a.numel() == 0 or b.numel() == 0 or a.device != b.device:
+        return False
+    # address of a - address of b = distance + sum of coef * stride, coef within bounds.
+    distance = a.data_ptr() - b.data_ptr()
+    bounds: dict[int, tuple[int, int]] = {1: (1 - b.itemsize, a.itemsize - 1)}
+    for tensor, sign in ((a, 1), (b, -1)):
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            if stride and size > 1:
+                low, high = bounds.get(stride * tensor.itemsize, (0, 0))
+                low, high = (low, high + size - 1) if sign > 0 else (low - size + 1, high)
+                bounds[stride * tensor.itemsize] = low, high
+    steps = sorted(((stride, *limits) for stride, limits in bounds.items()), reverse=True)
+    return _reaches(-distance, steps, itertools.count())
+
+
+def _reaches(
+    target: int, steps: Sequence[tuple[int, int, int]], work: itertools.count[int]
+) -> bool:
+    """Whether target = sum of coef * stride has a solution with low <= coef <= high."""
+    if next(work) > _MAX_STEPS:
+        return True
+    if not steps:
+        return target == 0
+    (stride, low, high), rest = steps[0], steps[1:]
+    below = sum(s * least for s, least, _ in rest)
+    above = sum(s * most for s, _, most in rest)
+    # Only coefficients for which the rest can make up the difference.
+    first = max(low, -((above - target) // stride))
+    last = min(high, (target - below) // stride)
+    return any(_reaches(target - k * stride, rest, work) for k in range(first, last + 1))
