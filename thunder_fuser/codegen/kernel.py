@@ -15,7 +15,8 @@ Extent3 = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a kernel: its name and its C++ type, such as ``const bf16*`` or ``long long``.
+    """One parameter of a kernel: its name and its C++ type, such as ``const bf16*`` or ``long
+    long``.
 
     A pointer parameter takes an address (``Tensor.data_ptr()``); every other one a Python number.
     """

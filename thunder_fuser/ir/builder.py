@@ -1,8 +1,8 @@
 """FusionBuilder: the only place where values and expressions come into being.
 
-Definitions, the Thunder executor and the passes all build through it, so shape and dtype inference and
-the errors for impossible operands exist once. Sizes may be symbolic: a mismatch that cannot be decided
-yet is decided when `specialise` rebuilds the fusion with known sizes.
+Definitions, the Thunder executor and the passes all build through it, so shape and dtype inference
+and the errors for impossible operands exist once. Sizes may be symbolic: a mismatch that cannot be
+decided yet is decided when `specialise` rebuilds the fusion with known sizes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FusionBuilder:
         contiguity: Sequence[bool | None] | None = None,
         is_cpu: bool = False,
     ) -> TensorView:
-        """A new input. Size -1 is unknown until execution; `expanded` marks dimensions of stride 0."""
+        """A new input. Size -1 is unknown until execution; `expanded` marks stride 0."""
         check_is_storage(dtype, "define_tensor")
         ident = self._id()
         shown = [self._unknown(f"T{ident}_{k}") if size == -1 else size for k, size in _seen(sizes)]
@@ -94,7 +94,9 @@ class FusionBuilder:
         return view
 
     def adopt_input(self, like: TensorView, ids: Sequence[IterDomain]) -> TensorView:
-        """An input as `like`, whose root has these dimensions: how a rebuilt fusion gets its inputs."""
+        """An input as `like`, whose root has these dimensions: how a rebuilt fusion gets its
+        inputs.
+        """
         old = like.domain
         logical = replay(ids, old.transforms)
         contiguity = tuple(
@@ -106,9 +108,7 @@ class FusionBuilder:
         self._inputs.append(view)
         return view
 
-    def scalar(
-        self, value: Number | Form | None = None, dtype: DataType | None = None
-    ) -> Scalar:
+    def scalar(self, value: Number | Form | None = None, dtype: DataType | None = None) -> Scalar:
         """A constant, or an input where `value` is None (an integer input may serve as a size)."""
         if isinstance(value, Form):
             return Scalar(self._id(), dtype or DataType.Int, value)
@@ -172,7 +172,9 @@ class FusionBuilder:
         return self.apply("cast", (x,), dtype)
 
     def apply(self, op: str, vals: tuple[Val, ...], dtype: DataType) -> TensorView:
-        """A pointwise expression whose result dtype is already known (passes keep what inference chose)."""
+        """A pointwise expression whose result dtype is already known (passes keep what inference
+        chose).
+        """
         tensors = [v for v in vals if isinstance(v, TensorView)]
         ids = self._broadcast_dims(op, tensors)
         out = TensorView(self._id(), dtype, tensor_domain(ids))
@@ -189,14 +191,11 @@ class FusionBuilder:
             return self.scalar(row.reference(*args).item(), dtype)
         if row.name in _SIZE_ARITHMETIC and all(v.dtype.is_integral for v in vals):
             forms = [self.extent(v) for v in vals]
-            return self.scalar(self._form(_SIZE_ARITHMETIC[row.name](*forms)), dtype)
+            size = constant_if_known(_SIZE_ARITHMETIC[row.name](*forms))
+            return self.scalar(size, dtype)
         out = Scalar(self._id(), dtype)
         self._append(PointwiseOp(row.name, vals, out, self.origin))
         return out
-
-    def _form(self, extent: Extent) -> Number | Form:
-        extent = constant_if_known(extent)
-        return extent
 
     def _broadcast_dims(self, op: str, tensors: Sequence[TensorView]) -> list[IterDomain]:
         rank = max(t.rank for t in tensors)
@@ -279,14 +278,16 @@ class FusionBuilder:
             raise FuserValueError(
                 f"broadcast_in_dim of {x}: expected {x.rank} increasing positions, got {dims}"
             )
-        if dims and not (0 <= dims[0] and dims[-1] < len(shape)):
+        if dims and not (dims[0] >= 0 and dims[-1] < len(shape)):
             raise FuserValueError(
                 f"broadcast_in_dim of {x}: positions {dims} do not fit into rank {len(shape)}"
             )
         sizes = [self.extent(size) for size in shape]
         new: list[Transform] = [NewBroadcast(k) for k in range(len(sizes)) if k not in dims]
         held = replay(x.domain.logical, new)
-        return self.view("broadcast_in_dim", x, new + self._expansions("broadcast_in_dim", held, sizes))
+        return self.view(
+            "broadcast_in_dim", x, new + self._expansions("broadcast_in_dim", held, sizes)
+        )
 
     def expand(self, x: TensorView, shape: Sequence[Size]) -> TensorView:
         """Dimensions of size 1 shown as larger ones; -1 keeps a size."""
@@ -348,7 +349,9 @@ class FusionBuilder:
         for k, (start, end, stride) in enumerate(
             zip(start_indices, end_indices, strides or [1] * x.rank, strict=True)
         ):
-            steps += self._slice_axis(x, k, self.extent(start), self.extent(end), self.extent(stride))
+            steps += self._slice_axis(
+                x, k, self.extent(start), self.extent(end), self.extent(stride)
+            )
         return self.view("slice", x, steps)
 
     def _slice_axis(
@@ -397,7 +400,8 @@ class FusionBuilder:
         widths = [self.extent(w) for w in pad_widths]
         if len(widths) % 2 or len(widths) > 2 * x.rank:
             raise FuserValueError(
-                f"pad of {x}: expected pairs of widths for at most {x.rank} dimensions, got {widths}"
+                f"pad of {x}: expected pairs of widths for at most {x.rank} dimensions, "
+                f"got {widths}"
             )
         steps: list[Transform] = []
         for pair in range(len(widths) // 2):

@@ -1,9 +1,10 @@
 """Iteration domains and the replayable programs between them.
 
-An operation that only moves data (permute, slice, reshape, ...) is described by its output's domain:
-`logical = replay(root, transforms)`. Read forwards, the program gives shapes; read backwards (`pull`),
-it turns a point of the output into the point of the input that it comes from. That one pair of readings
-serves shape inference, index generation, alias analysis and, later, sharding.
+An operation that only moves data (permute, slice, reshape, ...) is described by its output's
+domain: `logical = replay(root, transforms)`. Read forwards, the program gives shapes; read
+backwards (`pull`), it turns a point of the output into the point of the input that it comes from.
+That one pair of readings serves shape inference, index generation, alias analysis and, later,
+sharding.
 
 Transforms name axes by position, so that two equal programs are equal values: no identity to track.
 """
@@ -65,7 +66,8 @@ def broadcast(expanded: Extent | None = None) -> IterDomain:
 class Guard:
     """A point is inside iff `0 <= index < extent`; outside, the fill value of a pad is read.
 
-    Only a side that was grown can be missed: `lower` and `upper` say which comparison can fail at all.
+    Only a side that was grown can be missed: `lower` and `upper` say which comparison can fail at
+    all.
     """
 
     index: Index
@@ -76,8 +78,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Axis of n becomes (ceil(n / inner), inner). `inner` is an extent, so the program says the index
-    form and both extents: divisible means outer * inner == n, never n % inner (split(1, 2) is (2, 1))."""
+    """Axis of n becomes (ceil(n / inner), inner). `inner` is an extent, so the program says the
+    index form and both extents: divisible means outer * inner == n, never n % inner (split(1, 2) is
+    (2, 1))."""
 
     axis: int
     outer: Extent
@@ -93,7 +96,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """out = in + left on a domain of n + left + right: slices have negative widths, pads positive."""
+    """out = in + left on a domain of n + left + right: slices have negative widths,
+    pads positive.
+    """
 
     axis: int
     left: Extent
@@ -176,8 +181,8 @@ def pull(
 ) -> tuple[tuple[Index, ...], tuple[Guard, ...]]:
     """The root point that a logical point comes from, and the guards under which it exists.
 
-    Needs static extents; `zero` is the constant 0 of the index's context. Forms are exact inside the
-    guards only: outside, the returned index may lie out of bounds and must not be used to load.
+    Needs static extents; `zero` is the constant 0 of the index's context. Forms are exact inside
+    the guards only: outside, the returned index may lie out of bounds and must not be used to load.
     """
     stages = [tuple(root)]
     for step in transforms:
@@ -186,7 +191,7 @@ def pull(
     guards: list[Guard] = []
     for step, before in zip(reversed(transforms), reversed(stages[:-1]), strict=True):
         match step:
-            case Split(axis, outer, inner):
+            case Split(axis, _, inner):
                 point[axis : axis + 2] = [point[axis] * static(inner) + point[axis + 1]]
             case Merge(axis):
                 sizes = static(before[axis].size), static(before[axis + 1].size)
@@ -229,7 +234,8 @@ def static(extent: Extent) -> int:
 class TensorDomain:
     """How a tensor's dimensions came about, how they lie in memory and how they are looped over.
 
-    root        dimensions that the defining op maps from its input; an input binds a torch tensor here
+    root        dimensions that the defining op maps from its input; an input binds a torch tensor
+                here
     transforms  program from root to logical
     logical     what users see
     allocation  logical positions, outermost in memory first
@@ -274,7 +280,9 @@ def tensor_domain(
     allocation: Sequence[int] | None = None,
     contiguity: Sequence[bool | None] | None = None,
 ) -> TensorDomain:
-    """A domain whose logical dimensions follow from its program; dense in logical order by default."""
+    """A domain whose logical dimensions follow from its program; dense in logical order
+    by default.
+    """
     logical = replay(root, transforms)
     order = tuple(range(len(logical))) if allocation is None else tuple(allocation)
     dense = tuple(None if logical[k].is_broadcast else True for k in order)

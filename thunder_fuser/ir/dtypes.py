@@ -1,7 +1,8 @@
 """Element types: nvFuser's `DataType` names, torch's equivalents, and the promotion rules of both.
 
-A `DataType` says how a value is stored. Arithmetic on 16- and 8-bit floats is done in `compute_dtype`
-(fp32), which is why nvFuser's pointwise ops return Float for Half operands: see `promote`.
+A `DataType` says how a value is stored. Arithmetic on 16- and 8-bit floats is done in
+`compute_dtype` (fp32), which is why nvFuser's pointwise ops return Float for Half operands: see
+`promote`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class _Storage:
 
 
 class DataType(enum.Enum):
-    """Storage types, spelled as nvFuser's users spell them; the extra integer widths follow the pattern."""
+    """Storage types, spelled as nvFuser's users spell them; the extra integer widths follow the
+    pattern.
+    """
 
     Double = _Storage(torch.float64, "double", Category.FLOAT, 8)
     Float = _Storage(torch.float32, "float", Category.FLOAT, 4)
@@ -146,7 +149,9 @@ def compute_dtype(dtype: DataType) -> DataType:
 
 
 def promote_pair(a: DataType, b: DataType) -> DataType:
-    """The narrowest type that holds both, as `torch.promote_types`, which lacks wide unsigned types."""
+    """The narrowest type that holds both, as `torch.promote_types`, which lacks wide unsigned
+    types.
+    """
     if a is b:
         return a
     if a.category != b.category or not (a.is_unsigned or b.is_unsigned):
@@ -160,9 +165,7 @@ def promote_pair(a: DataType, b: DataType) -> DataType:
     for holder in _NARROWEST_HOLDER:
         if holder.itemsize > unsigned.itemsize and holder.itemsize >= signed.itemsize:
             return holder
-    raise FuserTypeError(
-        f"no integer type holds both {a!r} and {b!r}; cast one operand explicitly"
-    )
+    raise FuserTypeError(f"no integer type holds both {a!r} and {b!r}; cast one operand explicitly")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The IR: values, expressions and the Fusion that holds them, as frozen data. Passes rebuild it.
 
-A Fusion is a linear SSA list, because traces are linear and people read lists. There is one expression
-class for each op *family*; the op itself is a row of the table in `ops.py`.
+A Fusion is a linear SSA list, because traces are linear and people read lists. There is one
+expression class for each op *family*; the op itself is a row of the table in `ops.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class TensorView:
     dtype: DataType
     domain: TensorDomain
     is_cpu: bool = False
-    """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a scalar."""
+    """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a scalar.
+    """
 
     def __hash__(self) -> int:
         return self.id
@@ -98,7 +99,8 @@ Val = TensorView | Scalar
 
 @dataclass(frozen=True, slots=True)
 class PointwiseOp:
-    """One value per point from the operands' values at the same point (size-1 dimensions broadcast).
+    """One value per point from the operands' values at the same point (size-1 dimensions
+    broadcast).
 
     `op` names a row of `ops.TABLE`; `cast` is such a row, whose result type is the output's.
     """
@@ -113,7 +115,8 @@ class PointwiseOp:
 class ViewOp:
     """Data moved and not changed: the output's domain says from where. `fill` is a pad's value.
 
-    op: set segment_set permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice pad
+    op: set segment_set permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice
+    pad
     """
 
     op: str
@@ -180,10 +183,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A program: inputs in calling order, expressions in SSA order, returned outputs, in-place updates.
+    """A program: inputs in calling order, expressions in SSA order, returned outputs, in-place
+    updates.
 
-    The same value may be returned twice; an input may be an output; a value may be both returned and an
-    update, and then shares the updated input's memory.
+    The same value may be returned twice; an input may be an output; a value may be both returned
+    and an update, and then shares the updated input's memory.
     """
 
     inputs: tuple[Val, ...]

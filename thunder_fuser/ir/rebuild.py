@@ -1,7 +1,7 @@
 """Rebuilding: how passes and `specialise` turn one Fusion into another.
 
-A pass walks the expressions of a fusion, and for each either copies it (`copy_expr`) or builds something
-else in its place; `Rebuild` keeps the map from old values to new ones.
+A pass walks the expressions of a fusion, and for each either copies it (`copy_expr`) or builds
+something else in its place; `Rebuild` keeps the map from old values to new ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _keep(extent: Extent) -> Extent:
 
 
 class Rebuild:
-    """A new builder that starts with the old fusion's inputs, and the map from old values to new."""
+    """A new builder that starts with the old fusion's inputs, and the map from old
+    values to new.
+    """
 
     def __init__(self, fusion: Fusion, extent: Callable[[Extent], Extent] = _keep) -> None:
         self.builder = FusionBuilder()

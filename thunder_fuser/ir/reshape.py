@@ -48,8 +48,9 @@ def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[E
 def reshape_program(dims: Sequence[IterDomain], new_shape: Sequence[Extent]) -> list[Transform]:
     """Transforms from `dims` to `new_shape`, which must hold as many elements.
 
-    Dimensions of size 1 come and go by themselves; the others are grouped greedily from the left such
-    that both sides of a group have equal products, so that unrelated dimensions stay unrelated.
+    Dimensions of size 1 come and go by themselves; the others are grouped greedily from the left
+    such that both sides of a group have equal products, so that unrelated dimensions stay
+    unrelated.
     """
     program: list[Transform] = [
         Squeeze(k) for k in reversed(range(len(dims))) if _is(dims[k].size, 1)
@@ -74,7 +75,7 @@ def _groups(
     if any(_is(size, 0) for size in (*old, *new)) or not _known([*old, *new]):
         return _equal_ends(list(old), list(new))
     groups: list[tuple[list[Extent], list[Extent]]] = []
-    left, right = list(map(int, old)), list(map(int, new))  # type: ignore[arg-type]
+    left, right = list(map(int, old)), list(map(int, new))
     while left or right:
         before, after = left[:1], right[:1]
         del left[:1], right[:1]
@@ -86,21 +87,19 @@ def _groups(
             else:
                 raise FuserValueError(
                     f"reshape of {list(old)} to {list(new)}: "
-                    f"{math.prod(map(int, old))} elements become {math.prod(map(int, new))}"  # type: ignore[arg-type]
+                    f"{math.prod(map(int, old))} elements become {math.prod(map(int, new))}"
                 )
         groups.append((list(before), list(after)))
     return groups
 
 
-def _equal_ends(
-    old: list[Extent], new: list[Extent]
-) -> list[tuple[list[Extent], list[Extent]]]:
+def _equal_ends(old: list[Extent], new: list[Extent]) -> list[tuple[list[Extent], list[Extent]]]:
     """Symbolic or empty shapes: equal dimensions at both ends stay, the middle is one group."""
     head: list[tuple[list[Extent], list[Extent]]] = []
     tail: list[tuple[list[Extent], list[Extent]]] = []
-    while old and new and _is(old[0], new[0]) and not (len(old) == 1) != (len(new) == 1):
+    while old and new and _is(old[0], new[0]) and (len(old) == 1) == (len(new) == 1):
         head.append(([old.pop(0)], [new.pop(0)]))
-    while old and new and _is(old[-1], new[-1]) and not (len(old) == 1) != (len(new) == 1):
+    while old and new and _is(old[-1], new[-1]) and (len(old) == 1) == (len(new) == 1):
         tail.insert(0, ([old.pop()], [new.pop()]))
     middle = [(old, new)] if old or new else []
     if middle and not (old and new):

@@ -1,0 +1,179 @@
+"""Where tensors lie in memory: the order of dimensions that outputs take, and which are views.
+
+A tensor is a view of another iff its address there, pulled back, is an affine form of its own
+indices: the coefficients are its strides and the constant its offset. Whole chains of reshapes,
+permutations, slices and broadcasts fold into that one question, and torch answers it with
+`as_strided`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from thunder_fuser.ir.domain import Layout, Reorder, dense_strides, pull
+from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.symint import Context, Form
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`base`'s memory read with these strides and from this offset, in elements."""
+
+    base: TensorView
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def view_of(
+    tensor: TensorView,
+    definitions: Mapping[Val, Expr],
+    bases: Container[TensorView],
+    layouts: Mapping[TensorView, Layout],
+) -> View | None:
+    """`tensor` as a view of the nearest tensor in `bases`, or None if it needs memory of its own.
+
+    `set` asks for a copy and is one; a stride order that the view would not have is not a view
+    either.
+    """
+    chain: list[ViewOp] = []
+    base = tensor
+    while base not in bases:
+        expr = definitions.get(base)
+        if not isinstance(expr, ViewOp) or expr.fill is not None or expr.op == "set":
+            return None
+        chain.append(expr)
+        base = expr.input
+    if base.is_cpu or 0 in tensor.sizes:
+        return None
+    context = Context()
+    index = [context.var(f"d{k}", 0, size - 1) for k, size in enumerate(tensor.sizes)]
+    address = address_in(base, _pull_chain(index, chain, context), layouts[base], context)
+    affine = address.affine([i for i in index if not i.is_constant])
+    if affine is None:
+        return None
+    offset, coefficients = affine
+    moving = iter(coefficients)
+    strides = [0 if i.is_constant else next(moving) for i in index]
+    _stride_over_single_elements(tensor.sizes, strides)
+    view = View(base, tensor.sizes, tuple(strides), offset)
+    return view if _has_order(view, tensor.domain.allocation) else None
+
+
+def _pull_chain(index: Sequence[Form], chain: Sequence[ViewOp], context: Context) -> Sequence[Form]:
+    zero = context.const(0)
+    for expr in chain:
+        domain = expr.output.domain
+        index, _ = pull(index, domain.root, domain.transforms, zero)
+    return index
+
+
+def address_in(tensor: TensorView, index: Sequence[Form], layout: Layout, context: Context) -> Form:
+    """The element of `tensor`'s memory that holds the logical point `index`."""
+    domain = tensor.domain
+    zero = context.const(0)
+    inside = [zero if dim.is_broadcast else i for dim, i in zip(domain.logical, index, strict=True)]
+    point, _ = pull(inside, domain.root, domain.transforms, zero)
+    address = zero
+    for i, stride, dim in zip(point, layout.strides, domain.root, strict=True):
+        if not dim.is_broadcast:
+            address = address + i * stride
+    return address
+
+
+def _stride_over_single_elements(sizes: Sequence[int], strides: list[int]) -> None:
+    """Dimensions of size 1 may have any stride: take the one that a dense tensor would have."""
+    for k in reversed(range(len(sizes))):
+        if sizes[k] == 1:
+            inner = k + 1 < len(sizes)
+            strides[k] = max(sizes[k + 1] * strides[k + 1], 1) if inner else 1
+
+
+def _has_order(view: View, allocation: Sequence[int]) -> bool:
+    """Whether the view's memory order is the one asked for (the identity asks for nothing)."""
+    if list(allocation) == list(range(len(allocation))):
+        return True
+    strides = [view.strides[k] for k in allocation if view.sizes[k] != 1]
+    return all(a >= b for a, b in pairwise(strides))
+
+
+def memory_orders(
+    fusion: Fusion, layouts: Mapping[TensorView, Layout]
+) -> dict[TensorView, tuple[int, ...]]:
+    """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
+
+    Pointwise results follow the operand that moves in all dimensions, permutations reorder, other
+    views fall back to row-major; an explicit stride_order wins.
+    """
+    orders: dict[TensorView, tuple[int, ...]] = {}
+    for tensor in fusion.tensor_inputs:
+        if not tensor.domain.transforms:
+            orders[tensor] = _order_of_strides(tensor, layouts[tensor].strides)
+    for expr in fusion.exprs:
+        out = expr.output
+        if not isinstance(out, TensorView):
+            continue
+        identity = tuple(range(out.rank))
+        if out.domain.allocation != identity:
+            orders[out] = out.domain.allocation
+        elif isinstance(expr, PointwiseOp):
+            leaders = [
+                v
+                for v in expr.inputs
+                if isinstance(v, TensorView) and v.sizes == out.sizes and v in orders
+            ]
+            orders[out] = orders[leaders[0]] if leaders else identity
+        elif isinstance(expr, ViewOp):
+            orders[out] = _order_of_view(expr, orders.get(expr.input), identity)
+        else:
+            orders[out] = identity
+    return orders
+
+
+def _order_of_view(
+    expr: ViewOp, order: tuple[int, ...] | None, identity: tuple[int, ...]
+) -> tuple[int, ...]:
+    if order is None:
+        return identity
+    steps = expr.output.domain.transforms
+    if expr.op in ("set", "segment_set", "slice", "pad") and len(order) == len(identity):
+        return order
+    if len(steps) == 1 and isinstance(steps[0], Reorder):
+        place = steps[0].order
+        return tuple(place.index(k) for k in order)
+    return identity
+
+
+def _order_of_strides(tensor: TensorView, strides: Sequence[int]) -> tuple[int, ...]:
+    # Dimensions without elements to step over keep their place relative to their right neighbour.
+    weights = list(strides)
+    for k in reversed(range(tensor.rank)):
+        if tensor.sizes[k] == 1 or weights[k] == 0:
+            weights[k] = weights[k + 1] if k + 1 < tensor.rank else 0
+    return tuple(sorted(range(tensor.rank), key=lambda k: -weights[k]))
+
+
+def dense_layout(tensor: TensorView, order: Sequence[int]) -> Layout:
+    """The layout of freshly allocated memory in that order."""
+    return Layout(dense_strides(tensor.sizes, order))
+
+
+def declared_layout(tensor: TensorView) -> Layout:
+    """The layout that an input's domain promises: dense, in its allocation order.
+
+    What plans assume where no tensor is there to look at. Dimensions declared not contiguous are
+    counted as dense too: bytes do not depend on gaps.
+    """
+    domain = tensor.domain
+    if domain.transforms:
+        sizes = [1 if d.is_broadcast else d.size for d in domain.root]
+        return Layout(dense_strides([int(n) for n in sizes], range(len(sizes))))
+    sizes = [1 if d.is_broadcast else d.size for d in domain.logical]
+    strides = dense_strides([int(n) for n in sizes], domain.allocation)
+    return Layout(
+        tuple(
+            0 if d.expanded is not None else s for d, s in zip(domain.logical, strides, strict=True)
+        )
+    )

@@ -1,0 +1,230 @@
+"""Pull: the value of a tensor at an index, as a function of the values it comes from.
+
+`emit(tensor, index)` is memoised on (tensor, index): the same form is the same value, another form
+is a recomputation. Views are substitutions of the index and leave nothing behind; pads and
+concatenations leave a `Select`, and what is loaded inside remembers the conditions it is loaded
+under.
+
+Recursion runs on an explicit stack, so a chain of a thousand operations needs no deep call stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+from thunder_fuser.analysis.value import Condition, Conjunction, Value, ValueGraph
+from thunder_fuser.errors import InternalError
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.domain import Index, Layout, pull
+from thunder_fuser.ir.dtypes import Operand
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.symint import Context, Form
+
+Request = tuple[Val, tuple[Index, ...], Conjunction]
+Pulling = Generator[Request, Value, Value]
+
+
+class Pull:
+    """Pulls values of one kernel's outputs from `memory`: tensors at which pulling
+    stops and loads.
+    """
+
+    def __init__(
+        self,
+        definitions: Mapping[Val, Expr],
+        memory: Mapping[TensorView, Layout],
+        context: Context,
+    ) -> None:
+        self.graph = ValueGraph()
+        self.context = context
+        self._definitions = definitions
+        self._memory = memory
+        self._memo: dict[Request, Value] = {}
+        self._zero = context.const(0)
+
+    def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
+        """The value of `tensor` at `index`, one form per logical dimension."""
+        first: Request = (tensor, self._canonical(tensor, index), ())
+        stack: list[tuple[Request, Pulling]] = []
+        self._enter(first, stack)
+        sent: Value | None = None
+        while stack:
+            request, pulling = stack[-1]
+            try:
+                wanted = pulling.send(sent)  # type: ignore[arg-type]
+            except StopIteration as done:
+                self._memo[request] = sent = done.value
+                stack.pop()
+                continue
+            sent = self._memo.get(wanted)
+            if sent is None:
+                self._enter(wanted, stack)
+        return self._memo[first]
+
+    def _enter(self, request: Request, stack: list[tuple[Request, Pulling]]) -> None:
+        if request not in self._memo:
+            stack.append((request, self._pull(*request)))
+
+    def _canonical(self, tensor: TensorView, index: Sequence[Index]) -> tuple[Index, ...]:
+        """Broadcast dimensions hold one element: their index is 0 whatever it was."""
+        return tuple(
+            self._zero if dim.is_broadcast else i
+            for dim, i in zip(tensor.domain.logical, index, strict=True)
+        )
+
+    def _at(self, tensor: TensorView, index: Sequence[Index], context: Conjunction) -> Request:
+        return tensor, self._canonical(tensor, index), context
+
+    def _pull(self, value: Val, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        if isinstance(value, Scalar):
+            return self._scalar(value)
+        if value.numel == 0:
+            return self._nothing(value)
+        if value in self._memory:
+            return self._load(value, index, context)
+        expr = self._definitions.get(value)
+        match expr:
+            case PointwiseOp():
+                return self._pointwise(expr, index, context)
+            case ViewOp():
+                return self._view(expr, index, context)
+            case CatOp():
+                return self._cat(expr, index, context)
+            case FullOp():
+                return self._fill(expr.fill)
+            case IotaOp():
+                return self._iota(expr, index)
+            case None:
+                raise InternalError(f"{value} has neither a definition nor memory")
+
+    def _scalar(self, scalar: Scalar) -> Pulling:
+        expr = self._definitions.get(scalar)
+        if isinstance(expr, PointwiseOp):
+            return (yield from self._pointwise(expr, (), ()))
+        if scalar.value is None:
+            return self.graph.argument(scalar)
+        if isinstance(scalar.value, Form):
+            raise InternalError(f"{scalar} is symbolic; specialise the fusion before lowering it")
+        return self.graph.literal(scalar.value, scalar.dtype)
+
+    def _nothing(self, tensor: TensorView) -> Pulling:
+        # No point of an empty tensor is ever asked for; a constant keeps selects well formed.
+        return self.graph.literal(0, tensor.dtype)
+        yield  # a generator like its siblings
+
+    def _load(self, tensor: TensorView, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        if tensor.is_cpu:
+            return self.graph.argument(tensor)
+        domain = tensor.domain
+        point, _ = pull(index, domain.root, domain.transforms, self._zero)
+        address = self._zero
+        for i, stride, dim in zip(point, self._memory[tensor].strides, domain.root, strict=True):
+            if not dim.is_broadcast:
+                address = address + i * stride
+        return self.graph.load(tensor, address, context)
+        yield
+
+    def _pointwise(
+        self, expr: PointwiseOp, index: tuple[Index, ...], context: Conjunction
+    ) -> Pulling:
+        args: list[Value] = []
+        for operand in expr.inputs:
+            if isinstance(operand, Scalar):
+                args.append((yield operand, (), ()))
+            else:
+                aligned = index[len(index) - operand.rank :]
+                args.append((yield self._at(operand, aligned, context)))
+        kinds = [
+            Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in expr.inputs
+        ]
+        dtypes = ops.lookup(expr.op).operand_dtypes(kinds)
+        return self.graph.compute(expr.op, tuple(args), dtypes, expr.output.dtype)
+
+    def _view(self, expr: ViewOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        domain = expr.output.domain
+        point, guards = pull(index, domain.root, domain.transforms, self._zero)
+        if expr.fill is None:
+            return (yield self._at(expr.input, point, context))
+        wanted: list[Condition] = []
+        for guard in guards:
+            wanted += [guard.index] if guard.lower else []
+            wanted += [guard.extent - 1 - guard.index] if guard.upper else []
+        outside: Value = yield expr.fill, (), ()
+        open_conditions = self._open(wanted, context)
+        if open_conditions is None:
+            return outside
+        inner = _and(context, open_conditions)
+        inside: Value = yield self._at(expr.input, point, inner)
+        return self.graph.select(open_conditions, inside, outside)
+
+    def _cat(self, expr: CatOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        """A cascade of selects: piece k is read where the index is below its end and no earlier
+        piece's.
+        """
+        found: list[tuple[Conjunction, Value]] = []
+        start = 0
+        pieces = [t for t in expr.inputs if t.numel] or list(expr.inputs[:1])
+        for k, piece in enumerate(pieces):
+            i = index[expr.dim] - start
+            end = start + piece.sizes[expr.dim]
+            ahead = end - 1 - index[expr.dim]
+            conditions = self._open([] if k == len(pieces) - 1 else [ahead], context)
+            start = end
+            if conditions is None:
+                continue
+            at = (*index[: expr.dim], i, *index[expr.dim + 1 :])
+            value = yield self._at(piece, at, _and(context, conditions))
+            found.append((conditions, value))
+            if not conditions:
+                break
+            context = _and(context, (-ahead - 1,))
+        _, result = found.pop()
+        for conditions, value in reversed(found):
+            result = self.graph.select(conditions, value, result)
+        return result
+
+    def _fill(self, fill: Val) -> Pulling:
+        return (yield fill, (), ())
+
+    def _iota(self, expr: IotaOp, index: tuple[Index, ...]) -> Pulling:
+        start: Value = yield expr.start, (), ()
+        step: Value = yield expr.step, (), ()
+        dtype = expr.output.dtype
+        position = self.graph.index(index[0], dtype)
+        scaled = self.graph.compute("mul", (position, step), (dtype, dtype), dtype)
+        return self.graph.compute("add", (scaled, start), (dtype, dtype), dtype)
+
+    def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
+        """The conditions that bounds and context leave undecided; None if one is
+        certainly false.
+        """
+        left: list[Condition] = []
+        for condition in wanted:
+            if at_least(condition, 0) or condition in context:
+                continue
+            if below(condition, 0) or (-condition - 1) in context:
+                return None
+            left.append(condition)
+        return tuple(left)
+
+
+def _and(context: Conjunction, conditions: Conjunction) -> Conjunction:
+    return context + tuple(c for c in conditions if c not in context)
+
+
+def at_least(form: Form, bound: int) -> bool:
+    return form.lo is not None and form.lo >= bound
+
+
+def below(form: Form, bound: int) -> bool:
+    return form.hi is not None and form.hi < bound

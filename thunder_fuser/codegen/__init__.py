@@ -1,0 +1,1 @@
+"""The map from schedules to CUDA C++ text."""

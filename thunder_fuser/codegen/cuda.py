@@ -1,0 +1,170 @@
+"""A map schedule as CUDA C++ text: the last step before a compiler sees it.
+
+The text has two phases for every vector: all loads, then arithmetic and stores. With several
+vectors a thread, each phase is an unrolled loop of its own, so that every load is issued before the
+first use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.value import Argument, Compute, Load
+from thunder_fuser.codegen.expressions import argument_type
+from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.codegen.map_part import PartWriter
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Scalar, TensorView
+from thunder_fuser.schedule.map import THREADS, MapSchedule
+
+_QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
+"""Operations that say little about a kernel in its name."""
+_FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
+
+
+@dataclass(frozen=True, slots=True)
+class MapKernel:
+    """A kernel and what its parameters are bound to, in the order of `kernel.params`.
+
+    A tensor stands for its data pointer; a scalar input or CPU scalar tensor for its value; complex
+    scalars take two parameters, the real and the imaginary part.
+    """
+
+    kernel: Kernel
+    arguments: tuple[TensorView | Scalar, ...]
+
+
+def generate(
+    schedule: MapSchedule, buffers: Mapping[TensorView, TensorView], index_type: str | None = None
+) -> MapKernel:
+    """The kernel of a schedule. `buffers` maps an output that is written in place to its input."""
+    wide = index_type == "long long" or not _fits_int32(schedule)
+    writers = [PartWriter(part, buffers, "long long" if wide else "int") for part in schedule.parts]
+    body = _blocks([(w.part.blocks, w.text()) for w in writers])
+    parameters = _parameters(schedule, buffers)
+    signature = ", ".join(_declaration(p, buffers) for p in parameters)
+    text = (
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) NAME({signature}) {{\n'
+        f"{_indented(body)}\n}}\n"
+    )
+    name = _name(schedule, text)
+    kernel = Kernel(
+        name=name,
+        source=text.replace("NAME", name, 1),
+        headers=_headers(schedule),
+        params=tuple(Param(p.name, p.ctype) for p in parameters),
+        grid=(schedule.blocks, 1, 1),
+        block=(THREADS, 1, 1),
+    )
+    return MapKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    name: str
+    ctype: str
+    bound: TensorView | Scalar
+
+
+def _parameters(
+    schedule: MapSchedule, buffers: Mapping[TensorView, TensorView]
+) -> list[_Parameter]:
+    read: dict[int, TensorView] = {}
+    scalars: dict[int, TensorView | Scalar] = {}
+    written: dict[int, TensorView] = {}
+    for part in schedule.parts:
+        for node in part.graph:
+            if isinstance(node, Load):
+                read[node.tensor.id] = node.tensor
+            elif isinstance(node, Argument):
+                scalars[node.source.id] = node.source
+        for store in part.stores:
+            target = buffers.get(store.tensor, store.tensor)
+            written[target.id] = target
+    found = [
+        _Parameter(t.name, f"const {t.dtype.ctype}*", t)
+        for t in sorted(read.values(), key=lambda t: t.id)
+        if t.id not in written
+    ]
+    found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
+    for source in sorted(scalars.values(), key=lambda s: s.id):
+        found += _scalar_parameters(source)
+    return found
+
+
+def _scalar_parameters(source: TensorView | Scalar) -> list[_Parameter]:
+    dtype = argument_type(source.dtype)
+    if not dtype.is_complex:
+        return [_Parameter(source.name, dtype.ctype, source)]
+    part = "double" if dtype is DataType.ComplexDouble else "float"
+    return [_Parameter(f"{source.name}_{half}", part, source) for half in ("real", "imag")]
+
+
+def _declaration(p: _Parameter, buffers: Mapping[TensorView, TensorView]) -> str:
+    # Memory that is read and written in one kernel must not be promised to be unaliased.
+    aliased = p.bound in buffers.values()
+    if not p.ctype.endswith("*") or aliased:
+        return f"{p.ctype} {p.name}"
+    return f"{p.ctype} __restrict__ {p.name}"
+
+
+def _blocks(parts: Sequence[tuple[int, str]]) -> str:
+    """Each part under its range of blocks; `block` counts from the start of the range."""
+    if len(parts) == 1:
+        return f"const int block = blockIdx.x;\n{parts[0][1]}"
+    lines: list[str] = []
+    first = 0
+    for k, (blocks, text) in enumerate(parts):
+        last = k == len(parts) - 1
+        head = "{" if last else f"if (blockIdx.x < {first + blocks}u) {{"
+        origin = f" - {first}" if first else ""
+        lines.append(f"{'' if k == 0 else '} else '}{head}")
+        lines.append(_indented(f"const int block = (int)blockIdx.x{origin};\n{text}"))
+        first += blocks
+    return "\n".join([*lines, "}"])
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else "" for line in text.splitlines())
+
+
+def _fits_int32(schedule: MapSchedule) -> bool:
+    return all(PartWriter.fits_int32(part) for part in schedule.parts)
+
+
+def _headers(schedule: MapSchedule) -> tuple[str, ...]:
+    found = ["prelude.cuh", "types.cuh", "vector.cuh"]
+    dtypes = {node.dtype for part in schedule.parts for node in part.graph}
+    dtypes |= {
+        d
+        for part in schedule.parts
+        for node in part.graph
+        if isinstance(node, Compute)
+        for d in node.operand_dtypes
+    }
+    if _FLOAT8 & dtypes:
+        found.append("float8.cuh")
+    if any(d.is_complex for d in dtypes):
+        found.append("complex.cuh")
+    if any(ops.lookup(op).header for op in _operations(schedule)):
+        found.append("math.cuh")
+    return tuple(found)
+
+
+def _operations(schedule: MapSchedule) -> Iterable[str]:
+    for part in schedule.parts:
+        for node in part.graph:
+            if isinstance(node, Compute):
+                yield node.op
+
+
+def _name(schedule: MapSchedule, text: str) -> str:
+    """tf_map_<up to four telling operations>_<hash of the text>: the same program, the
+    same name.
+    """
+    telling = [op for op in dict.fromkeys(_operations(schedule)) if op not in _QUIET]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return "_".join(["tf", "map", *(telling[:4] or ["copy"]), digest])

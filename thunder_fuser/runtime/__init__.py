@@ -1,0 +1,1 @@
+"""Where kernels run: targets, compilation, launches."""

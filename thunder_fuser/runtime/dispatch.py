@@ -1,0 +1,95 @@
+"""CompiledFusion: a Fusion that can be called. One Executable for each kind of inputs.
+
+A call looks its inputs' key up (shapes, strides, dtypes, alignment, device). Only a new key goes
+down the road: bind, specialise, passes, plan, schedule, code, compile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser import passes
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.options import current
+from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.target import target_for
+from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.plan import SegmentedFusion
+
+
+class CompiledFusion:
+    """A fusion, specialised and compiled per shape, stride, dtype, alignment class and device.
+
+    Sizes may be symbolic. Calls may come from several threads; a key is compiled once.
+    """
+
+    def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
+        self.fusion = fusion
+        self.name = name
+        self._sizes = size_inputs(fusion)
+        self._executables: dict[Key, Executable] = {}
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, inputs: Sequence[Any], device: torch.device | None = None
+    ) -> list[torch.Tensor]:
+        """Run on `inputs`; returned outputs in order. Mistakes raise before anything is
+        compiled.
+        """
+        key = (*key_of(inputs, self._sizes), device)
+        executable = self._executables.get(key)
+        if executable is None:
+            executable = self._compile(key, inputs, device)
+        elif self.fusion.updates:
+            check_updates(self.fusion, inputs)
+        return executable(inputs)
+
+    def plan(self, inputs: Sequence[Any] | None = None) -> SegmentedFusion:
+        """The plan for `inputs` (fake tensors will do), or for the sizes of the
+        definition alone.
+        """
+        if inputs is not None:
+            return self._planned(bind(self.fusion, inputs))
+        if not self.fusion.is_static:
+            raise FuserValueError(
+                f"{self.name} has symbolic sizes, so its bytes depend on the inputs: pass inputs "
+                "(fake tensors will do), or define the tensors with static sizes"
+            )
+        return partition(self._optimised(self.fusion))
+
+    def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
+        """The kernels for `inputs` as text. Compiles nothing, needs no device."""
+        binding = bind(self.fusion, inputs)
+        info = target_for(binding.device).device_info(binding.device)
+        return tuple(k.kernel for k in generate_kernels(self._planned(binding), info).values())
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """What has been compiled so far, in order."""
+        return tuple(self._executables.values())
+
+    def _compile(self, key: Key, inputs: Sequence[Any], device: torch.device | None) -> Executable:
+        binding = bind(self.fusion, inputs, device)
+        with self._lock:
+            found = self._executables.get(key)
+            if found is None:
+                plan = self._planned(binding)
+                found = Executable(plan, binding.device, target_for(binding.device))
+                self._executables[key] = found
+            return found
+
+    def _planned(self, binding: Binding) -> SegmentedFusion:
+        fusion = specialise(self.fusion, binding.sizes) if binding.sizes else self.fusion
+        return partition(self._optimised(fusion), binding.layouts)
+
+    def _optimised(self, fusion: Fusion) -> Fusion:
+        options = current()
+        return passes.run(fusion, precision=options.precision, verify=options.verify)

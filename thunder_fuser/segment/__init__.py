@@ -1,0 +1,1 @@
+"""Cutting a fusion into kernels: the plan."""

@@ -1,0 +1,137 @@
+"""SegmentedFusion: the plan. What runs in which kernel, what goes through memory, and why.
+
+A plan is data. It exists without a tensor, a GPU or a compiler, and costs nothing but planning
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from thunder_fuser.analysis.layout import View
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Fusion, TensorView
+
+Kind = Literal["map", "alias"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One step of a plan: a kernel, or views that cost nothing.
+
+    inputs         tensors whose memory the segment reads, in order of first use
+    outputs        tensors that it leaves in memory
+    bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
+    bytes_written  bytes of `outputs`, written once
+    kernels        launches (0 for views)
+    views          for an alias segment: how each output lies in the memory of another tensor
+    """
+
+    index: int
+    kind: Kind
+    inputs: tuple[TensorView, ...]
+    outputs: tuple[TensorView, ...]
+    operations: tuple[str, ...]
+    bytes_read: int = 0
+    bytes_written: int = 0
+    kernels: int = 0
+    views: tuple[View, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def alias_of(self) -> TensorView | None:
+        """For a segment of views, the tensor whose memory they share."""
+        return self.views[0].base if self.views else None
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    def __str__(self) -> str:
+        inputs = ", ".join(t.name for t in self.inputs)
+        outputs = ", ".join(t.name for t in self.outputs)
+        done = (
+            f"{self.kernels} kernel, {self.bytes_read:,} B read, {self.bytes_written:,} B written"
+        )
+        cost = done if self.kernels else "views, no kernel"
+        work = ", ".join(self.operations) or "copy"
+        return f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs}): {cost}: {work}"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A tensor that one segment writes and others read. `reason` says why it is not recomputed."""
+
+    tensor: TensorView
+    producer: int
+    consumers: tuple[int, ...]
+    bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        readers = ", ".join(map(str, self.consumers))
+        return (
+            f"boundary {self.tensor.name} ({self.bytes:,} B): "
+            f"segment {self.producer} -> {readers}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedFusion:
+    """A fusion cut into segments, in execution order.
+
+    layouts   of every tensor in memory: inputs, boundaries, outputs
+    storage   a tensor whose memory is another's (segment_set results, in-place updates) -> its
+              owner
+    in_place  updates that their kernel writes directly; the others are copied at the end
+    """
+
+    fusion: Fusion
+    segments: tuple[Segment, ...]
+    boundaries: tuple[Boundary, ...]
+    layouts: dict[TensorView, Layout]
+    storage: dict[TensorView, TensorView]
+    in_place: dict[TensorView, TensorView]
+    bytes_ideal: int
+
+    @property
+    def kernels(self) -> int:
+        """Launches of one call."""
+        return sum(s.kernels for s in self.segments) + self.copies
+
+    @property
+    def copies(self) -> int:
+        """Updates that cannot be written in place and are copied when everything else has run."""
+        return sum(u.value not in self.in_place for u in self.fusion.updates)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the kernels move: distinct inputs read plus outputs written, per kernel."""
+        copied = sum(2 * u.value.bytes for u in self.fusion.updates if u.value not in self.in_place)
+        return sum(s.bytes for s in self.segments) + copied
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
+        last = {b.tensor: max(b.consumers) for b in self.boundaries}
+        kept = set(self.fusion.results)
+        alive = peak = 0
+        for segment in self.segments:
+            if segment.kind == "alias":
+                continue
+            alive += sum(t.bytes for t in segment.outputs if t not in self.in_place)
+            peak = max(peak, alive)
+            alive -= sum(
+                t.bytes for t, end in last.items() if end == segment.index and t not in kept
+            )
+        return peak
+
+    def __str__(self) -> str:
+        head = (
+            f"plan: {self.kernels} kernels, {self.bytes:,} B moved (ideal {self.bytes_ideal:,} B), "
+            f"peak {self.peak_bytes:,} B"
+        )
+        rows = [*self.segments, *self.boundaries]
+        return "\n".join([head, *(f"  {row}" for row in rows)])
