@@ -1,0 +1,1 @@
+"""Questions about a fusion: nothing here changes one."""

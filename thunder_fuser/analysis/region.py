@@ -1,0 +1,290 @@
+"""Sets of points of a tensor, as unions of boxes, and what domain programs do to them.
+
+A box is one progression per dimension. `pulled` takes the points that are needed of a view's output
+to those that are needed of its input; `measure` counts a union in which boxes may overlap.
+
+Boxes are bounded in number. A set that would need more becomes the whole tensor and is marked as no
+longer exact, which keeps it an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from thunder_fuser.analysis.progression import (
+    Progression,
+    clip,
+    divide,
+    interval,
+    join,
+    progression,
+    unite,
+)
+from thunder_fuser.ir.domain import (
+    Expand,
+    IterDomain,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    Transform,
+    replay,
+    static,
+)
+
+BOX_LIMIT = 2048
+_WORK_LIMIT = 200_000
+"""Slabs times boxes that `measure` looks at before it settles for an upper bound."""
+
+Box = tuple[Progression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The union of `boxes`, which may overlap; a superset of what is meant unless `exact`."""
+
+    boxes: tuple[Box, ...]
+    exact: bool = True
+
+    def __bool__(self) -> bool:
+        return bool(self.boxes)
+
+
+EMPTY = Region(())
+_ZERO = Progression(0)
+
+
+def everything(dims: Sequence[IterDomain]) -> Region:
+    """All elements; a broadcast dimension has one, however large it looks."""
+    sizes = [1 if d.is_broadcast else static(d.extent) for d in dims]
+    if 0 in sizes:
+        return EMPTY
+    return Region((tuple(interval(0, size) for size in sizes),))
+
+
+def collapsed(region: Region, dims: Sequence[IterDomain]) -> Region:
+    """The same points, with every index along a broadcast dimension 0: they are one element."""
+    if not any(d.is_broadcast for d in dims):
+        return region
+    boxes = [
+        tuple(_ZERO if d.is_broadcast else p for p, d in zip(box, dims, strict=True))
+        for box in region.boxes
+    ]
+    return _bounded(boxes, dims, region.exact)
+
+
+def union(a: Region, b: Region, dims: Sequence[IterDomain]) -> Region:
+    """Points of either; both are collapsed regions of a tensor with these dimensions."""
+    whole = everything(dims)
+    for region in (a, b):
+        if region == whole:
+            return region
+    return _bounded([*a.boxes, *b.boxes], dims, a.exact and b.exact)
+
+
+def pulled(region: Region, root: Sequence[IterDomain], transforms: Sequence[Transform]) -> Region:
+    """The root points from which the program brings `region`; points that a pad made have none."""
+    for step, before in _backwards(root, transforms):
+        region = _pulled(region, step, before)
+    return region
+
+
+def leaves(region: Region, root: Sequence[IterDomain], transforms: Sequence[Transform]) -> bool:
+    """Whether some point of `region` does not come from the root: a pad's value is read there."""
+    for step, before in _backwards(root, transforms):
+        if isinstance(step, Resize):
+            begin = static(step.left)
+            end = begin + static(before[step.axis].size)
+            if volume(window(region, step.axis, begin, end)) < volume(region):
+                return True
+        region = _pulled(region, step, before)
+    return False
+
+
+def _backwards(
+    root: Sequence[IterDomain], transforms: Sequence[Transform]
+) -> Iterator[tuple[Transform, tuple[IterDomain, ...]]]:
+    """The program's steps from the last to the first, each with the dimensions before it."""
+    stages = [tuple(root)]
+    for step in transforms:
+        stages.append(replay(stages[-1], (step,)))
+    return zip(reversed(transforms), reversed(stages[:-1]), strict=True)
+
+
+def window(region: Region, axis: int, begin: int, end: int) -> Region:
+    """The part of `region` with index begin <= i < end along `axis`, counted from `begin`."""
+    return Region(
+        tuple(
+            (*box[:axis], piece.shift(-begin), *box[axis + 1 :])
+            for box in region.boxes
+            for piece in clip(box[axis], begin, end)
+        ),
+        region.exact,
+    )
+
+
+def volume(region: Region) -> int:
+    """Points of all boxes together, those in several boxes counted several times."""
+    return sum(math.prod(p.size for p in box) for box in region.boxes)
+
+
+def _pulled(region: Region, step: Transform, before: Sequence[IterDomain]) -> Region:
+    pieces = (piece for box in region.boxes for piece in _pull(box, step, before))
+    return _bounded(pieces, before, region.exact)
+
+
+def _pull(box: Box, step: Transform, before: Sequence[IterDomain]) -> Iterator[Box]:
+    match step:
+        case Split(axis, _, inner):
+            merged = join(box[axis], box[axis + 1], static(inner))
+            for piece in clip(merged, 0, static(before[axis].size)):
+                yield (*box[:axis], piece, *box[axis + 2 :])
+        case Merge(axis):
+            for quotient, remainder in divide(box[axis], static(before[axis + 1].size)):
+                yield (*box[:axis], quotient, remainder, *box[axis + 1 :])
+        case Resize(axis, left, _):
+            for piece in clip(box[axis].shift(-static(left)), 0, static(before[axis].size)):
+                yield (*box[:axis], piece, *box[axis + 1 :])
+        case NewBroadcast(axis):
+            yield (*box[:axis], *box[axis + 1 :])
+        case Squeeze(axis):
+            yield (*box[:axis], _ZERO, *box[axis:])
+        case Expand(axis, _):
+            yield (*box[:axis], _ZERO, *box[axis + 1 :])
+        case Reorder(order):
+            yield tuple(box[order.index(k)] for k in range(len(order)))
+
+
+def _bounded(boxes: Iterable[Box], dims: Sequence[IterDomain], exact: bool) -> Region:
+    """The boxes, joined where they fit together; everything if there are too many."""
+    found = list(islice(boxes, BOX_LIMIT + 1))
+    if len(found) > BOX_LIMIT:
+        return Region(everything(dims).boxes, exact=False)
+    return Region(tuple(_joined(found)), exact)
+
+
+def _joined(boxes: list[Box]) -> list[Box]:
+    """Fewer boxes with the same union: neighbours along one dimension that agree in all others."""
+    count = len(boxes) + 1
+    while 1 < len(boxes) < count:
+        count = len(boxes)
+        for axis in range(len(boxes[0])):
+            groups: dict[tuple[Box, Box], list[Progression]] = {}
+            for box in boxes:
+                groups.setdefault((box[:axis], box[axis + 1 :]), []).append(box[axis])
+            boxes = [
+                (*before, p, *after)
+                for (before, after), along in groups.items()
+                for p in _united(along)
+            ]
+        boxes = list(dict.fromkeys(boxes))
+    return boxes
+
+
+def _united(progressions: list[Progression]) -> list[Progression]:
+    kept: list[Progression] = []
+    for p in sorted(progressions, key=lambda p: (p.start, p.steps)):
+        together = unite(kept[-1], p) if kept else None
+        if together is None:
+            kept.append(p)
+        else:
+            kept[-1] = together
+    return kept
+
+
+# ---- counting
+
+Span = tuple[int, int]
+
+
+def measure(region: Region) -> tuple[int, bool]:
+    """(number of distinct points, whether that is exact); an upper bound where it is not.
+
+    Every progression is written in the digits of a mixed radix common to its dimension. A box then
+    is a product of plain intervals, and the union is counted by sweeping one digit after the other.
+    """
+    total = volume(region)
+    if len(region.boxes) <= 1:
+        return total, region.exact
+    radices = [_radix(along) for along in zip(*region.boxes, strict=True)]
+    digits = (spans for box in region.boxes for spans in _spans(box, radices))
+    boxes = list(islice(digits, BOX_LIMIT + 1))
+    if len(boxes) > BOX_LIMIT:
+        return total, False
+    counted = _Sweep().count(tuple(dict.fromkeys(boxes)))
+    return (total, False) if counted is None else (counted, region.exact)
+
+
+def _radix(along: Sequence[Progression]) -> list[int]:
+    """Place values, largest first, each a divisor of the one before; the last is 1."""
+    chain = [1]
+    for stride in sorted({stride for p in along for stride, _ in p.steps}):
+        if stride % chain[-1] == 0 and stride != chain[-1]:
+            chain.append(stride)
+    return chain[::-1]
+
+
+def _spans(box: Box, radices: Sequence[Sequence[int]]) -> Iterator[tuple[Span, ...]]:
+    """The box as products of digit intervals."""
+    if not box:
+        yield ()
+        return
+    for first in _digits(box[0], radices[0]):
+        for others in _spans(box[1:], radices[1:]):
+            yield (*first, *others)
+
+
+def _digits(p: Progression, places: Sequence[int]) -> Iterator[tuple[Span, ...]]:
+    if not places:
+        yield ()
+        return
+    for quotient, remainder in divide(p, places[0]):
+        for span in _intervals(quotient):
+            for lower in _digits(remainder, places[1:]):
+                yield (span, *lower)
+
+
+def _intervals(p: Progression) -> Iterator[Span]:
+    if p.is_interval:
+        yield p.start, p.last + 1
+    else:
+        stride, count = p.steps[0]
+        for k in range(count):
+            yield from _intervals(progression(p.start + stride * k, p.steps[1:]))
+
+
+class _Sweep:
+    """Counts points of a union of interval boxes, digit by digit; equal sub-problems once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[Span, ...], ...], int] = {}
+        self._work = 0
+
+    def count(self, boxes: tuple[tuple[Span, ...], ...]) -> int | None:
+        """None where it would take too long."""
+        if len(boxes) == 1:
+            return math.prod(end - begin for begin, end in boxes[0])
+        if not boxes[0]:
+            return 1
+        known = self._known.get(boxes)
+        if known is not None:
+            return known
+        cuts = sorted({edge for box in boxes for edge in box[0]})
+        self._work += len(cuts) * len(boxes)
+        if self._work > _WORK_LIMIT:
+            return None
+        total = 0
+        for begin, end in pairwise(cuts):
+            inside = [box[1:] for box in boxes if box[0][0] <= begin and end <= box[0][1]]
+            if inside:
+                found = self.count(tuple(dict.fromkeys(inside)))
+                if found is None:
+                    return None
+                total += (end - begin) * found
+        self._known[boxes] = total
+        return total
