@@ -140,6 +140,13 @@ def run_together(threads: Sequence[threading.Thread]) -> None:
         thread.join()
 
 
+def test_a_grid_without_blocks_is_not_launched() -> None:
+    launch = compiled(grid=(0, 1, 1))
+    before = last().launches
+    assert scale(launch, 2.0).tolist() == [-1.0] * 100
+    assert last().launches == before
+
+
 def test_a_rejected_launch_names_the_kernel_and_the_drivers_words() -> None:
     with pytest.raises(KernelError) as caught:
         scale(compiled(), float("nan"))

@@ -103,7 +103,8 @@ class CudaLaunch:
         # An ordinary launch has one more parameter, for another way to pass arguments.
         rest = (arguments.address,) if kernel.cooperative else (arguments.address, 0)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
-        prepared = _Prepared(functools.partial(launch, function, *geometry), rest, arguments)
+        enqueue = functools.partial(launch, function, *geometry)
+        prepared = _Prepared(enqueue if 0 not in kernel.grid else _nothing, rest, arguments)
         self._threads.prepared[device] = prepared
         return prepared
 
@@ -115,6 +116,11 @@ class _Prepared:
     launch: Callable[..., Any]
     rest: tuple[int, ...]
     arguments: ArgumentBlock
+
+
+def _nothing(*_: object) -> tuple[int]:
+    """The launch of a grid without blocks, which the driver rejects."""
+    return (0,)
 
 
 class _PerThread(threading.local):
