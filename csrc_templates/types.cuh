@@ -8,53 +8,52 @@
 
 namespace tf {
 
-struct alignas(2) bf16 {
-  unsigned short bits;
-};
+// Enumerations, not structs: a compiler's vectoriser treats them as the integers that they are.
+enum class bf16 : unsigned short {};
+enum class f16 : unsigned short {};
 
-struct alignas(2) f16 {
-  unsigned short bits;
-};
+TF_DEVICE unsigned short raw(bf16 v) { return (unsigned short)v; }
+TF_DEVICE unsigned short raw(f16 v) { return (unsigned short)v; }
 
 // ---- to float: exact
 
-TF_DEVICE float to_float(float v) { return v; }
-
-TF_DEVICE float to_float(bf16 v) { return from_bits((unsigned)v.bits << 16); }
+TF_DEVICE float to_float(bf16 v) { return from_bits((unsigned)raw(v) << 16); }
 
 TF_DEVICE float to_float(f16 v) {
 #ifdef __CUDA_ARCH__
   float r;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(raw(v)));
   return r;
 #else
   // Exponent and mantissa moved into place leave a value that is 2^112 too small, subnormals
   // included; the multiplication is exact. Only the all-ones exponent needs its own rule.
-  const unsigned magnitude = (v.bits & 0x7fffu) << 13;
+  const unsigned magnitude = (raw(v) & 0x7fffu) << 13;
   const unsigned scaled = bits(from_bits(magnitude) * 0x1p112f);
   const unsigned special = magnitude | 0x7f800000u;
-  const unsigned sign = (v.bits & 0x8000u) << 16;
+  const unsigned sign = (raw(v) & 0x8000u) << 16;
   return from_bits((magnitude >= 0x0f800000u ? special : scaled) | sign);
 #endif
 }
 
 // ---- from float: round to nearest, ties to even; overflow gives infinity
 
-TF_DEVICE void from_float(float v, float& r) { r = v; }
-
 TF_DEVICE void from_float(float v, bf16& r) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
+  unsigned short rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(v));
+  r = bf16(rounded);
 #else
   const unsigned u = bits(v);
   const unsigned rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  r.bits = (unsigned short)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  r = bf16((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 #endif
 }
 
 TF_DEVICE void from_float(float v, f16& r) {
 #ifdef __CUDA_ARCH__
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
+  unsigned short rounded;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(v));
+  r = f16(rounded);
 #else
   const unsigned sign = bits(v) & 0x80000000u;
   const unsigned magnitude = bits(v) ^ sign;
@@ -66,65 +65,54 @@ TF_DEVICE void from_float(float v, f16& r) {
   unsigned half = magnitude < 0x38800000u ? subnormal : normal;
   half = magnitude >= 0x477ff000u ? 0x7c00u : half;
   half = magnitude > 0x7f800000u ? 0x7e00u : half;
-  r.bits = (unsigned short)(half | (sign >> 16));
+  r = f16(half | (sign >> 16));
 #endif
 }
 
 // ---- casts between any two types, as torch's Tensor.to does them
 
-// The type in which values of T are computed.
+// The value in the type that computes: float for small floats, and itself for every other type.
 template <class T>
-struct Compute {
-  using type = T;
-};
-template <>
-struct Compute<bf16> {
-  using type = float;
-};
-template <>
-struct Compute<f16> {
-  using type = float;
-};
-template <class T>
-using compute_t = typename Compute<T>::type;
+TF_DEVICE T widen(T v) {
+  return v;
+}
+TF_DEVICE float widen(bf16 v) { return to_float(v); }
+TF_DEVICE float widen(f16 v) { return to_float(v); }
 
-template <class T>
-struct is_small_float {
-  static constexpr bool value = sizeof(compute_t<T>) != sizeof(T);
+// Convert<To>::from(v) for a v that has been widened.
+template <class To>
+struct Convert {
+  template <class From>
+  static TF_DEVICE To from(From v) {
+    return (To)v;
+  }
 };
-
-template <class To, class From, bool FromSmall, bool ToSmall>
-struct Caster;
-template <class To, class From>
-struct Caster<To, From, false, false> {
-  static TF_DEVICE To cast(From v) { return (To)v; }
-};
-template <class To, class From>
-struct Caster<To, From, true, false> {
-  static TF_DEVICE To cast(From v) { return Caster<To, float, false, false>::cast(to_float(v)); }
-};
-template <class To, class From, bool FromSmall>
-struct Caster<To, From, FromSmall, true> {
-  static TF_DEVICE To cast(From v) {
+template <class To>
+struct ConvertThroughFloat {
+  template <class From>
+  static TF_DEVICE To from(From v) {
     To r;
-    from_float(Caster<float, From, FromSmall, false>::cast(v), r);
+    from_float(Convert<float>::from(v), r);
     return r;
   }
 };
-// Negative numbers wrap: C++ leaves float to unsigned char undefined, torch goes through int64.
 template <>
-struct Caster<unsigned char, float, false, false> {
-  static TF_DEVICE unsigned char cast(float v) { return (unsigned char)(long long)v; }
-};
+struct Convert<bf16> : ConvertThroughFloat<bf16> {};
 template <>
-struct Caster<unsigned char, double, false, false> {
-  static TF_DEVICE unsigned char cast(double v) { return (unsigned char)(long long)v; }
+struct Convert<f16> : ConvertThroughFloat<f16> {};
+
+// C++ leaves negative floats as unsigned char undefined; torch goes through int64, which wraps.
+template <>
+struct Convert<unsigned char> {
+  template <class From>
+  static TF_DEVICE unsigned char from(From v) {
+    return (unsigned char)(long long)v;
+  }
 };
 
-// cast<To>(value)
 template <class To, class From>
 TF_DEVICE To cast(From v) {
-  return Caster<To, From, is_small_float<From>::value, is_small_float<To>::value>::cast(v);
+  return Convert<To>::from(widen(v));
 }
 
 }  // namespace tf
