@@ -27,9 +27,9 @@ from math import gcd
 from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.symint_bounds import Bound, Interval, both, period_of, sum_bounds
 from thunder_fuser.ir.symint_form import (
     Base,
-    Bound,
     Digit,
     Form,
     Opaque,
@@ -37,7 +37,6 @@ from thunder_fuser.ir.symint_form import (
     Term,
     Variable,
     add_into,
-    sum_bounds,
 )
 from thunder_fuser.ir.symint_guard import Restriction, impossible, provable, restrict
 from thunder_fuser.ir.symint_radix import (
@@ -48,7 +47,6 @@ from thunder_fuser.ir.symint_radix import (
     is_remainder_by,
     mixed_radix,
     over,
-    period_of,
     primitive,
     without,
 )
@@ -134,20 +132,19 @@ class Context:
             form = self._forms[const, terms] = Form(self, const, terms, bounds, self._next())
         return form
 
-    def _bounds(self, const: int, terms: tuple[Term, ...]) -> tuple[Bound, Bound]:
+    def _bounds(self, const: int, terms: tuple[Term, ...]) -> Interval:
         """The digits' bounds, as if they were independent, but for carries: floor(y / s) is not
         independent of the digits in y, and rest + floor(y / s) = floor((s * rest + y) / s)."""
-        lo, hi = sum_bounds(const, [((d.lo, d.hi), coef) for d, coef in terms])
+        bounds = sum_bounds(const, [((d.lo, d.hi), coef) for d, coef in terms])
         for carry, coef in terms if len(terms) > 1 else ():
             below = _carried(carry)
             if below is not None and coef == 1:
                 scaled = {digit: k * carry.s for digit, k in terms if digit is not carry}
                 whole = self.normal(const * carry.s + add_into(scaled, below, 1), scaled)
-                if whole.lo is not None:
-                    lo = whole.lo // carry.s if lo is None else max(lo, whole.lo // carry.s)
-                if whole.hi is not None:
-                    hi = whole.hi // carry.s if hi is None else min(hi, whole.hi // carry.s)
-        return lo, hi
+                lo = None if whole.lo is None else whole.lo // carry.s
+                hi = None if whole.hi is None else whole.hi // carry.s
+                bounds = both(bounds, (lo, hi))
+        return bounds
 
     def normal(self, const: int, terms: dict[Digit, int]) -> Form:
         """The normal form of const + sum of coef * digit: digits that belong together joined."""

@@ -17,16 +17,14 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.symint_bounds import Bound, product_bounds, sum_bounds
 from thunder_fuser.ir.symint_form import (
     Base,
-    Bound,
     Digit,
     Form,
     Opaque,
     Variable,
     operands_of,
-    product_bounds,
-    sum_bounds,
 )
 from thunder_fuser.ir.symint_guard import provable
 
@@ -173,8 +171,9 @@ def fits(form: Form, bits: int = 31) -> bool:
 
     def base_fits(base: Base) -> bool:
         if isinstance(base, Opaque):
+            bounds = [(x.lo, x.hi) for x in base.operands]
             prefixes = range(2, len(base.operands) + 1) if base.op == "*" else ()
-            partial = (product_bounds(base.operands[:n]) for n in prefixes)
+            partial = (product_bounds(bounds[:n]) for n in prefixes)
             if not all(small(lo, hi) for lo, hi in partial):
                 return False
         return small(base.lo, base.hi) and all(fits(x, bits) for x in operands_of(base))

@@ -6,16 +6,20 @@ form is reached, and is where everything here is imported from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.symint_bounds import (
+    Bound,
+    Interval,
+    product_bounds,
+    quotient_bounds,
+    remainder_bounds,
+)
 
 if TYPE_CHECKING:
     from thunder_fuser.ir.symint import Context
-
-Bound: TypeAlias = "int | None"
-"""An inclusive bound; None where there is none."""
 
 Operation: TypeAlias = Literal["*", "//", "%"]
 Term: TypeAlias = "tuple[Digit, int]"
@@ -47,10 +51,11 @@ class Opaque:
         self.op: Final = op
         self.operands: Final = operands
         self.ordinal: Final = ordinal
+        bounds = [(x.lo, x.hi) for x in operands]
         if op == "*":
-            lo, hi = product_bounds(operands)
+            lo, hi = product_bounds(bounds)
         else:
-            lo, hi = (_quotient_bounds if op == "//" else _remainder_bounds)(*operands)
+            lo, hi = (quotient_bounds if op == "//" else remainder_bounds)(*bounds)
         self.lo: Final = lo
         self.hi: Final = hi
         # For x % d: the term (digit, coef) of (x // d) * d, with which it makes x again.
@@ -102,7 +107,7 @@ class Form:
         context: Context,
         const: int,
         terms: tuple[Term, ...],
-        bounds: tuple[Bound, Bound],
+        bounds: Interval,
         ordinal: int,
     ) -> None:
         self.context: Final = context
@@ -326,20 +331,6 @@ class Form:
 Base: TypeAlias = Variable | Opaque | Form
 
 
-def sum_bounds(
-    const: int, scaled: Iterable[tuple[tuple[Bound, Bound], int]]
-) -> tuple[Bound, Bound]:
-    """The bounds of const + sum of k * x, from ((lo, hi) of x, k)."""
-    lo: Bound = const
-    hi: Bound = const
-    for (low, high), k in scaled:
-        if k < 0:
-            low, high = high, low
-        lo = None if lo is None or low is None else lo + k * low
-        hi = None if hi is None or high is None else hi + k * high
-    return lo, hi
-
-
 def add_into(terms: dict[Digit, int], form: Form, k: int) -> int:
     """Add k * form's digits to a sum under construction; returns k * form's constant."""
     for digit, coef in form.terms:
@@ -379,42 +370,3 @@ def _evaluate(base: Base, env: Mapping[str, int]) -> int:
     for y in rest:
         x = x * y if base.op == "*" else x // y if base.op == "//" else x % y
     return x
-
-
-def product_bounds(factors: Sequence[Form]) -> tuple[Bound, Bound]:
-    """The bounds of the product of all factors, taken as independent."""
-    lo: Bound = 1
-    hi: Bound = 1
-    for x in factors:
-        if lo is None or hi is None or x.lo is None or x.hi is None:
-            nonnegative = lo is not None and x.lo is not None and lo >= 0 and x.lo >= 0
-            lo, hi = (lo * x.lo, None) if nonnegative else (None, None)  # type: ignore[operator]
-        else:
-            corners = (lo * x.lo, lo * x.hi, hi * x.lo, hi * x.hi)
-            lo, hi = min(corners), max(corners)
-    return lo, hi
-
-
-def _quotient_bounds(x: Form, d: Form) -> tuple[Bound, Bound]:
-    if d.lo is None or d.lo < 1:
-        return None, None
-
-    def extreme(bound: Bound, towards_zero: bool) -> Bound:
-        divisor = d.hi if towards_zero else d.lo
-        if bound is None or divisor is not None:
-            return None if bound is None or divisor is None else bound // divisor
-        return 0 if bound >= 0 else -1
-
-    return (
-        extreme(x.lo, x.lo is not None and x.lo >= 0),
-        extreme(x.hi, x.hi is not None and x.hi < 0),
-    )
-
-
-def _remainder_bounds(x: Form, d: Form) -> tuple[Bound, Bound]:
-    if d.lo is None or d.lo < 1:
-        return None, None
-    highs = [] if d.hi is None else [d.hi - 1]
-    if x.lo is not None and x.lo >= 0 and x.hi is not None:
-        highs.append(x.hi)
-    return 0, min(highs, default=None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from thunder_fuser.ir.symint_form import Bound, Digit, Form, sum_bounds, variables_of
+from thunder_fuser.ir.symint_bounds import Bound, Interval, both, sum_bounds
+from thunder_fuser.ir.symint_form import Digit, Form, variables_of
 
 
 def provable(form: Form, lo: Bound, hi: Bound) -> bool:
@@ -58,7 +59,7 @@ def restrict(guard: Form, lo: Bound, hi: Bound) -> Restriction:
 
     A guard that cannot hold says nothing: ask `impossible` first.
     """
-    bounds: dict[Digit, tuple[Bound, Bound]] = {d: (d.lo, d.hi) for d, _ in guard.terms}
+    bounds: dict[Digit, Interval] = {d: (d.lo, d.hi) for d, _ in guard.terms}
     for _ in guard.terms:  # a narrowed digit can narrow the others
         before = dict(bounds)
         for digit, coef in guard.terms:
@@ -70,7 +71,7 @@ def restrict(guard: Form, lo: Bound, hi: Bound) -> Restriction:
                 least, most = most and -most, least and -least
             low = None if least is None else -(-least // abs(coef))
             high = None if most is None else most // abs(coef)
-            bounds[digit] = _tighter(bounds[digit], (low, high))
+            bounds[digit] = both(bounds[digit], (low, high))
         if bounds == before:
             break
     facts = [
@@ -79,9 +80,3 @@ def restrict(guard: Form, lo: Bound, hi: Bound) -> Restriction:
         if lo is not None and hi is not None and (lo, hi) != (digit.lo, digit.hi)
     ]
     return Restriction(tuple(facts) if all(lo <= hi for _, lo, hi in facts) else ())
-
-
-def _tighter(a: tuple[Bound, Bound], b: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    lows = [x for x in (a[0], b[0]) if x is not None]
-    highs = [x for x in (a[1], b[1]) if x is not None]
-    return max(lows, default=None), min(highs, default=None)

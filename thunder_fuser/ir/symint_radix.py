@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import gcd
 
-from thunder_fuser.ir.symint_form import Bound, Digit, Form, Opaque, Term
-
-
-def period_of(lo: Bound, hi: Bound, f: int) -> int | None:
-    """p where p*f <= lo and hi < (p+1)*f: floor(x / f) is p over all of [lo, hi]."""
-    if lo is None or hi is None:
-        return None
-    period = lo // f
-    return period if hi < (period + 1) * f else None
+from thunder_fuser.ir.symint_form import Digit, Form, Opaque, Term
 
 
 def can_cut(digit: Digit, t: int) -> bool:
