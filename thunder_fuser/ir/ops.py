@@ -139,9 +139,36 @@ def lookup(name: str) -> Op:
     return found
 
 
+def _is_integral(x: torch.Tensor) -> bool:
+    return not (x.dtype.is_floating_point or x.dtype.is_complex)
+
+
+def _is_minus_one(x: torch.Tensor) -> torch.Tensor:
+    return x == -1 if x.dtype.is_signed else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _harmless(divisor: torch.Tensor) -> torch.Tensor:
+    """Integers by which a processor divides without a trap: neither 0 nor -1."""
+    return torch.where((divisor == 0) | _is_minus_one(divisor), torch.ones_like(divisor), divisor)
+
+
 def _div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    inexact = a.dtype.is_floating_point or a.dtype.is_complex
-    return torch.div(a, b) if inexact else torch.div(a, b, rounding_mode="trunc")
+    if not _is_integral(a):
+        return torch.div(a, b)
+    quotient = torch.div(a, _harmless(b), rounding_mode="trunc")
+    signed = torch.where(_is_minus_one(b), -a, quotient)
+    return torch.where(b == 0, torch.zeros_like(a), signed)
+
+
+def _fmod(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.fmod(a, _harmless(b) if _is_integral(a) else b)
+
+
+def _remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not _is_integral(a):
+        return torch.remainder(a, b)
+    rest = _fmod(a, b)
+    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
 def _addcmul(
@@ -152,6 +179,11 @@ def _addcmul(
 
 def _threshold(x: torch.Tensor, bound: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return torch.where(x <= bound, value, x)
+
+
+def _gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """torch's, whose sign is arbitrary if an operand is the lowest number."""
+    return torch.gcd(a, b).abs()
 
 
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
@@ -202,22 +234,22 @@ _ROWS = (
     _row("real", 1, Rule.REAL, "bifc", torch.real, 0),
     _row("imag", 1, Rule.REAL, "c", torch.imag, 0),
     _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0),
-    # Arithmetic. Integers wrap around; div and mod of integers truncate, remainder floors.
+    # Arithmetic. Integers wrap around; their div and mod truncate, remainder floors; x / 0 is 0.
     _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})"),
     _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}"),
     _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}"),
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}"),
     _row("div", 2, Rule.PROMOTE, "ifc", _div, 8),
     _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8),
-    _row("mod", 2, Rule.PROMOTE, "if", torch.fmod, 16),
-    _row("fmod", 2, Rule.PROMOTE, "if", torch.fmod, 16),
-    _row("remainder", 2, Rule.PROMOTE, "if", torch.remainder, 18),
-    _row("gcd", 2, Rule.PROMOTE, "i", torch.gcd, 100),
+    _row("mod", 2, Rule.PROMOTE, "if", _fmod, 16),
+    _row("fmod", 2, Rule.PROMOTE, "if", _fmod, 16),
+    _row("remainder", 2, Rule.PROMOTE, "if", _remainder, 18),
+    _row("gcd", 2, Rule.PROMOTE, "i", _gcd, 100),
     _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40),
     _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8),
     _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
     _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
-    # Rounding, sign and bounds. NaN goes through all of them.
+    # Rounding, sign and bounds. NaN goes through all of them, except that its sign is 0.
     _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1),
     _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3),
     _row("ceil", 1, Rule.KEEP, "if", torch.ceil, 1),

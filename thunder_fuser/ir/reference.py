@@ -296,9 +296,10 @@ def _numpy(function: Callable[..., np.ndarray]) -> Callable[..., torch.Tensor]:
 
     def on_carriers(*operands: torch.Tensor) -> torch.Tensor:
         arrays = [x.cpu().numpy().view(np.uint64) for x in operands]
-        found = np.asarray(function(*arrays))
+        with np.errstate(divide="ignore"):
+            found = np.asarray(function(*arrays))
         signed = found if found.dtype == np.bool_ else found.astype(np.uint64).view(np.int64)
-        return torch.from_numpy(np.ascontiguousarray(signed)).to(operands[0].device)
+        return torch.from_numpy(signed.copy(order="C")).to(operands[0].device)
 
     return on_carriers
 
