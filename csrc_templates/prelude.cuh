@@ -47,11 +47,16 @@ TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__doubl
 TF_DEVICE float from_bits(unsigned v) { return __uint_as_float(v); }
 TF_DEVICE double from_bits(unsigned long long v) { return __longlong_as_double((long long)v); }
 
+// Functions that only one of the two math libraries has under a usable name.
 namespace native {
-TF_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
-TF_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
-TF_DEVICE float lgamma(float x) { return ::lgammaf(x); }
-TF_DEVICE double lgamma(double x) { return ::lgamma(x); }
+#define TF_NATIVE(name)                                          \
+  TF_DEVICE float name(float x) { return ::name##f(x); }         \
+  TF_DEVICE double name(double x) { return ::name(x); }
+TF_NATIVE(erfcinv)
+TF_NATIVE(erfinv)
+TF_NATIVE(lgamma)
+TF_NATIVE(rsqrt)
+#undef TF_NATIVE
 }  // namespace native
 
 // Waits until every block of the grid is here. `counter` starts at 0 and only ever grows, so that

@@ -44,4 +44,50 @@ namespace tf {
 
 TF_DEVICE void grid_barrier(unsigned* TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
 
+// Reductions in one rendezvous. Bit for bit what reduce.cuh computes step by step: exchanging
+// with lane ^ step makes both lanes equal, so the lower half of the lanes shows the whole tree.
+namespace host {
+
+template <class Op, int Width, class T>
+void combine_lanes(void* values, int count) {
+  T* lanes = static_cast<T*>(values);
+  for (int first = 0; first < count; first += Width) {
+    T* group = lanes + first;
+    for (int step = Width / 2; step > 0; step /= 2) {
+      for (int i = 0; i < step; ++i) group[i] = Op::combine(group[i], group[i + step]);
+    }
+    for (int i = 1; i < Width; ++i) group[i] = group[0];
+  }
+}
+
+template <class Op, int Threads, class T>
+void combine_threads(void* values, int count) {
+  constexpr int warps = Threads / 32;
+  T* threads = static_cast<T*>(values);
+  combine_lanes<Op, 32, T>(threads, count);
+  T sums[warps];
+  for (int i = 0; i < warps; ++i) sums[i] = threads[i * 32];
+  if ((warps & (warps - 1)) == 0) {
+    combine_lanes<Op, warps, T>(sums, warps);
+  } else {
+    for (int i = 1; i < warps; ++i) sums[0] = Op::combine(sums[0], sums[i]);
+  }
+  for (int i = 0; i < count; ++i) threads[i] = sums[0];
+}
+
+template <class Op, int Width, class T>
+T warp_reduce(T value, tf_site site) {
+  static_assert(sizeof(T) <= TF_MAX_VALUE, "value of a reduction");
+  tf_combine_warp(&value, sizeof value, combine_lanes<Op, Width, T>, site);
+  return value;
+}
+
+template <class Op, int Threads, class T>
+T block_reduce(T value, tf_site site) {
+  static_assert(sizeof(T) <= TF_MAX_VALUE, "value of a reduction");
+  tf_combine_block(&value, sizeof value, combine_threads<Op, Threads, T>, site);
+  return value;
+}
+
+}  // namespace host
 }  // namespace tf

@@ -1,0 +1,279 @@
+// Pointwise functions on real numbers, in namespace tf, with torch's results.
+//
+// Operands of one call have one type: float, double, or (where the function takes them) any integer
+// type or bool. 16- and 8-bit floats are computed as float, complex numbers are in complex.cuh.
+// Functions are written without branches where that lets a vector loop on the host use SIMD.
+#pragma once
+#include "types.cuh"
+
+namespace tf {
+
+// ---- what the math library has
+
+#define TF_UNARY(name)                                         \
+  TF_DEVICE float name(float x) { return ::name##f(x); }       \
+  TF_DEVICE double name(double x) { return ::name(x); }
+#define TF_BINARY(name)                                                        \
+  TF_DEVICE float name(float a, float b) { return ::name##f(a, b); }           \
+  TF_DEVICE double name(double a, double b) { return ::name(a, b); }
+#define TF_NATIVE(name)                                            \
+  TF_DEVICE float name(float x) { return native::name(x); }        \
+  TF_DEVICE double name(double x) { return native::name(x); }
+
+TF_UNARY(acos) TF_UNARY(acosh) TF_UNARY(asin) TF_UNARY(asinh) TF_UNARY(atan) TF_UNARY(atanh)
+TF_UNARY(cos) TF_UNARY(cosh) TF_UNARY(erf) TF_UNARY(erfc) TF_UNARY(exp) TF_UNARY(exp2)
+TF_UNARY(expm1) TF_UNARY(log) TF_UNARY(log10) TF_UNARY(log1p) TF_UNARY(log2) TF_UNARY(sin)
+TF_UNARY(sinh) TF_UNARY(sqrt) TF_UNARY(tan) TF_UNARY(tanh)
+TF_BINARY(atan2) TF_BINARY(copysign) TF_BINARY(hypot) TF_BINARY(nextafter)
+TF_NATIVE(erfcinv) TF_NATIVE(erfinv) TF_NATIVE(lgamma) TF_NATIVE(rsqrt)
+
+#undef TF_UNARY
+#undef TF_BINARY
+#undef TF_NATIVE
+
+// ---- sign, size and rounding
+
+template <class T>
+TF_DEVICE T abs(T x) {
+  return x < T(0) ? T(-x) : x;
+}
+TF_DEVICE float abs(float x) { return ::fabsf(x); }
+TF_DEVICE double abs(double x) { return ::fabs(x); }
+
+// -1, 0 or 1; 0 for NaN
+template <class T>
+TF_DEVICE T sign(T x) {
+  return T((x > T(0)) - (x < T(0)));
+}
+template <class T>
+TF_DEVICE bool signbit(T x) {
+  return x < T(0);
+}
+TF_DEVICE bool signbit(float x) { return bits(x) >> 31; }
+TF_DEVICE bool signbit(double x) { return bits(x) >> 63; }
+
+#define TF_ROUNDING(name, function)                             \
+  template <class T>                                            \
+  TF_DEVICE T name(T x) {                                       \
+    return x;                                                   \
+  }                                                             \
+  TF_DEVICE float name(float x) { return ::function##f(x); }    \
+  TF_DEVICE double name(double x) { return ::function(x); }
+TF_ROUNDING(ceil, ceil)
+TF_ROUNDING(floor, floor)
+TF_ROUNDING(trunc, trunc)
+TF_ROUNDING(round, rint)  // half to even
+#undef TF_ROUNDING
+
+template <class T>
+TF_DEVICE T frac(T x) {
+  return x - trunc(x);
+}
+
+// ---- tests
+
+template <class T>
+TF_DEVICE bool isnan(T x) {
+  return x != x;
+}
+template <class T>
+TF_DEVICE bool isinf(T) {
+  return false;
+}
+TF_DEVICE bool isinf(float x) { return abs(x) == from_bits(0x7f800000u); }
+TF_DEVICE bool isinf(double x) { return abs(x) == from_bits(0x7ff0000000000000ull); }
+template <class T>
+TF_DEVICE bool isfinite(T) {
+  return true;
+}
+TF_DEVICE bool isfinite(float x) { return abs(x) < from_bits(0x7f800000u); }
+TF_DEVICE bool isfinite(double x) { return abs(x) < from_bits(0x7ff0000000000000ull); }
+template <class T>
+TF_DEVICE bool isposinf(T x) {
+  return isinf(x) & (x > T(0));
+}
+template <class T>
+TF_DEVICE bool isneginf(T x) {
+  return isinf(x) & (x < T(0));
+}
+template <class T>
+TF_DEVICE bool isreal(T) {
+  return true;
+}
+template <class T>
+TF_DEVICE T real(T x) {
+  return x;
+}
+
+// ---- bounds: NaN in any operand gives NaN
+
+template <class T>
+TF_DEVICE T maximum(T a, T b) {
+  return (a > b) | (a != a) ? a : b;
+}
+template <class T>
+TF_DEVICE T minimum(T a, T b) {
+  return (a < b) | (a != a) ? a : b;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+TF_DEVICE float maximum(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+TF_DEVICE float minimum(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+#endif
+template <class T>
+TF_DEVICE T clamp(T x, T low, T high) {
+  return minimum(maximum(x, low), high);
+}
+template <class T>
+TF_DEVICE T relu(T x) {
+  return x <= T(0) ? T(0) : x;
+}
+
+// ---- arithmetic
+
+template <class T>
+TF_DEVICE T reciprocal(T x) {
+  return T(1) / x;
+}
+template <class T>
+TF_DEVICE T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
+template <class T>
+TF_DEVICE T silu(T x) {
+  return x / (T(1) + exp(-x));
+}
+// start + weight * (end - start), exact at both ends
+template <class T>
+TF_DEVICE T lerp(T start, T end, T weight) {
+  const T step = end - start;
+  return abs(weight) < T(0.5) ? start + weight * step : end - step * (T(1) - weight);
+}
+template <class T>
+TF_DEVICE T truediv(T a, T b) {
+  return a / b;
+}
+
+// The unsigned type in which integers of a size are shifted and wrap around.
+template <int Bytes>
+struct Word {
+  using type = unsigned;
+};
+template <>
+struct Word<8> {
+  using type = unsigned long long;
+};
+template <class T>
+using word_t = typename Word<sizeof(T)>::type;
+
+template <class T>
+constexpr bool kSigned = T(-1) < T(0);
+template <class T>
+constexpr int kBits = 8 * (int)sizeof(T);
+
+// What processors do with x / 0 and with the one quotient that overflows differs, up to ending the
+// program. Here x / 0 and x % 0 are 0, and quotients wrap around.
+template <class T>
+TF_DEVICE bool is_minus_one(T x) {
+  return kSigned<T> && x == T(-1);
+}
+template <class T>
+TF_DEVICE T harmless_divisor(T x) {
+  return (x == T(0)) | is_minus_one(x) ? T(1) : x;
+}
+// integers: truncated, as in C
+template <class T>
+TF_DEVICE T div(T a, T b) {
+  const T quotient = is_minus_one(b) ? T(-word_t<T>(a)) : T(a / harmless_divisor(b));
+  return b == T(0) ? T(0) : quotient;
+}
+TF_DEVICE float div(float a, float b) { return a / b; }
+TF_DEVICE double div(double a, double b) { return a / b; }
+
+// Rest of the division that truncates: it has the sign of the dividend.
+template <class T>
+TF_DEVICE T fmod(T a, T b) {
+  return T(a % harmless_divisor(b));
+}
+TF_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
+TF_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
+template <class T>
+TF_DEVICE T mod(T a, T b) {
+  return fmod(a, b);
+}
+// Rest of the division that rounds down: it has the sign of the divisor.
+template <class T>
+TF_DEVICE T remainder(T a, T b) {
+  const T rest = fmod(a, b);
+  return (rest != T(0)) & ((rest < T(0)) != (b < T(0))) ? T(rest + b) : rest;
+}
+
+// Integers: wraps around; a negative exponent gives the truncated reciprocal.
+template <class T>
+TF_DEVICE T pow(T base, T exponent) {
+  if (exponent < T(0)) {
+    const T one = exponent & T(1) ? base : T(1);
+    return base == T(1) ? T(1) : is_minus_one(base) ? one : T(0);
+  }
+  word_t<T> result = 1, square = word_t<T>(base);
+  for (word_t<T> rest = word_t<T>(exponent); rest; rest >>= 1) {
+    if (rest & 1) result *= square;
+    square *= square;
+  }
+  return T(result);
+}
+TF_DEVICE float pow(float a, float b) { return ::powf(a, b); }
+TF_DEVICE double pow(double a, double b) { return ::pow(a, b); }
+
+// not negative; gcd(0, x) is |x|
+template <class T>
+TF_DEVICE T gcd(T a, T b) {
+  word_t<T> x = a < T(0) ? -word_t<T>(a) : word_t<T>(a);
+  word_t<T> y = b < T(0) ? -word_t<T>(b) : word_t<T>(b);
+  while (y) {
+    const word_t<T> rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return T(x);
+}
+
+// ---- bits
+
+template <class T>
+TF_DEVICE T bitwise_not(T x) {
+  return T(~x);
+}
+TF_DEVICE bool bitwise_not(bool x) { return !x; }
+
+template <class T>
+TF_DEVICE bool shifts_everything_out(T amount) {
+  return (amount < T(0)) | (word_t<T>(amount) >= (word_t<T>)kBits<T>);
+}
+template <class T>
+TF_DEVICE T bitwise_left_shift(T x, T amount) {
+  const int n = shifts_everything_out(amount) ? 0 : int(amount);
+  return shifts_everything_out(amount) ? T(0) : T(word_t<T>(x) << n);
+}
+// The sign bit comes in from the left.
+template <class T>
+TF_DEVICE T bitwise_right_shift(T x, T amount) {
+  const int n = shifts_everything_out(amount) ? kBits<T> - 1 : int(amount);
+  return shifts_everything_out(amount) && !kSigned<T> ? T(0) : T(x >> n);
+}
+// Zeros come in from the left.
+template <class T>
+TF_DEVICE T logical_right_shift(T x, T amount) {
+  const int n = shifts_everything_out(amount) ? 0 : int(amount);
+  const word_t<T> pattern = word_t<T>(x) & (~word_t<T>(0) >> (8 * sizeof(word_t<T>) - kBits<T>));
+  return shifts_everything_out(amount) ? T(0) : T(pattern >> n);
+}
+
+}  // namespace tf

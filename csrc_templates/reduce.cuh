@@ -1,0 +1,107 @@
+// Reductions over the threads of a warp and of a block, and the last-block rule for the grid.
+//
+// An operator is a type with `combine(a, b)`, and `kCommutes` if combine(b, a) has the same bits; it
+// must be associative up to rounding. Values are trivially copyable, a multiple of 4 bytes: one
+// number, or a struct that carries several through one reduction. The order in which values meet is
+// fixed, so results do not vary from run to run, and every thread gets the same bits.
+#pragma once
+#include "math.cuh"
+
+namespace tf {
+
+struct Sum {
+  static constexpr bool kCommutes = true;
+  template <class T>
+  static TF_DEVICE T combine(T a, T b) {
+    return a + b;
+  }
+};
+struct Product {
+  static constexpr bool kCommutes = true;
+  template <class T>
+  static TF_DEVICE T combine(T a, T b) {
+    return a * b;
+  }
+};
+struct Max {
+  static constexpr bool kCommutes = true;
+  template <class T>
+  static TF_DEVICE T combine(T a, T b) {
+    return maximum(a, b);
+  }
+};
+struct Min {
+  static constexpr bool kCommutes = true;
+  template <class T>
+  static TF_DEVICE T combine(T a, T b) {
+    return minimum(a, b);
+  }
+};
+
+// The value of the lane whose number differs in the bits of `step`.
+template <class T>
+TF_DEVICE T shuffle_xor(T value, int step TF_SITE_PARAM) {
+  constexpr int words = sizeof(T) / 4;
+  static_assert(words * 4 == sizeof(T), "values are shuffled word by word");
+  union {
+    T value;
+    unsigned word[words];
+  } parcel;
+  parcel.value = value;
+  TF_UNROLL
+  for (int i = 0; i < words; ++i) {
+    parcel.word[i] = __shfl_xor_sync(0xffffffffu, parcel.word[i], step);
+  }
+  return parcel.value;
+}
+
+// Reduces over each group of `Width` neighbouring lanes; Width is a power of two up to 32. All
+// lanes of the warp must call it.
+template <class Op, int Width = 32, class T>
+TF_DEVICE T warp_reduce(T value, int lane TF_SITE_PARAM) {
+  TF_FAST_COLLECTIVE(warp_reduce<Op, Width>(value TF_SITE_ARG));
+  TF_UNROLL
+  for (int step = Width / 2; step > 0; step /= 2) {
+    const T other = shuffle_xor(value, step TF_SITE_ARG);
+    const bool swap = !Op::kCommutes && (lane & step);
+    value = swap ? Op::combine(other, value) : Op::combine(value, other);
+  }
+  return value;
+}
+
+// Reduces over a block of `Threads` threads, a multiple of 32, of which this is number `tid`.
+// `slots` is shared memory for Threads / 32 values. There is one barrier, not two, so consecutive
+// reductions must use two sets of slots in turn.
+template <class Op, int Threads, class T>
+TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
+  constexpr int warps = Threads / 32;
+  static_assert(warps * 32 == Threads, "a block is a whole number of warps");
+  TF_FAST_COLLECTIVE(block_reduce<Op, Threads>(value TF_SITE_ARG));
+  const int lane = tid % 32, warp = tid / 32;
+  value = warp_reduce<Op>(value, lane TF_SITE_ARG);
+  if (warps == 1) return value;
+  if (lane == 0) slots[warp] = value;
+  __syncthreads();
+  if ((warps & (warps - 1)) == 0) {
+    return warp_reduce<Op, warps>(slots[lane % warps], lane TF_SITE_ARG);
+  }
+  value = slots[0];
+  TF_UNROLL
+  for (int i = 1; i < warps; ++i) value = Op::combine(value, slots[i]);
+  return value;
+}
+
+// True, in all its threads, for the block that is the last of `blocks` to call this; it sees what
+// all the others wrote before. `ticket` is 0 at the start and 0 again at the end, `slot` is a word of
+// shared memory.
+TF_DEVICE bool is_last_block(unsigned* ticket, unsigned blocks, unsigned* slot,
+                             int tid TF_SITE_PARAM) {
+  __threadfence();
+  __syncthreads();
+  if (tid == 0) *slot = atomicInc(ticket, blocks - 1);
+  __syncthreads();
+  __threadfence();
+  return *slot == blocks - 1;
+}
+
+}  // namespace tf
