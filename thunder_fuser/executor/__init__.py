@@ -1,0 +1,6 @@
+"""The Thunder side: claims, regions, the call that stands for a fusion, and reports about both."""
+
+from thunder_fuser.executor.fuser import executor
+from thunder_fuser.executor.report import FusionReport, fusions, fusions_of_trace, refusals
+
+__all__ = ["FusionReport", "executor", "fusions", "fusions_of_trace", "refusals"]

@@ -1,0 +1,133 @@
+"""FusionCall: the function that a trace calls for a fusion.
+
+Nothing is compiled before the first call.  What kernels cannot read, such as a lazily conjugated
+tensor or two arguments in one memory, runs in torch, as eager code would.  A bug of ours does too,
+with one warning; under the option `strict` it raises.  No tensor outlives its call here.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import (
+    CompileError,
+    FuserError,
+    FuserTypeError,
+    FuserValueError,
+    InternalError,
+    TargetError,
+)
+from thunder_fuser.executor import repro
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.options import current
+from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.runtime.target import target_for
+from thunder_fuser.segment.plan import SegmentedFusion
+
+logger = logging.getLogger(__name__)
+
+
+class FusionCall:
+    """A fusion that runs on positional arguments and returns a list with all of its outputs."""
+
+    def __init__(self, name: str, fusion: Fusion, device: torch.device) -> None:
+        self.name = name
+        self.fusion = fusion
+        self.device = device
+        self.compiled = CompiledFusion(fusion, name)
+        self._is_broken = False
+        updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
+        self._updated = tuple(
+            (k, updated[value]) for k, value in enumerate(fusion.outputs) if value in updated
+        )
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        if self._is_broken:
+            return self._in_torch(inputs)
+        try:
+            outputs = self.compiled(inputs, self.device)
+        except Exception as error:
+            return self._recover(inputs, error)
+        # The result of an update is the updated tensor, for whoever updates the result.
+        for k, source in self._updated:
+            outputs[k] = inputs[source]
+        return outputs
+
+    def plan(self) -> SegmentedFusion:
+        """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
+        compiled = self.compiled.executables
+        return compiled[-1].plan if compiled else self.compiled.plan()
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of `plan()` as text, made for the device that the trace names."""
+        compiled = self.compiled.executables
+        if compiled:
+            return compiled[-1].kernels
+        info = target_for(self.device).device_info(self.device)
+        return tuple(found.kernel for found in generate_kernels(self.plan(), info).values())
+
+    def owners(self) -> list[int]:
+        """For each output, whose memory holds it: a position among inputs, then outputs."""
+        plan = self.plan()
+        values = [*plan.fusion.inputs, *plan.fusion.outputs]
+        base = {t: v.base for s in plan.segments for t, v in zip(s.outputs, s.views, strict=False)}
+        base |= {update.value: update.target for update in plan.fusion.updates}
+        found = []
+        for value in plan.fusion.outputs:
+            owner = value
+            while owner in base:
+                owner = base[owner]
+            found.append(values.index(owner if owner in values else value))
+        return found
+
+    def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
+        if reason := self._unreadable(inputs):
+            logger.info("%s runs in torch: %s", self.name, reason)
+            return self._in_torch(inputs)
+        ours = not isinstance(error, (FuserError, torch.OutOfMemoryError, MemoryError))
+        if not ours and not isinstance(error, (InternalError, CompileError, TargetError)):
+            raise error
+        if current().strict:
+            raise error
+        self._is_broken = True
+        warn_of_failure(self.name, error, repro.save(self))
+        return self._in_torch(inputs)
+
+    def _unreadable(self, inputs: Sequence[Any]) -> str:
+        """Why kernels cannot be given these arguments, which Thunder has checked, or ""."""
+        if any(isinstance(x, FakeTensor) for x in inputs):
+            return "its inputs are fake"
+        try:
+            bind(self.fusion, inputs, self.device)
+        except (FuserTypeError, FuserValueError) as mismatch:
+            return str(mismatch)
+        return ""
+
+    def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return evaluate(self.fusion, inputs, apply_updates=True, device=self.device).outputs
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
+
+
+def warn_of_failure(name: str, error: Exception, script: str) -> None:
+    """The one warning that a fusion runs in torch from now on."""
+    fault = "" if isinstance(error, TargetError) else "This is a bug in thunder_fuser. "
+    to_reproduce = f"{script} reproduces it. " if script else ""
+    warnings.warn(
+        f"{name} runs in torch: {type(error).__name__}: {error}\n"
+        f"{fault}{to_reproduce}THUNDER_FUSER_STRICT=1 turns this warning into an error.",
+        RuntimeWarning,
+        stacklevel=4,
+    )

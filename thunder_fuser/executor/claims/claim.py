@@ -1,0 +1,45 @@
+"""A claim: the promise to build one Thunder primitive, and the conditions under which it holds.
+
+Claims are data.  `table.py` lists them, Thunder asks them (`Fuser` registers one checker a row),
+regions are formed by their roles, and `build.py` runs them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.fusion import Val
+
+
+class Role(enum.Enum):
+    """What an operation is to the region that it joins."""
+
+    COMPUTE = "one value a point from the operands' values"
+    JOIN = "moves data so that it cannot be a view: several sources, or new elements"
+    VIEW = "the data of its first argument, seen differently"
+    COPY = "new memory with the data of its first argument"
+    CREATE = "a tensor from nothing"
+    UPDATE = "writes into the memory of its second argument"
+
+    @property
+    def is_worth_a_kernel(self) -> bool:
+        """Whether a region that holds only this gains anything over torch."""
+        return self in (Role.COMPUTE, Role.JOIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One row of the table.
+
+    role    what the operation does to memory
+    refuse  takes the primitive's own arguments, proxies and all; None means that we build it
+    build   takes a FusionBuilder, then the same arguments with values in the place of proxies, and
+            returns the result; its dtype may still differ from what Thunder says (`build.py` casts)
+    """
+
+    role: Role
+    refuse: Callable[..., Refusal | None]
+    build: Callable[..., Val]

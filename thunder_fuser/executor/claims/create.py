@@ -1,0 +1,61 @@
+"""Claims for primitives that make a tensor from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder.core.devices import Device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.executor.claims.claim import Claim, Role
+from thunder_fuser.executor.claims.operands import DEVICES, data_type, is_static
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.fusion import Val
+
+
+def _refuse(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
+    if not is_static(sizes):
+        return Refusal("symbolic-shape", "its size is unknown until the function runs")
+    if device.type not in DEVICES:
+        return Refusal("device", f"kernels are made for cpu and cuda, not for {device}")
+    try:
+        data_type(dtype)
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _refuse_full(
+    shape: Sequence[object], value: object, *, device: Device, dtype: object
+) -> Refusal | None:
+    return _refuse(shape, device, dtype)
+
+
+def _refuse_iota(
+    length: object, *, start: object, step: object, device: Device, dtype: object
+) -> Refusal | None:
+    if any(isinstance(x, NumberProxy) for x in (start, step)):
+        return Refusal("symbolic-shape", "its start or step is unknown until the function runs")
+    if length == 0:
+        return Refusal("empty", "Thunder gives an empty range no dimension, torch gives it one")
+    return _refuse([length], device, dtype)
+
+
+def _full(
+    b: FusionBuilder, shape: Sequence[int], value: Val, *, device: Device, dtype: object
+) -> Val:
+    return b.full(shape, value, data_type(dtype))
+
+
+def _iota(
+    b: FusionBuilder, length: int, *, start: int, step: int, device: Device, dtype: object
+) -> Val:
+    return b.iota(length, start, step, data_type(dtype))
+
+
+CLAIMS = {
+    PrimIDs.FULL: Claim(Role.CREATE, _refuse_full, _full),
+    PrimIDs.IOTA: Claim(Role.CREATE, _refuse_iota, _iota),
+}

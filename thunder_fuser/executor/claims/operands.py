@@ -1,0 +1,101 @@
+"""What every claim asks of its arguments, whatever it does: types, dtypes, shapes, devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from thunder.core import dtypes as thunder_dtypes
+from thunder.core.devices import to_torch_device
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.ir.dtypes import DataType, Operand, from_torch, of_number
+
+DEVICES = ("cpu", "cuda")
+
+_NUMBERS = {
+    bool: DataType.Bool,
+    int: DataType.Int,
+    float: DataType.Double,
+    complex: DataType.ComplexDouble,
+}
+
+
+def data_type(dtype: object) -> DataType:
+    """Our name for a Thunder dtype or a Python number type; FuserTypeError where there is none."""
+    if isinstance(dtype, type) and dtype in _NUMBERS:
+        return _NUMBERS[dtype]
+    found = thunder_dtypes.to_torch_dtype(dtype)
+    if not isinstance(found, torch.dtype):
+        raise FuserTypeError(f"dtype {dtype} has no torch equivalent")
+    return from_torch(found)
+
+
+def number_type(number: NumberProxy) -> DataType:
+    """The dtype of a number that is known only when the function runs."""
+    return _NUMBERS[number.python_type]
+
+
+def is_cpu_scalar(tensor: TensorProxy) -> bool:
+    """Thunder lets these mix with tensors of any device."""
+    return bool(tensor.device.type == "cpu" and tensor.ndim == 0)
+
+
+def device_of(tensors: Sequence[TensorProxy]) -> torch.device | None:
+    """The device on which an operation on these runs: None unless there is exactly one."""
+    found = {t.device for t in tensors if not is_cpu_scalar(t)} or {t.device for t in tensors}
+    return to_torch_device(found.pop()) if len(found) == 1 else None
+
+
+def is_static(sizes: Iterable[object]) -> bool:
+    """Whether no size waits for the function to run.  Symbolic sizes are NumberProxies."""
+    return all(type(size) is int for size in sizes)
+
+
+def as_operand(value: object) -> Operand:
+    """What promotion needs to know of an argument; FuserTypeError for what is no operand."""
+    if isinstance(value, TensorProxy):
+        return Operand(data_type(value.dtype), value.ndim)
+    if isinstance(value, NumberProxy):
+        return Operand(number_type(value), None)
+    return Operand(of_number(value), None)  # type: ignore[arg-type]
+
+
+def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:
+    """Why no claim can take these arguments or results, or None."""
+    tensors = []
+    for proxy in proxies:
+        if isinstance(proxy, NumberProxy):
+            continue
+        if not isinstance(proxy, TensorProxy):
+            return Refusal("argument", f"{proxy.name} is a {type(proxy).__name__}, not a tensor")
+        if refused := _refuse_tensor(proxy):
+            return refused
+        tensors.append(proxy)
+    if tensors and device_of(tensors) is None:
+        placed = ", ".join(f"{t.name} on {t.device}" for t in tensors)
+        return Refusal("device", f"tensors of one fusion are on one device, here: {placed}")
+    return None
+
+
+def _refuse_tensor(tensor: TensorProxy) -> Refusal | None:
+    if type(tensor) is not TensorProxy:
+        kind = type(tensor).__name__
+        code = "dtensor" if kind == "DTensorProxy" else "subclass"
+        return Refusal(code, f"{tensor.name} is a {kind}; only plain tensors are fused")
+    if tensor.device.type not in DEVICES:
+        return Refusal(
+            "device", f"{tensor.name} is on {tensor.device}; kernels are made for cpu and cuda"
+        )
+    if not is_static(tensor.shape):
+        return Refusal(
+            "symbolic-shape",
+            f"{tensor.name} has a size that is unknown until the function runs; "
+            'compile with the default cache="constant values"',
+        )
+    try:
+        data_type(tensor.dtype)
+    except FuserTypeError as error:
+        return Refusal("dtype", f"{tensor.name}: {error}")
+    return None

@@ -1,0 +1,96 @@
+"""Claims for primitives that compute one value a point: each is a row of `ir/ops.py`.
+
+Thunder names the operation and says the result's dtype; the row says how to compute it and which
+dtypes it takes, so that a primitive that a row cannot take is refused in the row's own words.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.executor.claims.claim import Claim, Role
+from thunder_fuser.executor.claims.operands import as_operand, data_type
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Val
+
+_NARROW = frozenset({DataType.Int8, DataType.Int16, DataType.UInt8})
+_FP8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
+
+# On these, 8- and 16-bit integers mean the same in Thunder's decompositions and in torch.  In
+# arithmetic they do not: a composite that torch computes with wider integers wraps around when it
+# is taken apart.
+_EXACT = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "where", "minimum", "maximum", "signbit"}
+    | {name for name in ops.TABLE if name.startswith("bitwise")}
+)
+
+
+def _build(op: str, builder: FusionBuilder, *operands: Val) -> Val:
+    return builder.pointwise(op, *operands)
+
+
+def _refuse(op: str, *operands: object) -> Refusal | None:
+    tensors = [x for x in operands if isinstance(x, TensorProxy)]
+    if not tensors:
+        return Refusal("number", f"{op} of numbers alone needs no kernel")
+    stored = {data_type(t.dtype) for t in tensors}
+    if narrow := sorted(d.name for d in stored & _NARROW if op not in _EXACT):
+        return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
+    if fp8 := sorted(d.name for d in stored & _FP8 if op != "where"):
+        return Refusal("dtype", f"torch has no {op} on {fp8[0]}; cast it first")
+    try:
+        ops.lookup(op).result_dtype([as_operand(x) for x in operands])
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _refuse_pow(base: object, exponent: object) -> Refusal | None:
+    integral = [
+        x for x in (base, exponent) if isinstance(x, TensorProxy) and data_type(x.dtype).is_integral
+    ]
+    if integral and isinstance(exponent, int) and exponent < 0:
+        return Refusal("exponent", "torch raises an error for integers to a negative power")
+    return _refuse("pow", base, exponent)
+
+
+def _refuse_nextafter(x: object, towards: object) -> Refusal | None:
+    for operand in (x, towards):
+        if isinstance(operand, TensorProxy) and data_type(operand.dtype).is_reduced_precision:
+            # Computed in fp32, the neighbour of a 16-bit number rounds back to that number.
+            return Refusal("dtype", "the neighbours of 16-bit floats stay with torch")
+    return _refuse("nextafter", x, towards)
+
+
+def _refuse_conversion(x: object, dtype: object) -> Refusal | None:
+    if not isinstance(x, TensorProxy):
+        return Refusal("number", "a conversion of a number needs no kernel")
+    try:
+        data_type(dtype)
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _convert(builder: FusionBuilder, x: Val, dtype: object) -> Val:
+    return builder.cast(x, data_type(dtype))
+
+
+_SPECIAL_REFUSALS = {"pow": _refuse_pow, "nextafter": _refuse_nextafter}
+
+
+def _claim(op: str) -> Claim:
+    refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
+    return Claim(Role.COMPUTE, refuse, partial(_build, op))
+
+
+# Thunder and the op table call the same things by the same names.
+CLAIMS = {p: _claim(p.name.lower()) for p in PrimIDs if p.name.lower() in ops.TABLE} | {
+    PrimIDs.CONVERT_ELEMENT_TYPE: Claim(Role.COMPUTE, _refuse_conversion, _convert),
+}

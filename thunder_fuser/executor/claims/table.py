@@ -1,0 +1,60 @@
+"""The claims table, and the two questions that it answers: may this be fused, and what is it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten_with_dataclass
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.executor.claims import create, pointwise, shape
+from thunder_fuser.executor.claims.claim import Claim
+from thunder_fuser.executor.claims.operands import refuse_proxies
+
+TABLE: Mapping[PrimIDs, Claim] = MappingProxyType(pointwise.CLAIMS | shape.CLAIMS | create.CLAIMS)
+
+# Why primitives that a reader may look for in the table are not in it.
+_LEFT_TO_TORCH = {
+    PrimIDs.FLIP: "a view with negative strides",
+    PrimIDs.EMPTY: "a tensor without values needs no kernel",
+    PrimIDs.UPDATE_ALIASES: "memory is updated in place here; a fusion does not reach across",
+}
+
+
+def refuse_call(prim: PrimIDs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refusal | None:
+    """Why a claimed primitive is not fused when it is called with these arguments, or None."""
+    flat, _ = tree_flatten_with_dataclass((args, kwargs))
+    refused = refuse_proxies(x for x in flat if isinstance(x, Proxy))
+    return refused or TABLE[prim].refuse(*args, **kwargs)
+
+
+def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
+    """Every reason why a symbol, or a part of it, cannot be fused; none if it can.
+
+    The subject of each is the name of the part.
+    """
+    prim = bsym.sym.id
+    if prim in TABLE:
+        if refused := refuse_call(prim, bsym.args, bsym.kwargs):
+            yield replace(refused, subject=bsym.sym.name)
+    elif bsym.subsymbols:
+        for part in bsym.subsymbols:
+            yield from refuse(part)
+    else:
+        reason = _LEFT_TO_TORCH.get(prim, "no claim covers it; it stays with torch")
+        yield Refusal("unclaimed", reason, subject=bsym.sym.name)
+
+
+def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """The claimed primitives that a fusible symbol consists of, in order."""
+    if bsym.sym.id in TABLE:
+        yield bsym
+    else:
+        for part in bsym.subsymbols:
+            yield from flatten(part)

@@ -1,0 +1,141 @@
+"""The Thunder executor: claims primitives, forms regions, and puts one call in each one's place.
+
+Thunder hands `fusion_pass` the joint forward and backward trace, splits the result itself, and
+saves for backward what our backward calls read.  Its own rematerialization is not used: it weighs
+tensors by dtype alone.  Neither is its common subexpression elimination, which merges two random
+tensors or two clones into one; inside a fusion our own passes do that work.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, unvariableify
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+from thunder.core.transform_common import dce
+from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.executor import regions
+from thunder_fuser.executor.build import build
+from thunder_fuser.executor.call import FusionCall, warn_of_failure
+from thunder_fuser.executor.claims.claim import Role
+from thunder_fuser.executor.claims.table import TABLE, flatten, refuse_call
+from thunder_fuser.executor.compilation import Compilation
+from thunder_fuser.executor.fuel import Tank
+from thunder_fuser.executor.origin import recorded_lines
+from thunder_fuser.executor.symbol import bind_fusion
+from thunder_fuser.options import current
+
+logger = logging.getLogger(__name__)
+
+
+def _is_claimed(prim: PrimIDs, *args: Any, **kwargs: Any) -> bool:
+    return refuse_call(prim, args, kwargs) is None
+
+
+class Fuser(FusionExecutor):  # type: ignore[misc]
+    """Fuses pointwise operations and views on CPU and CUDA tensors; `executor` is the instance."""
+
+    def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
+        """`prefix` begins the names of fusions; two fusers in one list need different ones."""
+        super().__init__(name)
+        self._prefix = prefix
+        self._tank = Tank()
+        for prim in TABLE:
+            self.register_supported(prim, partial(_is_claimed, prim))
+
+    def get_fuel(self, amount: int = 1, /) -> bool:
+        """Use fuel if enough is left; one fusion costs 1."""
+        return self._tank.take(amount, current())
+
+    def set_fuel(self, value: int | FUEL_LEVEL) -> None:
+        """How many more fusions may be made."""
+        self._tank.set(value)
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """The trace with every region that is worth it replaced by one call."""
+        start = time.perf_counter_ns()
+        compilation = Compilation(trace)
+        lines = recorded_lines()
+        consumers = regions.consumers_of(trace)
+        symbols: list[BoundSymbol] = []
+        for part in regions.form(trace, self._is_fusible, lines):
+            outcome: BoundSymbol | tuple[Refusal, ...] = part.refusals
+            if part.place is not None and not part.refusals:
+                region = regions.region_of(part, consumers, lines)
+                outcome = self._fuse_or_refuse(region, compilation.fusion_count)
+            if isinstance(outcome, tuple):
+                compilation.refused(outcome)
+                symbols += part.symbols
+            else:
+                compilation.fused(outcome.sym.name)
+                symbols.append(outcome)
+        fused = from_trace(trace)
+        fused.bound_symbols = symbols
+        fused = dce(fused)
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(
+            TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
+        )
+        for refusal in compilation.refusals:
+            logger.debug("%s", refusal)
+        return fused
+
+    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
+        """One call that stands for a region; nothing is compiled yet.
+
+        `region` has `.inputs` and `.outputs` (variables) and `.bound_symbols`.  Thunder calls this
+        again after it has changed any of them.
+        """
+        inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
+        outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
+        prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
+        read = {p.name for p in outputs} | {p.name for b in prims for p in b.flat_proxy_args}
+        inputs = [p for p in inputs if p.name in read]
+        device = regions.device_of(prims)
+        name = f"{self._prefix}{fusion_counter}"
+        call = FusionCall(name, build(inputs, prims, outputs, device), device)
+        logger.info(
+            "%s: %d primitives, %d inputs, %d outputs", name, *map(len, (prims, inputs, outputs))
+        )
+        return bind_fusion(self, call, inputs, outputs, prims)
+
+    def _is_fusible(self, bsym: BoundSymbol) -> bool:
+        # What another executor has claimed is its own, even where its parts are claimable.
+        return bsym.sym.executor is None and bool(self.can_fuse(bsym))
+
+    def _fuse_or_refuse(
+        self, region: regions.Region, counter: int
+    ) -> BoundSymbol | tuple[Refusal, ...]:
+        if not self.get_fuel():
+            return (Refusal("fuel", "no optimization fuel is left"),)
+        try:
+            return self.fuse(region, counter)
+        except Exception as error:
+            if current().strict:
+                raise
+            warn_of_failure(f"{self._prefix}{counter}", error, "")
+            return (Refusal("bug", f"{type(error).__name__}: {error}"),)
+
+
+def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:
+    """The primitives that the outputs need, and all updates in place."""
+    needed = {p.name for p in outputs}
+    kept = []
+    for prim in reversed(prims):
+        updates = TABLE[prim.sym.id].role is Role.UPDATE
+        if updates or any(p.name in needed for p in prim.flat_proxy_outs):
+            kept.append(prim)
+            needed |= {p.name for p in prim.flat_proxy_args}
+    return kept[::-1]
+
+
+executor: Fuser = register_executor(Fuser())
+"""What to pass to `thunder.jit(..., executors=[...])`; registered as "thunder_fuser"."""

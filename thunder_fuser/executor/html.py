@@ -1,0 +1,39 @@
+"""A fusion report as the table that a notebook shows."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from thunder_fuser.executor.report import FusionReport
+
+
+def render(report: FusionReport) -> str:
+    """One table: what goes in and out, what each segment costs, what was refused."""
+    plan = report.plan
+    names = [", ".join(p.name for p in proxies) for proxies in (report.inputs, report.outputs)]
+    head = (
+        f"{report.name}({names[0]}) &rarr; ({names[1]}): {plan.kernels} kernels, "
+        f"{plan.bytes:,} B (ideal {plan.bytes_ideal:,} B)"
+    )
+    columns = ("segment", "kind", "operations", "reads", "writes", "kernels")
+    rows = [
+        (
+            str(segment.index),
+            segment.kind,
+            ", ".join(segment.operations),
+            f"{segment.bytes_read:,} B",
+            f"{segment.bytes_written:,} B",
+            str(segment.kernels),
+        )
+        for segment in plan.segments
+    ]
+    body = _row("th", columns) + "".join(_row("td", row) for row in rows)
+    refused = "".join(f"<li>{escape(str(r))}</li>" for r in report.refusals)
+    after = f"<ul>{refused}</ul>" if refused else ""
+    return f"<div><b>{head}</b><table>{body}</table>{after}</div>"
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -1,0 +1,186 @@
+"""Which symbols of a trace become one fusion, and why the others do not.
+
+The input is the whole joint forward and backward trace.  Thunder groups its symbols ("consecutive":
+the order stays as it is; "dataflow": it may change, if the user asks for it); we cut its groups
+where one fusion cannot go on, and refuse those that are not worth a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx
+from thunder.executors.data_dependent_partition import (
+    Node,
+    consecutive_fusion,
+    fuse_bound_symbols,
+)
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.executor import inplace
+from thunder_fuser.executor.claims.operands import is_cpu_scalar
+from thunder_fuser.executor.claims.table import TABLE, flatten, refuse
+from thunder_fuser.executor.origin import Lines, located, origin_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the symbols of one region have in common."""
+
+    device: torch.device
+    is_backward: bool
+
+
+Places = Mapping[int, Place | tuple[Refusal, ...]]
+"""By `id` of a symbol: where it can be fused, or why it cannot; () for bookkeeping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbours in a trace: to be fused if nothing was refused and it computes anything."""
+
+    symbols: tuple[BoundSymbol, ...]
+    place: Place | None
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Primitives that go together, and the variables that they read from and give to the others.
+
+    This is what `FusionExecutor.fuse` takes; Thunder also makes such objects by itself.
+    """
+
+    bound_symbols: tuple[BoundSymbol, ...]
+    inputs: tuple[object, ...]
+    outputs: tuple[object, ...]
+
+
+def form(
+    trace: TraceCtx, is_fusible: Callable[[BoundSymbol], bool], lines: Lines
+) -> Iterator[Part]:
+    """The symbols of a trace in the order in which they will run, as parts."""
+    symbols = trace.bound_symbols
+    on_cuda = any(p.device.type == "cuda" for b in symbols for p in _tensors(b.flat_proxy_outs))
+    places: Places = {id(b): _place(b) if is_fusible(b) else _explain(b, lines) for b in symbols}
+
+    def in_one_place(a: Node, b: Node) -> bool:
+        place = places[id(a.group_bsyms[0])]
+        return isinstance(place, Place) and place == places[id(b.group_bsyms[0])]
+
+    group: Callable[..., list[list[BoundSymbol]]] = fuse_bound_symbols
+    if any(inplace.updates(b) for b in symbols):
+        # An update in place orders reads and writes of memory, which a dataflow order cannot see.
+        group = consecutive_fusion
+    for found in group(trace, in_one_place):
+        for part in _cut(found, places):
+            refused = _refuse_part(part, on_cuda)
+            yield part if refused is None else replace(part, refusals=(refused,))
+
+
+def _place(bsym: BoundSymbol) -> Place | tuple[Refusal, ...]:
+    """Where a symbol of claimed primitives runs."""
+    prims = list(flatten(bsym))
+    given = {p.device for b in prims for p in b.flat_proxy_outs}
+    read = {p.device for b in prims for p in _tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
+    if len(given) != 1 or not read <= given:
+        placed = ", ".join(sorted(map(str, given | read)))
+        return (Refusal("device", f"works on several devices: {placed}", bsym.sym.name),)
+    if not inplace.Memory().accepts(bsym):
+        return (Refusal("in-place", "updates a tensor that it made itself", bsym.sym.name),)
+    return Place(to_torch_device(given.pop()), BoundSymbolTag.BACKWARD in bsym.tags)
+
+
+def _explain(bsym: BoundSymbol, lines: Lines) -> tuple[Refusal, ...]:
+    """Why a symbol is not fusible.  Nothing for symbols that compute no tensor."""
+    prim = bsym.sym.id
+    bookkeeping = isinstance(prim, PrimIDs) and prim.name.startswith(("UNPACK", "GET_GRAD"))
+    if bookkeeping or not _tensors(bsym.flat_proxy_outs):
+        return ()
+    found = {r.subject: r for r in refuse(bsym)}
+    if not found:
+        owner = getattr(bsym.sym.executor, "name", None)
+        found = {bsym.sym.name: Refusal("executor", f"claimed by the executor {owner}")}
+    line = origin_of(located(bsym, bsym, lines))
+    where = f"{line.file}:{line.line}" if line.file else ""
+    name = bsym.sym.name
+    return tuple(
+        replace(r, subject=name if part == name else f"{name} ({part})", origin=where)
+        for part, r in found.items()
+    )
+
+
+def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
+    return [p for p in proxies if isinstance(p, TensorProxy)]
+
+
+def _cut(group: Sequence[BoundSymbol], places: Places) -> Iterator[Part]:
+    """A group as the longest parts, in order, that one fusion can hold."""
+    part: list[BoundSymbol] = []
+    current: Place | None = None
+    memory = inplace.Memory()
+    for bsym in group:
+        place = places[id(bsym)]
+        if not isinstance(place, Place):
+            yield Part((bsym,), None, place)
+            continue
+        if place != current or not memory.accepts(bsym):
+            if part:
+                yield Part(tuple(part), current)
+            part, current, memory = [], place, inplace.Memory()
+            memory.accepts(bsym)
+        part.append(bsym)
+    if part:
+        yield Part(tuple(part), current)
+
+
+def _refuse_part(part: Part, on_cuda: bool) -> Refusal | None:
+    """Why neighbours that could be fused are better left to torch, or None."""
+    if part.place is None:
+        return None
+    prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
+    subject = ", ".join(dict.fromkeys(bsym.sym.name for bsym in part.symbols))
+    if not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
+        text = "views, copies and new tensors alone gain nothing from being fused"
+        return Refusal("shape-only", text, subject)
+    if on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
+        text = "single numbers on the CPU are computed sooner than launched"
+        return Refusal("cpu-scalar", text, subject)
+    return None
+
+
+def region_of(part: Part, consumers: Mapping[str, Sequence[int]], lines: Lines) -> Region:
+    """A part as a region of primitives that know their lines.
+
+    `consumers` says, by name, which symbols (by `id`) read a value.
+    """
+    members = {id(bsym) for bsym in part.symbols}
+    prims = [located(prim, whole, lines) for whole in part.symbols for prim in flatten(whole)]
+    produced = {p.name: p for prim in prims for p in prim.flat_proxy_outs}
+    read = {p.name: p for b in prims for p in b.flat_proxy_args if p.name not in produced}
+    given = [
+        p for p in produced.values() if any(c not in members for c in consumers.get(p.name, ()))
+    ]
+    return Region(
+        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, given))
+    )
+
+
+def device_of(prims: Sequence[BoundSymbol]) -> torch.device:
+    """The device that primitives of one region run on."""
+    return to_torch_device(prims[0].flat_proxy_outs[0].device)
+
+
+def consumers_of(trace: TraceCtx) -> dict[str, list[int]]:
+    """By name of a value: the `id` of every symbol that reads it, the return included."""
+    found: dict[str, list[int]] = {}
+    for bsym in trace.bound_symbols:
+        for proxy in bsym.flat_proxy_args:
+            found.setdefault(proxy.name, []).append(id(bsym))
+    return found

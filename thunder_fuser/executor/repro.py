@@ -1,0 +1,60 @@
+"""A fusion as a script of its own, to run, to shrink, or to attach to a report."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion, Scalar, Val
+from thunder_fuser.ir.printer import to_python
+
+_SAMPLES = {
+    DataType.Bool: "True",
+    DataType.Int: "2",
+    DataType.Double: "0.5",
+    DataType.ComplexDouble: "complex(0.5, 0.25)",
+}
+
+
+class Reproducible(Protocol):
+    """What a script is made from."""
+
+    name: str
+    fusion: Fusion
+    device: torch.device
+
+
+def script(of: Reproducible) -> str:
+    """Python that defines the fusion, runs it on random inputs and compares with torch."""
+    inputs = "\n".join(f"    {_sample(value, of.device)}," for value in of.fusion.inputs)
+    return (
+        f'"""{of.name}, on inputs like those that Thunder compiled it for."""\n\n'
+        "import torch\n\n"
+        "from thunder_fuser import DataType, FusionDefinition\n\n\n"
+        f"{to_python(of.fusion)}\n\n"
+        "with FusionDefinition() as fd:\n"
+        "    nvfuser_fusion(fd)\n\n"
+        f"inputs = [\n{inputs}\n]\n"
+        "fd.validate(inputs)\n"
+    )
+
+
+def save(of: Reproducible) -> str:
+    """The path of a new file that holds the script."""
+    with tempfile.NamedTemporaryFile("w", prefix=f"{of.name}-", suffix=".py", delete=False) as file:
+        file.write(script(of))
+    return str(Path(file.name))
+
+
+def _sample(value: Val, device: torch.device) -> str:
+    if isinstance(value, Scalar):
+        return _SAMPLES[value.dtype]
+    where = "cpu" if value.is_cpu else str(device)
+    arguments = f"{value.sizes}, dtype={value.dtype.torch}, device={where!r}"
+    if value.dtype.is_floating or value.dtype.is_complex:
+        arguments += ", low=-1, high=1"
+    return f"torch.testing.make_tensor({arguments})"
