@@ -161,7 +161,7 @@ class Pull:
             wanted += [guard.extent - 1 - guard.index] if guard.upper else []
         outside: Value = yield expr.fill, (), ()
         open_conditions = self._open(wanted, context)
-        if open_conditions is None:
+        if open_conditions is None or not expr.input.numel:
             return outside
         inner = _and(context, open_conditions)
         inside: Value = yield self._at(expr.input, point, inner)

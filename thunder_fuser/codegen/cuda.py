@@ -146,7 +146,7 @@ def _headers(schedule: MapSchedule) -> tuple[str, ...]:
         for d in node.operand_dtypes
     }
     if _FLOAT8 & dtypes:
-        found.append("float8.cuh")
+        found.append("fp8.cuh")
     if any(d.is_complex for d in dtypes):
         found.append("complex.cuh")
     if any(ops.lookup(op).header for op in _operations(schedule)):

@@ -16,6 +16,7 @@ from thunder_fuser.analysis.access import (
     lane_condition,
     simplify,
 )
+from thunder_fuser.analysis.pull import at_least
 from thunder_fuser.analysis.value import (
     Argument,
     Compute,
@@ -197,7 +198,7 @@ class PartWriter:
     def _disjunction(self, conditions: Disjunction, emitter: Emitter) -> str:
         texts = []
         for conjunction in conditions:
-            parts = [self._condition(c, emitter) for c in conjunction]
+            parts = [self._condition(c, emitter) for c in conjunction if not at_least(c, 0)]
             if not parts:
                 return "true"
             texts.append(" && ".join(parts) if len(parts) == 1 else f"({' && '.join(parts)})")
@@ -259,8 +260,8 @@ class PartWriter:
             case Compute():
                 text = expressions.compute(node, name)
             case Select():
-                tests = [lane_condition(c, self.lanes) for c in node.conditions]
-                chosen = self._disjunction((tuple(tests),), emitter)
+                tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
+                chosen = self._disjunction((tests,), emitter)
                 text = f"({chosen}) ? {name(node.inside)} : {name(node.outside)}"
             case IndexValue():
                 index = emitter.emit(self.lanes(node.form), self._names)

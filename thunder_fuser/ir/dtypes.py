@@ -116,7 +116,7 @@ class DataType(enum.Enum):
 
 _UNSIGNED = frozenset({DataType.UInt8, DataType.UInt16, DataType.UInt32, DataType.UInt64})
 _FROM_TORCH = {d.torch: d for d in DataType if d is not DataType.Null}
-_NARROWEST_HOLDER = (DataType.Int8, DataType.Int16, DataType.Int32, DataType.Int)
+_SIGNED = (DataType.Int8, DataType.Int16, DataType.Int32, DataType.Int)
 
 
 def from_torch(dtype: torch.dtype) -> DataType:
@@ -149,23 +149,34 @@ def compute_dtype(dtype: DataType) -> DataType:
 
 
 def promote_pair(a: DataType, b: DataType) -> DataType:
-    """The narrowest type that holds both, as `torch.promote_types`, which lacks wide unsigned
-    types.
+    """The narrowest type that holds both, by torch's rules where torch has one.
+
+    torch has none for 8-bit floats and for wide unsigned integers: the former yield to any other float
+    and meet in Float, the latter become the next wider signed integer if there is one.
     """
-    if a is b:
-        return a
-    if a.category != b.category or not (a.is_unsigned or b.is_unsigned):
-        low, high = sorted((a, b), key=lambda d: d.category)
-        if low.category != high.category and low.category <= Category.INT:
-            return high
-        return _FROM_TORCH[torch.promote_types(a.torch, b.torch)]
-    if a.is_unsigned and b.is_unsigned:
-        return a if a.itemsize > b.itemsize else b
-    unsigned, signed = (a, b) if a.is_unsigned else (b, a)
-    for holder in _NARROWEST_HOLDER:
-        if holder.itemsize > unsigned.itemsize and holder.itemsize >= signed.itemsize:
+    low, high = sorted((a, b), key=lambda d: (d.category, d.itemsize))
+    if low is high:
+        return low
+    if low.category is high.category:
+        match low.category:
+            case Category.INT:
+                return _promote_integers(low, high)
+            case Category.FLOAT if low.itemsize == high.itemsize:
+                return DataType.Float
+        return high
+    return DataType.ComplexDouble if high.is_complex and low is DataType.Double else high
+
+
+def _promote_integers(low: DataType, high: DataType) -> DataType:
+    if low.is_unsigned == high.is_unsigned or (high.itemsize > low.itemsize and low.is_unsigned):
+        return high
+    unsigned = low if low.is_unsigned else high
+    for holder in _SIGNED:
+        if holder.itemsize > unsigned.itemsize:
             return holder
-    raise FuserTypeError(f"no integer type holds both {a!r} and {b!r}; cast one operand explicitly")
+    raise FuserTypeError(
+        f"no integer type holds both {low!r} and {high!r}; cast one operand explicitly"
+    )
 
 
 @dataclass(frozen=True, slots=True)

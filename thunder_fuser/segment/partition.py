@@ -80,12 +80,13 @@ class _Partition:
         `level`.
         """
         results = set(self.fusion.results)
-        bases = set(self.layouts)
+        # What an update overwrites cannot lend its memory to a result.
+        bases = set(self.layouts) - {u.target for u in self.fusion.updates}
         kernels: list[TensorView] = []
 
         def settle(tensor: TensorView) -> None:
             """Decide how `tensor` comes to be in memory, unless that is decided."""
-            if tensor in bases:
+            if tensor in bases or tensor in self.layouts:
                 return
             view = view_of(tensor, self.definitions, bases, self.layouts)
             if view is None:
@@ -205,9 +206,7 @@ class _Partition:
 
     def _may_overwrite(self, update: Update, kernels: Sequence[TensorView]) -> bool:
         target, value = update.target, update.value
-        if any(view.base is target for view in self.views.values()) or target.domain.transforms:
-            return False
-        if target in self.fusion.outputs or target in self.storage.values():
+        if target.domain.transforms or target in self.storage.values():
             return False
         for tensor in kernels:
             context = Context()
