@@ -75,7 +75,8 @@ class _Printer:
         self._fusion = fusion
         self._lines: list[str] = []
         self._names: dict[Val, str] = {}
-        self._sizes: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
+        self._sizes: dict[Form, str] = {}
         self._numbers = itertools.count() if canonical else None
 
     def text(self) -> str:
@@ -95,6 +96,10 @@ class _Printer:
         name = f"{value.name[0]}{number}"
         self._lines.append(f"{name} = {expression}")
         self._names[value] = name
+        if isinstance(value, TensorView):
+            for k, extent in enumerate(value.domain.shape):
+                if isinstance(extent, Form):
+                    self._sizes.setdefault(extent, f"{name}.size({k})")
         return name
 
     # ---- inputs
@@ -102,7 +107,7 @@ class _Printer:
     def _input(self, value: Val) -> None:
         if isinstance(value, Scalar):
             name = self._define(value, f"fd.define_scalar(None, dtype={value.dtype!r})")
-            self._sizes[value.name] = name
+            self._variables[value.name] = name
             return
         domain = value.domain
         arguments = {"shape": self._list([self._unknown(d.size) for d in domain.root])}
@@ -118,12 +123,12 @@ class _Printer:
         for k, extent in enumerate(domain.shape):
             variable = variable_of(extent)
             if variable is not None:
-                self._sizes.setdefault(variable.name, f"{name}.size({k})")
+                self._variables.setdefault(variable.name, f"{name}.size({k})")
 
     def _unknown(self, extent: Extent) -> Extent:
         """-1 for a size that this input is the first to have."""
         variable = variable_of(extent)
-        return extent if variable is None or variable.name in self._sizes else -1
+        return extent if variable is None or variable.name in self._variables else -1
 
     # ---- expressions
 
@@ -219,10 +224,12 @@ class _Printer:
 
     def _form(self, form: Form) -> str:
         """Arithmetic on sizes that the text has named; sorted, because forms sort by their age."""
+        if form in self._sizes:
+            return self._sizes[form]
         terms = []
         for digit, coef in form.terms:
             text = self._digit(digit)
-            terms.append(text if coef == 1 else f"{coef} * {text}")
+            terms.append(text if coef == 1 else f"{coef} * {_grouped(text)}")
         terms.sort()
         if form.const or not terms:
             terms.append(str(form.const))
@@ -232,22 +239,22 @@ class _Printer:
         text = self._base(digit.base)
         if digit.s == 1 and digit.e is None:
             return text
-        over = f"{text} // {digit.s}" if digit.s > 1 else text
-        return f"({over})" if digit.e is None else f"({over} % {digit.e})"
+        over = f"{_grouped(text)} // {digit.s}" if digit.s > 1 else _grouped(text)
+        return over if digit.e is None else f"{over} % {digit.e}"
 
     def _base(self, base: Variable | Opaque | Form) -> str:
         match base:
             case Variable():
-                if base.name not in self._sizes:
+                if base.name not in self._variables:
                     raise InternalError(f"no value that is printed has the size {base.name}")
-                return self._sizes[base.name]
+                return self._variables[base.name]
             case Opaque():
                 operands = [_grouped(self._form(x)) for x in base.operands]
                 if base.op == "*":
                     operands.sort()
-                return f"({f' {base.op} '.join(operands)})"
+                return f" {base.op} ".join(operands)
             case Form():
-                return _grouped(self._form(base))
+                return self._form(base)
 
 
 def _grouped(text: str) -> str:

@@ -20,6 +20,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
 from thunder_fuser.ir.symint import Form
+from thunder_fuser.options import current
 from thunder_fuser.runtime.overlap import overlaps_itself, share_memory
 from thunder_fuser.runtime.sizes import bind_sizes, size_inputs
 
@@ -82,8 +83,8 @@ def key_of(inputs: Inputs, positions: Sequence[int] = ()) -> Key:
 def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> Binding:
     """Checks a call's inputs against the fusion, whose sizes may be symbolic.
 
-    `device` is where a fusion without tensor inputs runs (default: the CPU); with tensor inputs it
-    must agree with theirs. Raises FuserTypeError or FuserValueError at the first mistake.
+    `device` is where a fusion without tensor inputs runs (default: the GPU if there is one); with
+    tensor inputs it must agree with theirs. Raises FuserTypeError or FuserValueError at the first mistake.
     """
     formals = fusion.inputs
     if len(inputs) != len(formals):
@@ -248,7 +249,7 @@ def _device(fusion: Fusion, inputs: Inputs, wanted: torch.device | None) -> torc
         elif device != found[1]:
             raise FuserValueError(_mixed(found, (place, device), x.dim()))
     if found is None:
-        return wanted or torch.device("cpu")
+        return wanted or _default_device()
     if wanted is not None and (wanted.type, wanted.index or 0) != (
         found[1].type,
         found[1].index or 0,
@@ -258,6 +259,12 @@ def _device(fusion: Fusion, inputs: Inputs, wanted: torch.device | None) -> torc
             "the inputs are"
         )
     return found[1]
+
+
+def _default_device() -> torch.device:
+    """As in nvFuser, where nothing runs without a GPU; and the CPU where there is none."""
+    on_gpu = current().target != "host" and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def _mixed(a: tuple[str, torch.device], b: tuple[str, torch.device], rank: int) -> str:

@@ -1,0 +1,63 @@
+"""Checks of what users pass where integers, flags or dtypes are wanted: wrong types end here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.ir import dtypes
+from thunder_fuser.ir.builder import Size
+from thunder_fuser.ir.dtypes import DataType
+
+
+def integer(what: str, value: object) -> int:
+    """An int64; FuserTypeError for anything else, bools included."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FuserTypeError(f"{what}: expected an integer, got {_kind(value)}: {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise FuserTypeError(f"{what}: {value} does not fit into 64 bits")
+    return value
+
+
+def integers(what: str, values: object) -> list[int]:
+    """A sequence of int64."""
+    return [integer(what, value) for value in _items(what, values, "integers")]
+
+
+def sizes(what: str, values: object) -> list[Size]:
+    """A sequence of sizes: integers, or scalars of the definition."""
+    found = _items(what, values, "sizes")
+    return [integer(what, v) if isinstance(v, (int, float)) else v for v in found]
+
+
+def flags(what: str, values: object) -> list[bool]:
+    """A sequence of bools."""
+    return [flag(what, value) for value in _items(what, values, "bools")]
+
+
+def flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise FuserTypeError(f"{what}: expected True or False, got {_kind(value)}: {value!r}")
+    return value
+
+
+def storage(what: str, dtype: object) -> DataType:
+    """A DataType that values can be stored in."""
+    if isinstance(dtype, torch.dtype):
+        raise FuserTypeError(
+            f"{what}: expected a DataType, got {dtype}; write {dtypes.from_torch(dtype)!r}"
+        )
+    return dtypes.check_is_storage(dtype, what)  # type: ignore[arg-type]
+
+
+def _items(what: str, values: Any, wanted: str) -> Sequence[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise FuserTypeError(f"{what}: expected a list of {wanted}, got {_kind(values)}")
+    return list(values)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

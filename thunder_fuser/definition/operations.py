@@ -1,0 +1,83 @@
+"""`fd.ops`: every operation by name, made from the op table and from `views.py`.
+
+Operations act on one definition, or on the innermost one whose `with` block is open: that is what
+the module-level `ops` does, as in scripts that import it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from thunder_fuser.definition.views import VIEWS
+from thunder_fuser.errors import FuserError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.ops import TABLE, Op
+
+if TYPE_CHECKING:
+    from thunder_fuser.definition.recorder import Recorder
+
+_NOT_YET = {
+    "reductions": "sum prod max min var var_mean welford",
+    "scans and searches": "cumsum cumprod cummin cummax topk argsort",
+    "random numbers": "uniform normal rand_like randn_like",
+    "indexing": "index_select select gather take_along_axis scatter embedding_fwd",
+    "matrix products": "matmul linear grouped_mm scaled_mm triu cutlass_nvfp4_grouped_mm "
+    "preprocess_grouped_matmul_input_sf nv_block_quantize nv_grouped_block_quantize",
+    "attention": "sdpfa_fwd sdpfa_bwd",
+}
+_KIND = {name: kind for kind, names in _NOT_YET.items() for name in names.split()}
+
+
+class UnavailableOp(FuserError, AttributeError):
+    """An operation that nvFuser has and this version does not; `hasattr` says so too."""
+
+
+class Ops:
+    """The operations on the definition that `owner` returns."""
+
+    def __init__(self, owner: Callable[[], Recorder]) -> None:
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        build = _BUILDERS.get(name)
+        if build is None:
+            raise _unavailable(name)
+
+        @functools.wraps(build)
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            owner = self._owner()
+            return owner.handle(owner.record(name, build, args, kwargs))
+
+        return operation
+
+    def __dir__(self) -> list[str]:
+        return sorted(_BUILDERS)
+
+
+def _unavailable(name: str) -> Exception:
+    if name not in _KIND:
+        near = difflib.get_close_matches(name, _BUILDERS, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; dir(fd.ops) lists them"
+        return AttributeError(f"there is no operation fd.ops.{name}{hint}")
+    return UnavailableOp(
+        f"fd.ops.{name} is not available in this version of thunder_fuser, which has no "
+        f"{_KIND[name]}; it has pointwise operations, casts, {', '.join(VIEWS)} (dir(fd.ops) lists "
+        "all): leave the rest to torch, between two definitions"
+    )
+
+
+def _pointwise(row: Op) -> Callable[..., Val]:
+    def build(b: FusionBuilder, *operands: Any) -> Val:
+        return b.pointwise(row.name, *operands)
+
+    build.__name__ = build.__qualname__ = row.name
+    operands = ", ".join("xyzw"[: row.arity])
+    build.__doc__ = f"{row.name}({operands}), elementwise. Result: {row.rule.value}."
+    return build
+
+
+_BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | dict(VIEWS)

@@ -1,0 +1,178 @@
+"""The half of a FusionDefinition that writes: inputs, operations and outputs become a Fusion.
+
+Every call goes through `record`, which turns handles into IR values and back, and gives each
+expression, and each error, the line of the user's program that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.definition.declarations import (
+    add_output,
+    are_strides,
+    scalar,
+    tensor_by_contiguity,
+    tensor_by_strides,
+    vector,
+)
+from thunder_fuser.definition.operations import Ops
+from thunder_fuser.definition.origin import calling_origin
+from thunder_fuser.definition.values import Scalar, Tensor, Value
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.ir import fusion as ir
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import constant_if_known
+from thunder_fuser.ir.dtypes import DataType, Number, from_torch
+
+
+class Recorder:
+    """Builds one Fusion. Values belong to the recorder that made them."""
+
+    def __init__(self) -> None:
+        self._builder = FusionBuilder()
+        self._finished = False
+        self.ops = Ops(lambda: self)
+
+    # ---- recording
+
+    def record(
+        self,
+        name: str,
+        build: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        prefix: str = "fd.ops.",
+    ) -> Any:
+        """build(builder, ...) on IR values; errors name the user's line."""
+        origin = calling_origin(name)
+        try:
+            if self._finished:
+                raise FuserError("the definition is finished: nothing can be added to it any more")
+            self._builder.origin = origin
+            plain = {key: self._plain(value) for key, value in kwargs.items()}
+            return build(self._builder, *map(self._plain, args), **plain)
+        except FuserError as error:
+            error.args = (f"{error} (in {prefix}{name} at {origin.file}:{origin.line})",)
+            raise
+        except TypeError as error:
+            place = f"{prefix}{name} at {origin.file}:{origin.line}"
+            raise FuserTypeError(f"{error} (in {place})") from error
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, Value):
+            if value.owner is not self:
+                raise FuserValueError(f"{value} belongs to another FusionDefinition")
+            return value.val
+        if isinstance(value, torch.Tensor):
+            raise FuserTypeError(
+                "got a torch.Tensor; make it an input with fd.from_pytorch(x) and pass it to "
+                "execute, or pass a number"
+            )
+        return [self._plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    def handle(self, value: Any) -> Any:
+        """IR values as what users hold."""
+        if isinstance(value, ir.TensorView):
+            return Tensor(self, value)
+        if isinstance(value, ir.Scalar):
+            return Scalar(self, value)
+        return [self.handle(v) for v in value]
+
+    def divided(self, a: Scalar | int, b: Scalar | int, *, remainder: bool) -> Scalar:
+        """Floor division of sizes."""
+
+        def build(builder: FusionBuilder, x: ir.Scalar | int, y: ir.Scalar | int) -> ir.Scalar:
+            numerator, divisor = builder.extent(x), builder.extent(y)
+            if isinstance(divisor, int) and divisor < 1:
+                raise FuserValueError(f"a divisor of sizes must be positive, got {divisor}")
+            found = numerator % divisor if remainder else numerator // divisor
+            return builder.scalar(constant_if_known(found), DataType.Int)
+
+        return Scalar(self, self.record("%" if remainder else "//", build, (a, b), {}, ""))
+
+    # ---- inputs and outputs
+
+    def define_tensor(
+        self,
+        shape: Sequence[Any] | None = None,
+        contiguity: bool | Sequence[bool | None] | Sequence[int] = False,
+        dtype: DataType = DataType.Float,
+        is_cpu: bool = False,
+        stride_order: Sequence[int] = (),
+        *,
+        sizes: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        static_sizes: bool = False,
+        expanded: Sequence[bool] | None = None,
+        transforms: Sequence[tuple[Any, ...]] = (),
+    ) -> Tensor:
+        """A new tensor input, by shape and contiguity or by sizes and strides.
+
+        shape         -1 any size, 1 a broadcast, other sizes fixed
+        contiguity    per dimension in memory order: dense with the next; None does not move. A None
+                      where the shape is not 1 is an expanded dimension. One bool stands for all
+        is_cpu        a CPU scalar (shape []) among CUDA tensors
+        stride_order  position in memory of each dimension, counted from the innermost
+        sizes, strides, static_sizes   as a tensor has them; sizes other than 1 are kept if static
+        expanded      which dimensions are expanded, where contiguity does not say
+        transforms    a domain program: the tensor has `shape`, the definition sees the result, and
+                      contiguity and stride_order are the result's
+        """
+        if strides is None and are_strides(contiguity):
+            strides, contiguity = contiguity, False  # type: ignore[assignment]
+        known = sizes if shape is None else shape
+        if strides is not None:
+            args = (known, strides, dtype, static_sizes, is_cpu)
+            return Tensor(self, self._declare("define_tensor", tensor_by_strides, args))
+        rest = (known, contiguity, dtype, is_cpu, stride_order, expanded, transforms)
+        return Tensor(self, self._declare("define_tensor", tensor_by_contiguity, rest))
+
+    def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
+        """An input like `tensor` (fake tensors will do): its strides' order and contiguity.
+
+        Sizes other than 1 may differ at execute unless they are static. A 0-dim CPU tensor may go
+        along with CUDA tensors.
+        """
+        if not isinstance(tensor, torch.Tensor):
+            raise FuserTypeError(f"from_pytorch: expected a torch.Tensor, got {tensor!r}")
+        if tensor.layout is not torch.strided:
+            raise FuserTypeError(f"from_pytorch: a tensor of layout {tensor.layout} has no strides")
+        is_cpu_scalar = tensor.dim() == 0 and tensor.device.type == "cpu"
+        args = (
+            list(tensor.shape),
+            list(tensor.stride()),
+            from_torch(tensor.dtype),
+            static_sizes,
+            is_cpu_scalar,
+        )
+        return Tensor(self, self._declare("from_pytorch", tensor_by_strides, args))
+
+    def define_scalar(
+        self, value: Scalar | Number | DataType | None = None, dtype: DataType | None = None
+    ) -> Scalar:
+        """A constant, or, without a value, a number input of `dtype` (default Double)."""
+        if isinstance(value, DataType):
+            value, dtype = None, value
+        return Scalar(self, self._declare("define_scalar", scalar, (value, dtype)))
+
+    def define_vector(
+        self, value: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
+    ) -> list[Scalar]:
+        """`value` new integer inputs, or a list of scalars and numbers as scalars."""
+        found = self._declare("define_vector", vector, (value, dtype))
+        return [Scalar(self, v) for v in found]
+
+    def add_output(self, output: Tensor, alias_input: Tensor | Sequence[int] | None = None) -> None:
+        """Return `output`; with an input, write it into that input's memory instead.
+
+        What is written into an input is returned too if it was also added as an output by itself.
+        A list instead of an input is the stride order that the output shall have.
+        """
+        self._declare("add_output", add_output, (output, alias_input))
+
+    def _declare(self, name: str, build: Callable[..., Any], args: Sequence[Any]) -> Any:
+        return self.record(name, build, args, {}, "fd.")

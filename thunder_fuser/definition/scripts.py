@@ -1,0 +1,66 @@
+"""Reproduction scripts: a definition and its inputs as a program that runs by itself.
+
+Inputs are described, not stored: shape, strides, dtype, device and misalignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import thunder_fuser
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.printer import number_text, to_python
+
+
+def reproduction(fusion: Fusion, inputs: Sequence[Any] | None) -> str:
+    """The script; without inputs it ends with the definition."""
+    parts = [
+        f"# thunder_fuser {thunder_fuser.__version__}, torch {torch.__version__}",
+        "import torch",
+        "from thunder_fuser import DataType, FusionDefinition",
+        "",
+        to_python(fusion),
+        "with FusionDefinition() as fd:",
+        "    nvfuser_fusion(fd)",
+        "",
+    ]
+    if inputs is not None:
+        lines = [f"    {_input(x)}," for x in inputs]
+        parts += ["inputs = [", *lines, "]", "fd.execute(inputs)", ""]
+    return "\n".join(parts)
+
+
+def faked(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs without their elements."""
+    mode = FakeTensorMode()
+    return [
+        mode.from_tensor(x.detach())
+        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)
+        else x
+        for x in inputs
+    ]
+
+
+def _input(x: Any) -> str:
+    if not isinstance(x, torch.Tensor):
+        return number_text(x)
+    skipped = 0 if isinstance(x, FakeTensor) else x.data_ptr() % 64 // x.itemsize
+    if x.is_contiguous() and not skipped:
+        return _random(x, str(tuple(x.shape)))
+    strided = [(size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)]
+    elements = skipped + (sum(strided) + 1 if x.numel() else 0)
+    place = f"{tuple(x.shape)}, {tuple(x.stride())}"
+    if skipped:
+        place += f", {skipped}"
+    return f"{_random(x, f'({elements},)')}.as_strided({place})"
+
+
+def _random(x: torch.Tensor, shape: str) -> str:
+    made = f'torch.testing.make_tensor({shape}, dtype={{}}, device="{x.device}")'
+    if x.dtype.is_floating_point and x.itemsize == 1:
+        return f"{made.format(torch.float32)}.to({x.dtype})"
+    return made.format(x.dtype)
