@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,11 +21,15 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Options of every test, before they are read; parallel workers inherit them."""
+    """Options of every test, before they are read, and one folder for all that tests leave behind.
+
+    Workers that run in parallel and processes that tests start inherit both.
+    """
     if "THUNDER_FUSER_CACHE_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="thunder_fuser-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        os.environ["THUNDER_FUSER_CACHE_DIR"] = folder
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        os.environ["THUNDER_FUSER_CACHE_DIR"] = str(Path(folder) / "cache")
     os.environ.setdefault("THUNDER_FUSER_STRICT", "1")
     os.environ.setdefault("THUNDER_FUSER_VERIFY", "1")
 
