@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.kernels import kernel
+from tests.runtime.hand_written import kernel
 from thunder_fuser.codegen.kernel import Param
 from thunder_fuser.errors import InternalError
 from thunder_fuser.runtime.arguments import ArgumentBlock

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.kernels import F32_IN, F32_OUT, kernel, scale
+from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from tests.tools import sass
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.options import options
@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 def test_processes_share_a_cache(cache: Path) -> None:
     script = (
-        "from tests.runtime.kernels import scale\n"
+        "from tests.runtime.hand_written import scale\n"
         "from thunder_fuser.runtime.cuda_program import compile_cubin\n"
         "import hashlib\n"
         "for n in range(8):\n"

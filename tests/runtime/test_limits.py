@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtime.kernels import kernel
+from tests.runtime.hand_written import kernel
 from thunder_fuser.errors import KernelError
 from thunder_fuser.runtime.device_table import DATASHEETS
 from thunder_fuser.runtime.limits import check_limits

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from tests.runtime.kernels import F32_IN, F32_OUT, kernel, scale
+from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from thunder_fuser.codegen.kernel import Param
 from thunder_fuser.errors import CompileError, KernelError
 from thunder_fuser.runtime.target import Target
