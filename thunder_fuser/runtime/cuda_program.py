@@ -1,8 +1,8 @@
 """Kernels to machine code for GPUs: NVRTC, and a cache of its results on disk.
 
-All kernels of a plan are one NVRTC program, because a program costs 16 ms before its first kernel
-and a kernel 10 ms.  Nothing here needs a GPU or a driver, so that every kernel can be compiled, and
-its registers and spills read, on any machine.
+All kernels of a plan are one NVRTC program, because starting one costs as much as three kernels.
+Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
+spills read, on any machine.
 
 A cache entry is a pair: the bare cubin, which `nvdisasm` and friends can read, and a report with
 what ptxas said about it and a digest over both.  An entry that does not match its digest is a miss.
