@@ -7,6 +7,8 @@ from thunder_fuser._names import export
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from thunder_fuser.definition import DataType as DataType
+    from thunder_fuser.definition import FusionDefinition as FusionDefinition
     from thunder_fuser.errors import CompileError as CompileError
     from thunder_fuser.errors import FuserError as FuserError
     from thunder_fuser.errors import FuserTypeError as FuserTypeError
@@ -15,12 +17,24 @@ if TYPE_CHECKING:
     from thunder_fuser.errors import KernelError as KernelError
     from thunder_fuser.errors import Refusal as Refusal
     from thunder_fuser.errors import TargetError as TargetError
+    from thunder_fuser.executor import FusionReport as FusionReport
+    from thunder_fuser.executor import executor as executor
+    from thunder_fuser.executor import fusions as fusions
+    from thunder_fuser.executor import fusions_of_trace as fusions_of_trace
+    from thunder_fuser.executor import refusals as refusals
     from thunder_fuser.options import Options as Options
     from thunder_fuser.options import options as options
 
 export(
     __name__,
     {
+        "executor": "thunder_fuser.executor",
+        "fusions": "thunder_fuser.executor",
+        "fusions_of_trace": "thunder_fuser.executor",
+        "refusals": "thunder_fuser.executor",
+        "FusionReport": "thunder_fuser.executor",
+        "FusionDefinition": "thunder_fuser.definition",
+        "DataType": "thunder_fuser.definition",
         "Options": "thunder_fuser.options",
         "options": "thunder_fuser.options",
         "Refusal": "thunder_fuser.errors",
