@@ -34,7 +34,7 @@ enum tf_flag {
   TF_PLAIN = 1,        // threads run one by one to their end: no collectives
   TF_RESIDENT = 2,     // all blocks are alive at the same time (cooperative launch)
   TF_FAITHFUL = 4,     // collectives do what a GPU does, step by step
-  TF_GUARD_SHARED = 8,  // shared memory starts as NaN and ends at a guard page
+  TF_GUARD_SHARED = 8,  // shared memory starts as `shared_fill` bytes and ends at a guard page
   TF_ALL_THREADS = 16,  // use `threads` OS threads even if fewer would be faster
 };
 
@@ -49,6 +49,7 @@ struct tf_call {
   int order;    // tf_order of threads and blocks
   unsigned seed;
   unsigned flags;
+  unsigned char shared_fill;
 };
 
 #pragma GCC visibility push(default)
@@ -85,11 +86,13 @@ void tf_combine_block(void* value, int bytes, tf_combine combine, tf_site site);
 
 // ---- guard pages (guard.cpp): memory between inaccessible pages, for debugging
 
-// `bytes` bytes aligned to `alignment` (a power of two up to 4096), ending as close to an
-// inaccessible page as the alignment allows. A kernel's access to the pages around it ends the
+// `bytes` bytes, filled with 0xff, at an address with the remainder of `like` modulo 16, ending as
+// close to an inaccessible page as that allows. A kernel's access to the pages around it ends the
 // launch with an error that names `name`. Null if there is no memory.
-void* tf_guard_alloc(unsigned long long bytes, unsigned alignment, const char* name);
+void* tf_guard_alloc(unsigned long long bytes, unsigned long long like, const char* name);
 void tf_guard_protect(void* memory);  // from now on, writes to it are errors too
+// 1 and where, relative to `memory`, if a byte between it and the inaccessible pages was changed.
+int tf_guard_damage(void* memory, long long* offset);
 void tf_guard_free(void* memory);
 }
 #pragma GCC visibility pop

@@ -14,6 +14,10 @@ namespace {
 
 // How far an access may miss and still be caught.
 constexpr size_t kMargin = 16 << 20;
+// The widest access of a GPU.
+constexpr size_t kAlignment = 16;
+// What lies between the memory and the pages around it.
+constexpr unsigned char kFill = 0xff;
 
 struct Guard {
   uintptr_t map, map_bytes;  // with the margins
@@ -75,10 +79,12 @@ void install_handler() {
 
 }  // namespace tf
 
-void* tf_guard_alloc(unsigned long long bytes, unsigned alignment, const char* name) {
+void* tf_guard_alloc(unsigned long long bytes, unsigned long long like, const char* name) {
   using namespace tf;
   const size_t page = sysconf(_SC_PAGESIZE);
-  const size_t body_bytes = (bytes + page - 1) / page * page;
+  // The memory ends this far before a page, which makes its start congruent to `like`.
+  const size_t shift = (0 - bytes - like) % kAlignment;
+  const size_t body_bytes = (bytes + shift + page - 1) / page * page;
   const size_t map_bytes = body_bytes + 2 * kMargin;
   void* map = mmap(nullptr, map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) return nullptr;
@@ -87,7 +93,8 @@ void* tf_guard_alloc(unsigned long long bytes, unsigned alignment, const char* n
     munmap(map, map_bytes);
     return nullptr;
   }
-  const uintptr_t memory = (body + body_bytes - bytes) & ~(uintptr_t{alignment} - 1);
+  const uintptr_t memory = body + body_bytes - shift - bytes;
+  memset(reinterpret_cast<void*>(body), kFill, body_bytes);
   auto* guard = new Guard{reinterpret_cast<uintptr_t>(map), map_bytes, body, body_bytes, memory, bytes, "", nullptr};
   snprintf(guard->name, sizeof guard->name, "%s", name);
   std::lock_guard<std::mutex> lock(mutex);
@@ -101,6 +108,19 @@ void tf_guard_protect(void* memory) {
   std::lock_guard<std::mutex> lock(tf::mutex);
   const tf::Guard* guard = tf::find(reinterpret_cast<uintptr_t>(memory));
   mprotect(reinterpret_cast<void*>(guard->body), guard->body_bytes, PROT_READ);
+}
+
+int tf_guard_damage(void* memory, long long* offset) {
+  std::lock_guard<std::mutex> lock(tf::mutex);
+  const tf::Guard* guard = tf::find(reinterpret_cast<uintptr_t>(memory));
+  for (uintptr_t at = guard->body; at < guard->body + guard->body_bytes; ++at) {
+    if (at == guard->memory) at += guard->bytes;
+    if (at == guard->body + guard->body_bytes) break;
+    if (*reinterpret_cast<const unsigned char*>(at) == tf::kFill) continue;
+    *offset = static_cast<long long>(at - guard->memory);
+    return 1;
+  }
+  return 0;
 }
 
 void tf_guard_free(void* memory) {

@@ -43,7 +43,7 @@ void provide_shared(Block& block, size_t bytes, bool guarded) {
     release_shared(block);
     block.shared_guarded = guarded;
     block.shared_bytes = room;
-    void* memory = guarded ? tf_guard_alloc(bytes, 16, "shared memory") : aligned_alloc(128, room);
+    void* memory = guarded ? tf_guard_alloc(bytes, 0, "shared memory") : aligned_alloc(128, room);
     if (!memory) throw std::bad_alloc();
     block.shared = static_cast<unsigned char*>(memory);
   }
@@ -130,7 +130,9 @@ void Worker::start(Block& block, tf_dim3 index) {
     fiber.self = self;
     fiber.self.thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
   }
-  if (launch_->has(TF_GUARD_SHARED)) memset(block.shared, 0xff, launch_->call.shared_bytes);
+  if (launch_->has(TF_GUARD_SHARED)) {
+    memset(block.shared, launch_->call.shared_fill, launch_->call.shared_bytes);
+  }
 }
 
 void Worker::run(Launch& launch, unsigned long long first, unsigned long long last, int workers) {

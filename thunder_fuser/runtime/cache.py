@@ -1,9 +1,10 @@
 """Files that many processes share: compiled host programs in the cache folder.
 
-One file an entry, named by the digest of everything that went into it, so that entries never change
-and readers need no lock. A file appears in one step (written beside its place, then renamed over it)
-and ends with the digest of its own content, because loading half a library does not fail: it
-crashes. Whatever goes wrong with the folder, the worst outcome is that something is compiled again.
+One file an entry, named by the digest of everything that went into it, so that entries never
+change and readers need no lock. A file appears in one step (written beside its place, then renamed
+over it) and ends with the digest of its own content, because loading half a library does not fail:
+it crashes. Whatever goes wrong with the folder, the worst outcome is that something is compiled
+again.
 """
 
 from __future__ import annotations

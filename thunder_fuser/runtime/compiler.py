@@ -2,9 +2,9 @@
 
 In order of preference: the `cxx` option, `$CXX`, g++, clang++, and the compiler in the ziglang
 wheel, which makes the host target work on a machine where nothing can be installed but Python
-packages. g++ gives the fastest kernels: it alone can call glibc's SIMD versions of the math functions
-without giving up IEEE arithmetic (csrc_templates/host/libm.h), and it shares OpenMP's threads with
-torch.
+packages. g++ gives the fastest kernels: it alone can call glibc's SIMD versions of the math
+functions without giving up IEEE arithmetic (csrc_templates/host/libm.h), and it shares OpenMP's
+threads with torch.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """The host target: kernels compiled by a C++ compiler, run on the CPU.
 
-What CPU tensors run on, and how kernels are tested and debugged where there is no GPU. A CUDA thread
-becomes an iteration of a loop, or a fiber if the kernel synchronises threads; blocks are spread over
-OpenMP's threads (csrc_templates/host). `runtime/host_debug.py` has the launches that look for
-errors.
+What CPU tensors run on, and how kernels are tested and debugged where there is no GPU. A CUDA
+thread becomes an iteration of a loop, or a fiber if the kernel synchronises threads; blocks are
+spread over OpenMP's threads (csrc_templates/host). `runtime/host_debug.py` has the launches that
+look for errors.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import threading
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import KernelError
 from thunder_fuser.options import current
 from thunder_fuser.runtime.arguments import ArgumentBlock
-from thunder_fuser.runtime.host_abi import Call, Dim3, Flag, Order
+from thunder_fuser.runtime.host_abi import Call, Dim3, Flag
 from thunder_fuser.runtime.host_build import Program, Sanitizer, build
 from thunder_fuser.runtime.limits import check_limits
 
@@ -88,37 +87,39 @@ class HostLaunch:
         self._threads = _PerThread(program.kernel_address(kernel), kernel)
 
     def __call__(self, *args: int | float | bool) -> None:
-        """Run. Raises KernelError when the kernel breaks a rule that is checked in every launch:
-        divergent collectives, deadlock, misaligned vectors."""
-        prepared = self._threads
+        """Run to the end.
+
+        Raises KernelError for what is noticed in every launch: divergent collectives, deadlock,
+        misaligned vectors.
+        """
+        prepared = self._threads.prepared
         prepared.arguments.fill(args)
         if self._run(prepared.address):
             raise KernelError(f"kernel {self.kernel.name}: {prepared.message}")
 
 
 class PreparedCall:
-    """Memory for the launches of one kernel by one thread."""
+    """Memory for the launches of one kernel by one thread.
+
+    call     the geometry and how to run; may be changed between launches
+    address  of `call`, for the runtime
+    """
 
     def __init__(self, kernel_address: int, kernel: Kernel) -> None:
         self.arguments = ArgumentBlock(kernel)
         self._message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        flags = Flag(0)
-        if not kernel.collectives:
-            flags |= Flag.PLAIN
-        if kernel.cooperative:
-            flags |= Flag.RESIDENT
+        plain = Flag(0) if kernel.collectives else Flag.PLAIN
+        resident = Flag.RESIDENT if kernel.cooperative else Flag(0)
         self.call = Call(
             kernel=kernel_address,
             args=self.arguments.address,
-            message=ctypes.cast(self._message, ctypes.c_char_p),
+            message=ctypes.addressof(self._message),
             message_bytes=_MESSAGE_BYTES,
             grid=Dim3(*kernel.grid),
             block=Dim3(*kernel.block),
             shared_bytes=kernel.shared_bytes,
             threads=current().host_threads or 0,
-            order=Order.FORWARD,
-            seed=0,
-            flags=flags,
+            flags=plain | resident,
         )
         self.address = ctypes.addressof(self.call)
 
@@ -128,5 +129,8 @@ class PreparedCall:
         return self._message.value.decode(errors="replace")
 
 
-class _PerThread(PreparedCall, threading.local):
-    """A `PreparedCall` in each thread that asks."""
+class _PerThread(threading.local):
+    """One `PreparedCall` for each thread."""
+
+    def __init__(self, kernel_address: int, kernel: Kernel) -> None:
+        self.prepared = PreparedCall(kernel_address, kernel)

@@ -36,7 +36,7 @@ class Call(ctypes.Structure):
     _fields_ = (
         ("kernel", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
+        ("message", ctypes.c_void_p),
         ("message_bytes", ctypes.c_uint),
         ("grid", Dim3),
         ("block", Dim3),
@@ -45,6 +45,7 @@ class Call(ctypes.Structure):
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
         ("flags", ctypes.c_uint),
+        ("shared_fill", ctypes.c_ubyte),
     )
 
 
@@ -52,10 +53,11 @@ def declare(runtime: ctypes.CDLL) -> ctypes.CDLL:
     """Give the functions of the runtime library their types."""
     runtime.tf_launch.argtypes = (ctypes.c_void_p,)
     runtime.tf_launch.restype = ctypes.c_int
-    runtime.tf_guard_alloc.argtypes = (ctypes.c_ulonglong, ctypes.c_uint, ctypes.c_char_p)
+    runtime.tf_guard_alloc.argtypes = (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_char_p)
     runtime.tf_guard_alloc.restype = ctypes.c_void_p
-    runtime.tf_guard_protect.argtypes = (ctypes.c_void_p,)
-    runtime.tf_guard_protect.restype = None
-    runtime.tf_guard_free.argtypes = (ctypes.c_void_p,)
-    runtime.tf_guard_free.restype = None
+    runtime.tf_guard_damage.argtypes = (ctypes.c_void_p, ctypes.POINTER(ctypes.c_longlong))
+    runtime.tf_guard_damage.restype = ctypes.c_int
+    for function in (runtime.tf_guard_protect, runtime.tf_guard_free):
+        function.argtypes = (ctypes.c_void_p,)
+        function.restype = None
     return runtime

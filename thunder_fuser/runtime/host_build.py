@@ -2,8 +2,8 @@
 
 A program is the kernels' own text plus, per kernel, the two functions through which the runtime
 enters it (csrc_templates/host/abi.h). It links against the runtime library, which is built from
-csrc_templates/host the same way: both are entries of the cache, keyed by the digest of their source,
-the templates, the compiler and its flags, and the processor.
+csrc_templates/host the same way: both are entries of the cache, keyed by the digest of their
+source, the templates, the compiler and its flags, and the processor.
 
 Sanitizer variants exist for tests. ASan and TSan have to be loaded before Python: start it with
 LD_PRELOAD=$(g++ -print-file-name=libasan.so).
