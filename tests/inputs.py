@@ -90,3 +90,13 @@ def contiguity(
             flags.insert(0, tensor.stride(k) == step)
             step = tensor.stride(k) * max(tensor.shape[k], 1)
     return tuple(flags)
+
+
+def copy_of(tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """The same numbers with the same strides and offset, in memory of its own."""
+    memory = (
+        torch.empty(0, dtype=tensor.dtype)
+        .set_(tensor.untyped_storage())
+        .to(device or tensor.device, copy=True)
+    )
+    return memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
