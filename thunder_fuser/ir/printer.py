@@ -224,7 +224,7 @@ class _Printer:
 
     def _form(self, form: Form) -> str:
         """Arithmetic on sizes that the text has named; sorted, because forms sort by their age."""
-        if form in self._sizes:
+        if form in self._sizes and variable_of(form) is None:
             return self._sizes[form]
         terms = []
         for digit, coef in form.terms:

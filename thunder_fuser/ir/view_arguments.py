@@ -151,14 +151,17 @@ def _slice(expr: ViewOp) -> Arguments | None:
     starts: list[Extent] = [0] * len(sizes)
     ends, strides = list(sizes), [1] * len(sizes)
     steps = expr.output.domain.transforms
-    for k, step in enumerate(steps):
-        after = steps[k + 1] if k + 1 < len(steps) else None
-        match step, after:
-            case Resize(), Split(axis, _, inner) if isinstance(inner, int):
-                strides[axis] = inner
-            case Resize(axis, left, right), _ if axis < len(sizes) and strides[axis] == 1:
+    while steps:
+        match steps[:4]:
+            case (Resize(), Split(axis, _, int(stride)), Resize(), Squeeze()):
+                strides[axis] = stride
+                steps = steps[4:]
+            case (Resize(axis, left, right), *_):
                 starts[axis] = constant_if_known(-left)
                 ends[axis] = constant_if_known(sizes[axis] + right)
+                steps = steps[1:]
+            case _:
+                return None
     return {"start_indices": starts, "end_indices": ends, "strides": strides}
 
 

@@ -84,7 +84,8 @@ def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> 
     """Checks a call's inputs against the fusion, whose sizes may be symbolic.
 
     `device` is where a fusion without tensor inputs runs (default: the GPU if there is one); with
-    tensor inputs it must agree with theirs. Raises FuserTypeError or FuserValueError at the first mistake.
+    tensor inputs it must agree with theirs. Raises FuserTypeError or FuserValueError at the first
+    mistake.
     """
     formals = fusion.inputs
     if len(inputs) != len(formals):

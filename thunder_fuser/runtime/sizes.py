@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder_fuser.errors import FuserValueError, InternalError
-from thunder_fuser.ir.domain import Extent, IterDomain
-from thunder_fuser.ir.fusion import Fusion, PointwiseOp, Scalar, TensorView, shape_text
+from thunder_fuser.ir.domain import Extent, IterDomain, Resize
+from thunder_fuser.ir.fusion import (
+    Expr,
+    Fusion,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    ViewOp,
+    shape_text,
+)
 from thunder_fuser.ir.symbolic import size_variables, variable_of
 from thunder_fuser.ir.symint import Form, Variable
 
@@ -100,16 +108,10 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
     """Dimensions that meet in an operation have one size: 1 does not broadcast where it could be
     anything in the definition, so that a definition means the same for all sizes."""
     for expr in fusion.exprs:
-        if not isinstance(expr, PointwiseOp):
-            continue
-        domains = [v.domain.logical for v in expr.inputs if isinstance(v, TensorView)]
-        for k in range(-max((len(ids) for ids in domains), default=0), 0):
-            seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
-            other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
-            if other is not None:
-                place = f" at {expr.origin.file}:{expr.origin.line}" if expr.origin.file else ""
-                found = [sizes.described(seen[0]), sizes.described(other)]
-                raise FuserValueError(_conflict(f"{expr.op}{place}", found))
+        if isinstance(expr, PointwiseOp):
+            _check_operands(expr, sizes)
+        if isinstance(expr, ViewOp) and expr.op == "slice":
+            _check_slice(expr, sizes)
     for update in fusion.updates:
         target = sizes.of(update.target.domain.shape)
         value = sizes.of(update.value.domain.shape)
@@ -118,6 +120,34 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
                 f"{update.value.name} of sizes {shape_text(value)} cannot be written into the "
                 f"input {update.target.name} of sizes {shape_text(target)}"
             )
+
+
+def _check_operands(expr: PointwiseOp, sizes: _Sizes) -> None:
+    domains = [v.domain.logical for v in expr.inputs if isinstance(v, TensorView)]
+    for k in range(-max((len(ids) for ids in domains), default=0), 0):
+        seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
+        other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
+        if other is not None:
+            found = [sizes.described(seen[0]), sizes.described(other)]
+            raise FuserValueError(_conflict(f"{expr.op}{_line(expr)}", found))
+
+
+def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
+    """Clamping is done in the definition, where sizes are known; here an end must fit."""
+    for step in expr.output.domain.transforms:
+        if not isinstance(step, Resize) or not isinstance(step.right, Form):
+            continue
+        if sizes[step.right] > 0:
+            size = sizes[expr.input.domain.shape[step.axis]]
+            raise FuserValueError(
+                f"slice{_line(expr)}: dimension {step.axis} of {expr.input.name} has {size} "
+                f"elements and the slice ends at {size + sizes[step.right]}; an end beyond a "
+                "symbolic size is not clamped"
+            )
+
+
+def _line(expr: Expr) -> str:
+    return f" at {expr.origin.file}:{expr.origin.line}" if expr.origin.file else ""
 
 
 def _is_seen(dim: IterDomain) -> bool:
