@@ -155,6 +155,16 @@ def _order_of_strides(tensor: TensorView, strides: Sequence[int]) -> tuple[int, 
     return tuple(sorted(range(tensor.rank), key=lambda k: -weights[k]))
 
 
+def loop_order(tensor: TensorView, layout: Layout) -> tuple[int, ...]:
+    """Dimensions from the outermost in memory to the innermost; those of size 1 come first.
+
+    Walking a tensor in this order touches its memory in order; equal orders mean equal walks.
+    """
+    moving = [k for k, size in enumerate(tensor.sizes) if size != 1]
+    still = [k for k, size in enumerate(tensor.sizes) if size == 1]
+    return (*still, *sorted(moving, key=lambda k: -layout.strides[k]))
+
+
 def dense_layout(tensor: TensorView, order: Sequence[int]) -> Layout:
     """The layout of freshly allocated memory in that order."""
     return Layout(dense_strides(tensor.sizes, order))

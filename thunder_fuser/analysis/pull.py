@@ -16,7 +16,7 @@ from thunder_fuser.analysis.value import Condition, Conjunction, Value, ValueGra
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.domain import Index, Layout, pull
-from thunder_fuser.ir.dtypes import Operand
+from thunder_fuser.ir.dtypes import Operand, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -199,10 +199,12 @@ class Pull:
     def _iota(self, expr: IotaOp, index: tuple[Index, ...]) -> Pulling:
         start: Value = yield expr.start, (), ()
         step: Value = yield expr.step, (), ()
+        # Computed in the compute type and rounded once, as every operation is.
         dtype = expr.output.dtype
-        position = self.graph.index(index[0], dtype)
-        scaled = self.graph.compute("mul", (position, step), (dtype, dtype), dtype)
-        return self.graph.compute("add", (scaled, start), (dtype, dtype), dtype)
+        wide = compute_dtype(dtype)
+        position = self.graph.index(index[0], wide)
+        scaled = self.graph.compute("mul", (position, step), (wide, wide), wide)
+        return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
 
     def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
         """The conditions that bounds and context leave undecided; None if one is

@@ -500,6 +500,11 @@ class FusionBuilder:
         self._updates.append(Update(alias, x))
 
     def build(self) -> Fusion:
+        """The fusion so far. A returned input that is also updated is returned as it was before."""
+        targets = {u.target for u in self._updates}
+        for k, value in enumerate(self._outputs):
+            if value in targets:
+                self._outputs[k] = self.set(value)
         return Fusion(
             tuple(self._inputs), tuple(self._exprs), tuple(self._outputs), tuple(self._updates)
         )

@@ -34,7 +34,10 @@ def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, Map
     for segment in plan.segments:
         if segment.kernels:
             destinations = {t: plan.layouts[t] for t in segment.outputs}
-            schedule = schedule_map(segment.outputs, definitions, memory, destinations, device)
+            overwritten = set(plan.in_place.values())
+            schedule = schedule_map(
+                segment.outputs, definitions, memory, destinations, overwritten, device
+            )
             found[segment.index] = generate(schedule, plan.in_place)
     return found
 

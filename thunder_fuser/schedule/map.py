@@ -8,11 +8,11 @@ points to a scalar part.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.analysis.value import Value, ValueGraph
 from thunder_fuser.device import DeviceInfo
@@ -87,15 +87,17 @@ def schedule_map(
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
     device: DeviceInfo,
 ) -> MapSchedule:
     """Schedule the outputs of one segment.
 
     memory        layouts of the tensors that are loaded (inputs and boundaries)
     destinations  layouts of the outputs
+    overwritten   inputs that an output replaces in place: what reads one goes into one part
     """
     parts: list[MapPart] = []
-    for group in _share_points(outputs, definitions, memory, destinations):
+    for group in _share_points(outputs, definitions, memory, destinations, overwritten):
         parts += _schedule_group(group, definitions, memory, destinations, device)
     return MapSchedule(tuple(parts))
 
@@ -110,7 +112,7 @@ def _schedule_group(
     count = group[0].numel
     context = Context()
     point = context.var("i", 0, count - 1)
-    index = _unflatten(point, group[0].sizes, _memory_order(group[0], destinations))
+    index = _unflatten(point, group[0].sizes, loop_order(group[0], destinations[group[0]]))
     pull = Pull(definitions, memory, context)
     values = [(t, pull.emit(t, index), _address(index, destinations[t], context)) for t in group]
     alignment = {t.id: layout.alignment for t, layout in memory.items()}
@@ -186,12 +188,6 @@ def _unflatten(point: Form, sizes: Sequence[int], order: Sequence[int]) -> list[
     return index
 
 
-def _memory_order(tensor: TensorView, destinations: Mapping[TensorView, Layout]) -> list[int]:
-    """Dimensions from the outermost in memory to the innermost, so that stores are dense."""
-    strides = destinations[tensor].strides
-    return sorted(range(tensor.rank), key=lambda k: -strides[k])
-
-
 def _address(index: Sequence[Form], layout: Layout, context: Context) -> Form:
     return sum((i * s for i, s in zip(index, layout.strides, strict=True)), context.const(0))
 
@@ -201,14 +197,15 @@ def _share_points(
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
 ) -> list[list[TensorView]]:
     """Outputs that can be computed point by point together and have data in common."""
-    reads = _reads(outputs, definitions, memory)
+    reads = _reads(outputs, definitions, memory, overwritten)
     groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
     for tensor in outputs:
         if not tensor.numel:
             continue
-        key = (tensor.sizes, tuple(_memory_order(tensor, destinations)))
+        key = (tensor.sizes, loop_order(tensor, destinations[tensor]))
         joined = [g for g in groups if g[0] == key and g[1] & reads[tensor]]
         if joined:
             home = joined[0]
@@ -228,21 +225,25 @@ def _reads(
     outputs: Sequence[TensorView],
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
 ) -> dict[TensorView, set[int]]:
-    """For each output the tensors (ids) it is computed from: those in memory, and what
-    it computes.
+    """For each output the tensors (ids) that it shares if another output needs them too.
+
+    Single elements are not worth sharing, unless they are overwritten.
     """
     found: dict[TensorView, set[int]] = {}
     for tensor in outputs:
         seen: set[int] = set()
+        needed: set[int] = set()
         stack: list[Val] = [tensor]
         while stack:
             value = stack.pop()
             if value.id in seen or not isinstance(value, TensorView):
                 continue
-            if math.prod(value.sizes) > 1 or value is tensor:
-                seen.add(value.id)
+            seen.add(value.id)
+            if value.numel > 1 or value is tensor or value in overwritten:
+                needed.add(value.id)
             if value not in memory and value in definitions:
                 stack.extend(definitions[value].inputs)
-        found[tensor] = seen
+        found[tensor] = needed
     return found

@@ -15,12 +15,13 @@ from thunder_fuser.analysis.layout import (
     address_in,
     declared_layout,
     dense_layout,
+    loop_order,
     memory_orders,
     view_of,
 )
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Update, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 
@@ -193,34 +194,52 @@ class _Partition:
         """Updates whose kernel may write the input directly: value -> target.
 
         Safe iff all that reads the target is computed point by point with the value: then each
-        element is read by the thread that overwrites it, before it does.
+        element is read by the thread that overwrites it, before it does. Fills in their layouts.
         """
-        found: dict[TensorView, TensorView] = {}
         written = [u.value for u in self.fusion.updates]
-        for update in self.fusion.updates:
-            alone = written.count(update.value) == 1 and update.target not in found.values()
-            if alone and update.value in kernels and self._may_overwrite(update, kernels):
-                found[update.value] = update.target
-                self.layouts[update.value] = self.layouts[update.target]
+        targets = [u.target for u in self.fusion.updates]
+        found = {
+            u.value: u.target
+            for u in self.fusion.updates
+            if u.value in kernels
+            and written.count(u.value) == targets.count(u.target) == 1
+            and not u.target.domain.transforms
+            and u.target not in self.storage.values()
+            and all(view.base is not u.value for view in self.views.values())
+        }
+        while unsafe := [v for v in found if not self._may_overwrite(v, found, kernels)]:
+            for value in unsafe:
+                del found[value]
+        for value, target in found.items():
+            self.layouts[value] = self.layouts[target]
         return found
 
-    def _may_overwrite(self, update: Update, kernels: Sequence[TensorView]) -> bool:
-        target, value = update.target, update.value
-        if target.domain.transforms or target in self.storage.values():
-            return False
+    def _may_overwrite(
+        self,
+        value: TensorView,
+        in_place: dict[TensorView, TensorView],
+        kernels: Sequence[TensorView],
+    ) -> bool:
+        target = in_place[value]
+        order = loop_order(value, self.layouts[target])
         for tensor in kernels:
-            context = Context()
-            index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes) if n]
-            if len(index) != tensor.rank:
+            if not tensor.numel:
                 continue
+            context = Context()
+            index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
             memory = {t: self.layouts[t] for t in self._stops()}
             pull = Pull(self.definitions, memory, context)
             pull.emit(tensor, index)
             loads = [load for load in pull.graph.loads if load.tensor is target]
             if not loads:
                 continue
-            same = tensor.sizes == value.sizes and self.level[tensor] == self.level[value]
-            if not same or self.orders[tensor] != self.orders[value]:
+            destination = self.layouts[in_place.get(tensor, tensor)]
+            together = (
+                tensor.sizes == value.sizes
+                and self.level[tensor] == self.level[value]
+                and loop_order(tensor, destination) == order
+            )
+            if not together:
                 return False
             here = address_in(target, index, self.layouts[target], context)
             if any(load.address is not here for load in loads):
