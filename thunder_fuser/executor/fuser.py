@@ -29,7 +29,7 @@ from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, flatten, refuse_call
 from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.fuel import Tank
-from thunder_fuser.executor.origin import recorded_lines
+from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.symbol import bind_fusion
 from thunder_fuser.options import current
 
@@ -62,20 +62,20 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with every region that is worth it replaced by one call."""
         start = time.perf_counter_ns()
-        compilation = Compilation(trace)
-        lines = recorded_lines()
+        recorded = Recorded(trace)
+        compilation = Compilation(trace, recorded)
         consumers = regions.consumers_of(trace)
         symbols: list[BoundSymbol] = []
-        for part in regions.form(trace, self._is_fusible, lines):
+        for part in regions.form(trace, self._is_fusible):
             outcome: BoundSymbol | tuple[Refusal, ...] = part.refusals
-            if part.place is not None and not part.refusals:
-                region = regions.region_of(part, consumers, lines)
+            if part.is_fusible:
+                region = regions.region_of(part, consumers, recorded)
                 outcome = self._fuse_or_refuse(region, compilation.fusion_count)
             if isinstance(outcome, tuple):
-                compilation.refused(outcome)
+                compilation.refused(part.symbols, outcome)
                 symbols += part.symbols
             else:
-                compilation.fused(outcome.sym.name)
+                compilation.fused(outcome.sym.name, part.symbols)
                 symbols.append(outcome)
         fused = from_trace(trace)
         fused.bound_symbols = symbols

@@ -1,17 +1,19 @@
-"""Where a trace's symbols come from in the user's program.
+"""Where a trace's symbols come from: the user's line, and the symbols before executors took them.
 
 Thunder notes the source line of what the user calls, not of the parts that it takes a call into,
-and forgets it when it differentiates.  Names of forward values survive both, so the trace that was
-recorded first still knows the line of most of them.  Backward symbols have none.
+and forgets it when it differentiates; an executor that claims a symbol renames its results.  But
+what we fuse keeps its names, so the traces that were recorded before can be asked by name.
+Backward values are the exception: they have no line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from thunder.core.compile_data import _compile_data
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
 
 from thunder_fuser.ir.fusion import Origin
 
@@ -23,42 +25,57 @@ class Line(NamedTuple):
     positions: Any
 
 
-Lines = Mapping[str, Line]
+class Recorded:
+    """What earlier traces of the function that is being compiled say, by name of a value.
 
+    symbols    of the last trace before executors made their claims
+    positions  in `symbols` of whatever gives a value, whether as a whole or in one of its parts
+    """
 
-def recorded_lines() -> Lines:
-    """By name of a value, the user's line that made it, in the function that is being compiled."""
-    _, stats = _compile_data.get()
-    traces = stats.last_traces if stats is not None else None
-    found: dict[str, Line] = {}
-    for bsym in traces[0].bound_symbols if traces else ():
+    def __init__(self, trace: TraceCtx) -> None:
+        """`trace` stands in for earlier ones where there are none."""
+        _, stats = _compile_data.get()
+        traces = (stats.last_traces if stats is not None else None) or [trace]
+        self.symbols: list[BoundSymbol] = traces[-1].bound_symbols
+        self.positions: dict[str, int] = {}
+        for k, bsym in enumerate(self.symbols):
+            for name in _given(bsym):
+                self.positions.setdefault(name, k)
+        self._lines: dict[str, Line] = {}
+        for bsym in traces[0].bound_symbols:
+            if bsym.source_filename is not None:
+                line = Line(bsym.source_filename, bsym.source_positions)
+                for name in _given(bsym):
+                    self._lines.setdefault(name, line)
+
+    def line_of(self, bsym: BoundSymbol) -> Line:
+        """The user's line, as far as it is known."""
         if bsym.source_filename is not None:
-            _record(bsym, Line(bsym.source_filename, bsym.source_positions), found)
-    return found
+            return Line(bsym.source_filename, bsym.source_positions)
+        names = (out.name for out in bsym.flat_proxy_outs)
+        return next((self._lines[n] for n in names if n in self._lines), Line(None, None))
+
+    def located(self, prim: BoundSymbol, whole: BoundSymbol) -> BoundSymbol:
+        """A part of a symbol that carries the line and the tags of the whole."""
+        line = self.line_of(whole)
+        if line.filename is None:
+            line = self.line_of(prim)
+        return prim.from_bsym(
+            source_filename=line.filename,
+            source_positions=line.positions,
+            tags=prim.tags | whole.tags,
+        )
 
 
-def _record(bsym: BoundSymbol, line: Line, found: dict[str, Line]) -> None:
+def _given(bsym: BoundSymbol) -> Iterator[str]:
+    """Names of what a symbol and its parts give."""
     for out in bsym.flat_proxy_outs:
-        found.setdefault(out.name, line)
+        yield out.name
     for part in bsym.subsymbols:
-        _record(part, line, found)
-
-
-def located(prim: BoundSymbol, whole: BoundSymbol, lines: Lines) -> BoundSymbol:
-    """A part of a symbol that carries the line and the tags of the whole."""
-    line = Line(whole.source_filename, whole.source_positions)
-    if line.filename is None:
-        line = next((lines[p.name] for p in prim.flat_proxy_outs if p.name in lines), line)
-    if prim is whole and line.filename == prim.source_filename:
-        return prim
-    return prim.from_bsym(
-        source_filename=line.filename,
-        source_positions=line.positions,
-        tags=prim.tags | whole.tags,
-    )
+        yield from _given(part)
 
 
 def origin_of(bsym: BoundSymbol) -> Origin:
-    """The symbol and the user's line, as far as they are known."""
+    """The symbol and the line that it carries."""
     number = getattr(bsym.source_positions, "lineno", None)
     return Origin(bsym.sym.name, bsym.source_filename or "", number or 0)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from thunder.core.devices import to_torch_device
-from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
@@ -25,8 +24,8 @@ from thunder.executors.data_dependent_partition import (
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
-from thunder_fuser.executor.claims.table import TABLE, flatten, refuse
-from thunder_fuser.executor.origin import Lines, located, origin_of
+from thunder_fuser.executor.claims.table import TABLE, flatten
+from thunder_fuser.executor.origin import Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,20 @@ class Place:
 
 
 Places = Mapping[int, Place | tuple[Refusal, ...]]
-"""By `id` of a symbol: where it can be fused, or why it cannot; () for bookkeeping."""
+"""By `id` of a symbol: where it can be fused, or why it cannot although it is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Neighbours in a trace: to be fused if nothing was refused and it computes anything."""
+    """Neighbours in a trace.  They are to be fused if they have a place and nothing was refused."""
 
     symbols: tuple[BoundSymbol, ...]
     place: Place | None
     refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def is_fusible(self) -> bool:
+        return self.place is not None and not self.refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,11 @@ class Region:
     outputs: tuple[object, ...]
 
 
-def form(
-    trace: TraceCtx, is_fusible: Callable[[BoundSymbol], bool], lines: Lines
-) -> Iterator[Part]:
+def form(trace: TraceCtx, is_fusible: Callable[[BoundSymbol], bool]) -> Iterator[Part]:
     """The symbols of a trace in the order in which they will run, as parts."""
     symbols = trace.bound_symbols
     on_cuda = any(p.device.type == "cuda" for b in symbols for p in _tensors(b.flat_proxy_outs))
-    places: Places = {id(b): _place(b) if is_fusible(b) else _explain(b, lines) for b in symbols}
+    places: Places = {id(b): _place(b) if is_fusible(b) else () for b in symbols}
 
     def in_one_place(a: Node, b: Node) -> bool:
         place = places[id(a.group_bsyms[0])]
@@ -91,29 +92,10 @@ def _place(bsym: BoundSymbol) -> Place | tuple[Refusal, ...]:
     read = {p.device for b in prims for p in _tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
     if len(given) != 1 or not read <= given:
         placed = ", ".join(sorted(map(str, given | read)))
-        return (Refusal("device", f"works on several devices: {placed}", bsym.sym.name),)
+        return (Refusal("device", f"works on several devices: {placed}"),)
     if not inplace.Memory().accepts(bsym):
-        return (Refusal("in-place", "updates a tensor that it made itself", bsym.sym.name),)
+        return (Refusal("in-place", "updates a tensor that it made itself"),)
     return Place(to_torch_device(given.pop()), BoundSymbolTag.BACKWARD in bsym.tags)
-
-
-def _explain(bsym: BoundSymbol, lines: Lines) -> tuple[Refusal, ...]:
-    """Why a symbol is not fusible.  Nothing for symbols that compute no tensor."""
-    prim = bsym.sym.id
-    bookkeeping = isinstance(prim, PrimIDs) and prim.name.startswith(("UNPACK", "GET_GRAD"))
-    if bookkeeping or not _tensors(bsym.flat_proxy_outs):
-        return ()
-    found = {r.subject: r for r in refuse(bsym)}
-    if not found:
-        owner = getattr(bsym.sym.executor, "name", None)
-        found = {bsym.sym.name: Refusal("executor", f"claimed by the executor {owner}")}
-    line = origin_of(located(bsym, bsym, lines))
-    where = f"{line.file}:{line.line}" if line.file else ""
-    name = bsym.sym.name
-    return tuple(
-        replace(r, subject=name if part == name else f"{name} ({part})", origin=where)
-        for part, r in found.items()
-    )
 
 
 def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
@@ -145,23 +127,22 @@ def _refuse_part(part: Part, on_cuda: bool) -> Refusal | None:
     if part.place is None:
         return None
     prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
-    subject = ", ".join(dict.fromkeys(bsym.sym.name for bsym in part.symbols))
     if not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
         text = "views, copies and new tensors alone gain nothing from being fused"
-        return Refusal("shape-only", text, subject)
+        return Refusal("shape-only", text)
     if on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
         text = "single numbers on the CPU are computed sooner than launched"
-        return Refusal("cpu-scalar", text, subject)
+        return Refusal("cpu-scalar", text)
     return None
 
 
-def region_of(part: Part, consumers: Mapping[str, Sequence[int]], lines: Lines) -> Region:
+def region_of(part: Part, consumers: Mapping[str, Sequence[int]], recorded: Recorded) -> Region:
     """A part as a region of primitives that know their lines.
 
     `consumers` says, by name, which symbols (by `id`) read a value.
     """
     members = {id(bsym) for bsym in part.symbols}
-    prims = [located(prim, whole, lines) for whole in part.symbols for prim in flatten(whole)]
+    prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
     produced = {p.name: p for prim in prims for p in prim.flat_proxy_outs}
     read = {p.name: p for b in prims for p in b.flat_proxy_args if p.name not in produced}
     given = [

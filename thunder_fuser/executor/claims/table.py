@@ -19,6 +19,9 @@ from thunder_fuser.executor.claims.operands import refuse_proxies
 
 TABLE: Mapping[PrimIDs, Claim] = MappingProxyType(pointwise.CLAIMS | shape.CLAIMS | create.CLAIMS)
 
+# They compute nothing, so nothing about them is refused.
+_BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {PrimIDs.GET_GRAD}
+
 # Why primitives that a reader may look for in the table are not in it.
 _LEFT_TO_TORCH = {
     PrimIDs.FLIP: "a view with negative strides",
@@ -46,7 +49,7 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
     elif bsym.subsymbols:
         for part in bsym.subsymbols:
             yield from refuse(part)
-    else:
+    elif prim not in _BOOKKEEPING:
         reason = _LEFT_TO_TORCH.get(prim, "no claim covers it; it stays with torch")
         yield Refusal("unclaimed", reason, subject=bsym.sym.name)
 
