@@ -222,6 +222,7 @@ class _Partition:
     ) -> bool:
         target = in_place[value]
         order = loop_order(value, self.layouts[target])
+        readers: list[TensorView] = []
         for tensor in kernels:
             if not tensor.numel:
                 continue
@@ -244,7 +245,9 @@ class _Partition:
             here = address_in(target, index, self.layouts[target], context)
             if any(load.address is not here for load in loads):
                 return False
-        return True
+            readers.append(tensor)
+        # What is read by others only would be overwritten by another thread than the readers'.
+        return not readers or value in readers
 
 
 def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:
