@@ -1,0 +1,240 @@
+"""The ground of FusionBuilder: values, sizes, and pointwise expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.domain import (
+    Extent,
+    IterDomain,
+    broadcast,
+    constant_if_known,
+    iteration,
+    replay,
+    tensor_domain,
+)
+from thunder_fuser.ir.dtypes import DataType, Number, Operand, check_is_storage, of_number
+from thunder_fuser.ir.fusion import (
+    Expr,
+    Origin,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Update,
+    Val,
+    shape_text,
+)
+from thunder_fuser.ir.symint import Context, Form
+
+Size = int | Form | Scalar
+"""What users may write where a size is wanted."""
+
+
+class ValueBuilder:
+    """Inputs, scalars, and pointwise expressions over them."""
+
+    def __init__(self, context: Context | None = None) -> None:
+        self.context = context or Context()
+        self.origin = Origin()
+        self._inputs: list[Val] = []
+        self._exprs: list[Expr] = []
+        self._outputs: list[TensorView] = []
+        self._updates: list[Update] = []
+        self._next_id = 0
+
+    # ---- values
+
+    def _id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def tensor(
+        self,
+        sizes: Sequence[Extent],
+        dtype: DataType,
+        *,
+        expanded: Sequence[bool] | None = None,
+        allocation: Sequence[int] | None = None,
+        contiguity: Sequence[bool | None] | None = None,
+        is_cpu: bool = False,
+    ) -> TensorView:
+        """A new input. Size -1 is unknown until execution; `expanded` marks stride 0."""
+        check_is_storage(dtype, "define_tensor")
+        ident = self._id()
+        shown = [self._unknown(f"T{ident}_{k}") if size == -1 else size for k, size in _seen(sizes)]
+        marks = expanded or [False] * len(shown)
+        ids = [
+            broadcast(size) if mark else iteration(size)
+            for size, mark in zip(shown, marks, strict=True)
+        ]
+        view = TensorView(ident, dtype, tensor_domain(ids, (), allocation, contiguity), is_cpu)
+        self._inputs.append(view)
+        return view
+
+    def adopt_input(self, like: TensorView, ids: Sequence[IterDomain]) -> TensorView:
+        """An input as `like`, whose root has these dimensions: how a rebuilt fusion gets its
+        inputs.
+        """
+        old = like.domain
+        logical = replay(ids, old.transforms)
+        contiguity = tuple(
+            None if logical[k].is_broadcast else (True if held is None else held)
+            for k, held in zip(old.allocation, old.contiguity, strict=True)
+        )
+        domain = tensor_domain(ids, old.transforms, old.allocation, contiguity)
+        view = TensorView(self._id(), like.dtype, domain, like.is_cpu)
+        self._inputs.append(view)
+        return view
+
+    def scalar(self, value: Number | Form | None = None, dtype: DataType | None = None) -> Scalar:
+        """A constant, or an input where `value` is None (an integer input may serve as a size)."""
+        if isinstance(value, Form):
+            return Scalar(self._id(), dtype or DataType.Int, value)
+        if value is not None:
+            found = dtype or of_number(value)
+            return Scalar(self._id(), found, _as_python(value, found))
+        ident = self._id()
+        view = Scalar(ident, check_is_storage(dtype or DataType.Double, "define_scalar"))
+        self._inputs.append(view)
+        return view
+
+    def _unknown(self, name: str) -> Form:
+        return self.context.var(name, 0, None)
+
+    def extent(self, size: Size) -> Extent:
+        """The extent that a user's size means; FuserTypeError for anything that is no integer."""
+        if isinstance(size, Scalar):
+            if isinstance(size.value, Form):
+                return constant_if_known(size.value)
+            if isinstance(size.value, int) and not isinstance(size.value, bool):
+                return size.value
+            if size.value is None and size.dtype.is_integral:
+                return self._unknown(size.name)
+            raise FuserTypeError(f"{size} is not an integer and cannot be a size")
+        if isinstance(size, bool) or not isinstance(size, (int, Form)):
+            raise FuserTypeError(f"a size must be an int, got {type(size).__name__}: {size!r}")
+        return constant_if_known(size)
+
+    def _operand(self, value: Val | Number) -> Val:
+        if isinstance(value, (TensorView, Scalar)):
+            return value
+        return self.scalar(value)
+
+    def _append(self, expr: Expr) -> None:
+        self._exprs.append(expr)
+
+    # ---- pointwise
+
+    def pointwise(self, op: str, *operands: Val | Number) -> Val:
+        """One row of the op table applied with torch's broadcasting and nvFuser's promotion."""
+        row = ops.lookup(op)
+        if len(operands) != row.arity:
+            raise FuserTypeError(f"{op} takes {row.arity} operands, got {len(operands)}")
+        vals = tuple(self._operand(v) for v in operands)
+        kinds = [Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in vals]
+        result = row.result_dtype(kinds)
+        if all(isinstance(v, Scalar) for v in vals):
+            return self._scalar_result(row, vals, result)  # type: ignore[arg-type]
+        return self.apply(op, vals, result)
+
+    def cast(self, x: Val | Number, dtype: DataType) -> Val:
+        """`x` stored as `dtype`."""
+        check_is_storage(dtype, "cast")
+        x = self._operand(x)
+        if isinstance(x, Scalar):
+            if x.is_constant:
+                return self.scalar(x.value, dtype)
+            out = Scalar(self._id(), dtype)
+            self._append(PointwiseOp("cast", (x,), out, self.origin))
+            return out
+        return self.apply("cast", (x,), dtype)
+
+    def apply(self, op: str, vals: tuple[Val, ...], dtype: DataType) -> TensorView:
+        """A pointwise expression whose result dtype is already known (passes keep what inference
+        chose).
+        """
+        tensors = [v for v in vals if isinstance(v, TensorView)]
+        ids = self._broadcast_dims(op, tensors)
+        out = TensorView(self._id(), dtype, tensor_domain(ids))
+        self._append(PointwiseOp(op, vals, out, self.origin))
+        return out
+
+    def _scalar_result(self, row: ops.Op, vals: tuple[Scalar, ...], dtype: DataType) -> Scalar:
+        if all(v.is_constant for v in vals):
+            kinds = [Operand(v.dtype, None) for v in vals]
+            args = [
+                torch.tensor(v.value, dtype=_widest(d).torch)
+                for v, d in zip(vals, row.operand_dtypes(kinds), strict=True)
+            ]
+            return self.scalar(row.reference(*args).item(), dtype)
+        if row.name in _SIZE_ARITHMETIC and all(v.dtype.is_integral for v in vals):
+            forms = [self.extent(v) for v in vals]
+            size = constant_if_known(_SIZE_ARITHMETIC[row.name](*forms))
+            return self.scalar(size, dtype)
+        out = Scalar(self._id(), dtype)
+        self._append(PointwiseOp(row.name, vals, out, self.origin))
+        return out
+
+    def _broadcast_dims(self, op: str, tensors: Sequence[TensorView]) -> list[IterDomain]:
+        rank = max(t.rank for t in tensors)
+        found: list[IterDomain] = []
+        for k in range(-rank, 0):
+            dims = [t.domain.logical[k] for t in tensors if t.rank >= -k]
+            moving = [d for d in dims if not d.is_broadcast]
+            shown = [d.expanded for d in dims if d.expanded is not None]
+            sizes = [d.extent for d in moving] + shown
+            fixed = sorted({size for size in sizes if isinstance(size, int)})
+            if len(fixed) > 1:
+                raise FuserValueError(
+                    f"{op}: sizes {fixed} of dimension {k} do not broadcast; operands have shapes "
+                    f"{', '.join(shape_text(t.domain.shape) for t in tensors)}"
+                )
+            size = fixed[0] if fixed else (sizes[0] if sizes else 1)
+            found.append(IterDomain(size) if moving else broadcast(size))
+        return found
+
+    # ---- checks
+
+    def _expect_tensor(self, op: str, x: Val) -> None:
+        if not isinstance(x, TensorView):
+            raise FuserTypeError(f"{op}: expected a tensor, got {x!r}")
+
+    def _axis(self, op: str, x: TensorView, dim: int) -> int:
+        self._expect_tensor(op, x)
+        if not -x.rank <= dim < x.rank:
+            raise FuserValueError(f"{op} of {x}: dimension {dim} is out of range")
+        return dim % x.rank
+
+
+def _seen(sizes: Sequence[Extent]) -> list[tuple[int, Extent]]:
+    return list(enumerate(sizes))
+
+
+def _widest(dtype: DataType) -> DataType:
+    """Constants are folded in the widest type of their category: nothing is rounded twice."""
+    if dtype.is_floating:
+        return DataType.Double
+    return DataType.ComplexDouble if dtype.is_complex else dtype
+
+
+def _as_python(value: Number, dtype: DataType) -> Number:
+    if dtype.is_complex:
+        return complex(value)
+    if isinstance(value, complex):
+        raise FuserTypeError(f"constant {value} is complex and cannot be a {dtype!r}")
+    if dtype.is_floating:
+        return float(value)
+    if dtype is DataType.Bool:
+        return bool(value)
+    return int(value)
+
+
+_SIZE_ARITHMETIC = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+}
