@@ -96,12 +96,19 @@ TF_COMPLEX complex<T> expm1(complex<T> z) {
   const T half = sin(z.im * T(0.5));
   return {expm1(z.re) * cos(z.im) - T(2) * half * half, exp(z.re) * sin(z.im)};
 }
-TF_COMPLEX complex<T> log(complex<T> z) { return {log(abs(z)), atan2(z.im, z.re)}; }
+// log(|z|); near |z| = 1, where rounding |z| would lose the result, from what |z|^2 is beyond 1.
+TF_COMPLEX T log_abs(complex<T> z) {
+  const T size = abs(z);
+  if (!(size > T(0.5) && size < T(2))) return log(size);
+  const T more = maximum(abs(z.re), abs(z.im)), less = minimum(abs(z.re), abs(z.im));
+  return T(0.5) * log1p((more - T(1)) * (more + T(1)) + less * less);
+}
+TF_COMPLEX complex<T> log(complex<T> z) { return {log_abs(z), atan2(z.im, z.re)}; }
 TF_COMPLEX complex<T> log2(complex<T> z) { return log(z) * T(1.44269504088896340736); }
 TF_COMPLEX complex<T> log10(complex<T> z) { return log(z) * T(0.43429448190325182765); }
 TF_COMPLEX complex<T> log1p(complex<T> z) {
   const T angle = atan2(z.im, z.re + T(1));
-  if (abs(z.re) + abs(z.im) > T(0.5)) return {log(hypot(z.re + T(1), z.im)), angle};
+  if (abs(z.re) + abs(z.im) > T(0.5)) return {log_abs(complex<T>(z.re + T(1), z.im)), angle};
   return {T(0.5) * log1p(z.re * (T(2) + z.re) + z.im * z.im), angle};
 }
 TF_COMPLEX complex<T> sqrt(complex<T> z) {
@@ -113,7 +120,8 @@ TF_COMPLEX complex<T> sqrt(complex<T> z) {
 }
 TF_COMPLEX complex<T> rsqrt(complex<T> z) { return reciprocal(sqrt(z)); }
 TF_COMPLEX complex<T> pow(complex<T> base, complex<T> exponent) {
-  if (!base) return exponent ? complex<T>(T(0)) : complex<T>(T(1));
+  if (!exponent) return complex<T>(T(1));
+  if (!base && exponent.re > T(0)) return complex<T>(T(0));
   return exp(exponent * log(base));
 }
 
@@ -151,17 +159,20 @@ TF_COMPLEX complex<T> acos(complex<T> z) {
   return {T(2) * atan2(a.re, b.re), asinh(b.re * a.im - b.im * a.re)};
 }
 TF_COMPLEX complex<T> atanh(complex<T> z) {
-  if (signbit(z.re)) return -atanh(-z);
-  const T apart = T(1) - z.re, size = abs(z.re) + abs(z.im);
-  const T large = sizeof(T) == 4 ? T(1e8) : T(1e16);
-  if (size > large) {
+  // An odd function; the formulas are for a real part that is not negative.
+  const T side = copysign(T(1), z.re), x = z.re * side, y = z.im * side;
+  const T apart = T(1) - x, size = x + abs(y);
+  complex<T> result;
+  if (size > (sizeof(T) == 4 ? T(1e8) : T(1e16))) {
     // The real part is that of 1 / z; the rest is beyond the precision of T.
-    return {real(reciprocal(z)), copysign(T(1.57079632679489661923), z.im)};
+    result = {reciprocal(complex<T>(x, y)).re, copysign(T(1.57079632679489661923), y)};
+  } else if (apart == T(0) && y == T(0)) {
+    result = {x / apart, y};
+  } else {
+    const T slope = T(4) * x / (apart * apart + y * y);
+    result = {T(0.25) * log1p(slope), T(-0.5) * atan2(T(-2) * y, apart * (T(1) + x) - y * y)};
   }
-  if (size == T(1) && apart == T(0)) return {T(1) / apart, z.im};
-  const T squared = apart * apart + z.im * z.im;
-  return {T(0.25) * log1p(T(4) * z.re / squared),
-          T(-0.5) * atan2(T(-2) * z.im, apart * (T(1) + z.re) - z.im * z.im)};
+  return result * side;
 }
 TF_COMPLEX complex<T> sin(complex<T> z) { return times_minus_i(sinh(times_i(z))); }
 TF_COMPLEX complex<T> cos(complex<T> z) { return cosh(times_i(z)); }
