@@ -22,8 +22,9 @@ What no fact applies to becomes an opaque digit over the interned remainder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import reduce
 from math import gcd
+from operator import mul
 from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
@@ -327,15 +328,6 @@ class Context:
 
     # ------------------------------------------------------------------------ products, symbols
 
-    def apply(self, op: Operation, operands: Sequence[Form]) -> Form:
-        """The product of all operands, or the quotient or remainder of two."""
-        if op != "*":
-            return divmod(operands[0], operands[1])[op == "%"]
-        product = operands[0]
-        for x in operands[1:]:
-            product *= x
-        return product
-
     def product(self, x: Form, y: Form) -> Form:
         """x * y of two forms that are not constant: integer factors outside, one opaque product.
 
@@ -355,7 +347,7 @@ class Context:
             if left is None or coef % unit:
                 rest += self.interned(0, ((digit, coef),))
             else:
-                quotient += self.apply("*", [self.const(coef // unit), *left])
+                quotient += reduce(mul, left, self.const(coef // unit))
         lead, coef = d.terms[0]
         times, inexact = divmod(dict(rest.terms).get(lead, 0), coef)
         if times and not inexact:

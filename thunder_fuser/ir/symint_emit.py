@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.symint_bounds import Bound, product_bounds, sum_bounds
+from thunder_fuser.ir.symint_bounds import Interval, product_bounds, sum_bounds
 from thunder_fuser.ir.symint_form import (
     Base,
     Digit,
     Form,
     Opaque,
     Variable,
-    operands_of,
+    nested,
 )
 from thunder_fuser.ir.symint_guard import provable
 
@@ -166,25 +166,28 @@ def fits(form: Form, bits: int = 31) -> bool:
     partial sums, products and dividends count: signed overflow is undefined even where it cancels.
     """
 
-    def small(lo: Bound, hi: Bound) -> bool:
-        return lo is not None and hi is not None and -(1 << bits) <= lo and hi < 1 << bits
+    def small(*bounds: Interval) -> bool:
+        limit = 1 << bits
+        return all(
+            lo is not None and hi is not None and -limit <= lo and hi < limit for lo, hi in bounds
+        )
 
     def base_fits(base: Base) -> bool:
-        if isinstance(base, Opaque):
-            bounds = [(x.lo, x.hi) for x in base.operands]
-            prefixes = range(2, len(base.operands) + 1) if base.op == "*" else ()
-            partial = (product_bounds(bounds[:n]) for n in prefixes)
-            if not all(small(lo, hi) for lo, hi in partial):
-                return False
-        return small(base.lo, base.hi) and all(fits(x, bits) for x in operands_of(base))
+        if isinstance(base, Opaque) and base.op == "*":
+            factors = [(x.lo, x.hi) for x in base.operands]
+            return small(*(product_bounds(factors[:n]) for n in range(2, len(factors) + 1)))
+        return small((base.lo, base.hi))
 
-    scaled = [((digit.lo, digit.hi), coef) for digit, coef in form.terms]
-    return (
-        all(base_fits(digit.base) for digit, _ in form.terms)
-        and all(small(*sum_bounds(0, [term])) for term in scaled)
-        and all(small(*sum_bounds(0, scaled[:n])) for n in range(2, len(scaled) + 1))
-        and small(form.lo, form.hi)
-    )
+    for part in nested([form]):
+        scaled = [((digit.lo, digit.hi), coef) for digit, coef in part.terms]
+        if not (
+            all(base_fits(digit.base) for digit, _ in part.terms)
+            and small(*(sum_bounds(0, [term]) for term in scaled))
+            and small(*(sum_bounds(0, scaled[:n]) for n in range(2, len(scaled) + 1)))
+            and small((part.lo, part.hi))
+        ):
+            return False
+    return True
 
 
 def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
@@ -193,30 +196,22 @@ def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
     Inner bases come first, and small divisors, so that larger ones can start from them.
     """
     found: dict[Base, set[int]] = {}
-
-    def visit(form: Form) -> None:
-        for digit, coef in form.terms:
-            base = digit.base
-            if _is_plain_multiple(digit, coef):
-                continue
-            if base not in found:
-                found[base] = set()
-                if isinstance(base, Opaque) and base.op != "*":
-                    x, d = base.operands
-                    if not (provable(x, 0, None) and provable(d, 1, None)):
-                        raise FuserValueError(f"cannot emit {base}: not proven {x} >= 0, {d} >= 1")
-                for x in operands_of(base):
-                    visit(x)
-            if (digit.s, digit.e) != (1, None) and (base.lo is None or base.lo < 0):
-                raise FuserValueError(
-                    f"cannot emit {digit}: C truncates, and {base} may be as low as {base.lo}"
-                )
-            found[base].add(digit.s)
-            if digit.e is not None and not _is_power_of_two(digit.e):
-                found[base].add(digit.s * digit.e)
-
-    for form in forms:
-        visit(form)
+    for digit, coef in (term for form in nested(forms) for term in form.terms):
+        base = digit.base
+        if _is_plain_multiple(digit, coef):
+            continue
+        if isinstance(base, Opaque) and base.op != "*":
+            x, d = base.operands
+            if not (provable(x, 0, None) and provable(d, 1, None)):
+                raise FuserValueError(f"cannot emit {base}: not proven {x} >= 0, {d} >= 1")
+        if (digit.s, digit.e) != (1, None) and (base.lo is None or base.lo < 0):
+            raise FuserValueError(
+                f"cannot emit {digit}: C truncates, and {base} may be as low as {base.lo}"
+            )
+        divisors = found.setdefault(base, set())
+        divisors.add(digit.s)
+        if digit.e is not None and not _is_power_of_two(digit.e):
+            divisors.add(digit.s * digit.e)
     bases = sorted(found, key=lambda base: base.ordinal)
     return [(base, divisor) for base in bases for divisor in sorted(found[base]) if divisor > 1]
 

@@ -6,8 +6,10 @@ form is reached, and is where everything here is imported from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.symint_bounds import (
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from thunder_fuser.ir.symint import Context
 
 Operation: TypeAlias = Literal["*", "//", "%"]
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
 Term: TypeAlias = "tuple[Digit, int]"
 Leaf: TypeAlias = "Callable[[Digit], Form | None]"
 
@@ -202,7 +209,8 @@ class Form:
     def variables(self) -> tuple[Variable, ...]:
         """The variables it depends on, in order of creation."""
         if self._variables is None:
-            found = {v.ordinal: v for digit, _ in self.terms for v in variables_of(digit.base)}
+            bases = [digit.base for form in nested([self]) for digit, _ in form.terms]
+            found = {base.ordinal: base for base in bases if isinstance(base, Variable)}
             self._variables = tuple(found[ordinal] for ordinal in sorted(found))
         return self._variables
 
@@ -238,11 +246,21 @@ class Form:
 
     def evaluate(self, env: Mapping[str, int]) -> int:
         """The value at the point that gives each variable's value by name."""
-        total = self.const
-        for digit, coef in self.terms:
-            value = _evaluate(digit.base, env) // digit.s
-            total += coef * (value if digit.e is None else value % digit.e)
-        return total
+        values: dict[int, int] = {}
+        for form in nested([self]):
+            total = form.const
+            for digit, coef in form.terms:
+                base = digit.base
+                if isinstance(base, Variable):
+                    value = env[base.name]
+                elif isinstance(base, Opaque):
+                    value = reduce(OPERATORS[base.op], [values[x.ordinal] for x in base.operands])
+                else:
+                    value = values[base.ordinal]
+                value //= digit.s
+                total += coef * (value if digit.e is None else value % digit.e)
+            values[form.ordinal] = total
+        return values[self.ordinal]
 
     # ---------------------------------------------------------------------------------- rewriting
 
@@ -274,36 +292,31 @@ class Form:
 
         Parts for which `affected` is false are left alone.
         """
-        context, memo = self.context, dict[int, Form]()
+        context, new = self.context, dict[int, Form]()
 
-        def within(digit: Digit) -> Form | None:
+        def rebuilt(digit: Digit) -> Form | None:
             base = digit.base
-            if isinstance(base, Form):
-                new = visit(base)
-                return None if new is base else context.read(new, digit.s, digit.e)
-            if isinstance(base, Opaque):
-                operands = tuple(visit(x) for x in base.operands)
-                if any(new is not old for new, old in zip(operands, base.operands, strict=True)):
-                    return context.read(context.apply(base.op, operands), digit.s, digit.e)
-            return None
+            operands = [new[x.ordinal] for x in operands_of(base)]
+            if all(x is y for x, y in zip(operands, operands_of(base), strict=True)):
+                return None
+            inner = (
+                reduce(OPERATORS[base.op], operands) if isinstance(base, Opaque) else operands[0]
+            )
+            return context.read(inner, digit.s, digit.e)
 
-        def visit(form: Form) -> Form:
-            if not affected(form):
-                return form
-            if form.ordinal not in memo:
+        for form in nested([self]):
+            new[form.ordinal] = form
+            if affected(form):
                 const, terms = form.const, dict[Digit, int]()
                 for digit, coef in form.terms:
-                    new = leaf(digit)
-                    if new is None:
-                        new = within(digit)
-                    if new is None:
+                    part = leaf(digit)
+                    part = rebuilt(digit) if part is None else part
+                    if part is None:
                         terms[digit] = terms.get(digit, 0) + coef
                     else:
-                        const += add_into(terms, new, coef)
-                memo[form.ordinal] = context.normal(const, terms)
-            return memo[form.ordinal]
-
-        return visit(self)
+                        const += add_into(terms, part, coef)
+                new[form.ordinal] = context.normal(const, terms)
+        return new[self.ordinal]
 
     # ------------------------------------------------------------------------------------- object
 
@@ -355,18 +368,19 @@ def operands_of(base: Base) -> tuple[Form, ...]:
     return (base,) if isinstance(base, Form) else base.operands
 
 
+def nested(forms: Iterable[Form]) -> list[Form]:
+    """The forms and all forms inside their bases, each once, the inner ones first."""
+    found: dict[int, Form] = {}
+    waiting = list(forms)
+    while waiting:
+        form = waiting.pop()
+        if form.ordinal not in found:
+            found[form.ordinal] = form
+            waiting += (x for digit, _ in form.terms for x in operands_of(digit.base))
+    return [found[ordinal] for ordinal in sorted(found)]
+
+
 def variables_of(base: Base) -> tuple[Variable, ...]:
     if isinstance(base, Variable):
         return (base,)
     return tuple(variable for x in operands_of(base) for variable in x.variables())
-
-
-def _evaluate(base: Base, env: Mapping[str, int]) -> int:
-    if isinstance(base, Variable):
-        return env[base.name]
-    if isinstance(base, Form):
-        return base.evaluate(env)
-    x, *rest = (operand.evaluate(env) for operand in base.operands)
-    for y in rest:
-        x = x * y if base.op == "*" else x // y if base.op == "//" else x % y
-    return x
