@@ -220,6 +220,15 @@ def test_a_slice_must_not_end_beyond_a_symbolic_size() -> None:
         bind(b.build(), [torch.zeros(4)])
 
 
+def test_a_reshape_keeps_all_elements() -> None:
+    b = FusionBuilder()
+    n = b.scalar(None, DataType.Int)
+    b.output(b.reshape(b.tensor([-1, 4], DataType.Float), [n, -1]))
+    assert len(bind(b.build(), [8, x[:, :4].contiguous()]).sizes) == 2
+    with pytest.raises(FuserValueError, match=r"from \[4, 4\] to \[5, 3\]: 16 elements become 15"):
+        bind(b.build(), [5, x[:, :4].contiguous()])
+
+
 @pytest.mark.parametrize(
     ("tensor", "fusion", "layout"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,8 +111,10 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
     for expr in fusion.exprs:
         if isinstance(expr, PointwiseOp):
             _check_operands(expr, sizes)
-        if isinstance(expr, ViewOp) and expr.op == "slice":
+        elif isinstance(expr, ViewOp) and expr.op == "slice":
             _check_slice(expr, sizes)
+        elif isinstance(expr, ViewOp) and expr.op == "reshape":
+            _check_reshape(expr, sizes)
     for update in fusion.updates:
         target = sizes.of(update.target.domain.shape)
         value = sizes.of(update.value.domain.shape)
@@ -144,6 +147,15 @@ def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
                 f"elements and the slice ends at {size + sizes[step.right]}; an end beyond a "
                 "symbolic size is not clamped"
             )
+
+
+def _check_reshape(expr: ViewOp, sizes: _Sizes) -> None:
+    before, after = sizes.of(expr.input.domain.shape), sizes.of(expr.output.domain.shape)
+    if math.prod(before) != math.prod(after):
+        raise FuserValueError(
+            f"reshape{_line(expr)} of {expr.input.name} from {shape_text(before)} to "
+            f"{shape_text(after)}: {math.prod(before)} elements become {math.prod(after)}"
+        )
 
 
 def _line(expr: Expr) -> str:
