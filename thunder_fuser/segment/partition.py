@@ -81,8 +81,9 @@ class _Partition:
         `level`.
         """
         results = set(self.fusion.results)
-        # What an update overwrites cannot lend its memory to a result.
-        bases = set(self.layouts) - {u.target for u in self.fusion.updates}
+        # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
+        overwritten = {u.target for u in self.fusion.updates}
+        bases = set(self.layouts) - overwritten
         kernels: list[TensorView] = []
 
         def settle(tensor: TensorView) -> None:
@@ -103,7 +104,11 @@ class _Partition:
         for expr in self.fusion.exprs:
             if not isinstance(expr.output, TensorView):
                 continue
-            if isinstance(expr, ViewOp) and expr.op == "segment_set":
+            if (
+                isinstance(expr, ViewOp)
+                and expr.op == "segment_set"
+                and expr.input not in overwritten
+            ):
                 settle(expr.input)
                 owner = self.storage.get(expr.input, expr.input)
                 self.storage[expr.output] = owner
@@ -198,14 +203,16 @@ class _Partition:
         """
         written = [u.value for u in self.fusion.updates]
         targets = [u.target for u in self.fusion.updates]
+        # Memory that other results share as well: it must not become an input's.
+        shared = {self.storage.get(view.base, view.base) for view in self.views.values()}
+        shared |= {self.storage[t] for t in self.fusion.results if t in self.storage}
         found = {
             u.value: u.target
             for u in self.fusion.updates
             if u.value in kernels
             and written.count(u.value) == targets.count(u.target) == 1
             and not u.target.domain.transforms
-            and u.target not in self.storage.values()
-            and all(view.base is not u.value for view in self.views.values())
+            and u.value not in shared
         }
         while unsafe := [v for v in found if not self._may_overwrite(v, found, kernels)]:
             for value in unsafe:
