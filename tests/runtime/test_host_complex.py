@@ -100,8 +100,12 @@ def test_binary(kernels: dict[str, Function], expression: str, dtype: torch.dtyp
     got = kernels[key(f"binary{list(BINARY).index(expression)}", dtype)](a, b)
     x, y = a.to(torch.complex128), b.to(torch.complex128)
     wanted = BINARY[expression](x, y)
-    # An error in the exponent of a power becomes that much larger in the power.
-    bound = 16 + 8 * (y * x.log()).abs() if "pow" in expression else torch.tensor(8.0)
+    bound = torch.full((len(a),), 8.0, dtype=torch.float64)
+    if "pow" in expression:
+        # An error in the exponent of a power becomes that much larger in the power.
+        bound += 8 * (y * x.log()).abs()
+    if "lerp" in expression or "+" in expression or " - " in expression:
+        bound *= (1 + (x.abs() + y.abs()) * (1 + x.abs())) / wanted.abs()
     error = errors(got, wanted) / torch.where(bound.isfinite(), bound, 1.0)
     worst = int(error.argmax())
     assert error[worst] <= 1, (a[worst], b[worst], got[worst], wanted[worst])

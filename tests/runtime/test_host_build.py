@@ -1,0 +1,287 @@
+"""Compiling for the host: which compiler, what the cache survives, what errors say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.hand_written import scale
+from thunder_fuser.codegen import templates
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import FuserValueError, TargetError
+from thunder_fuser.options import options
+from thunder_fuser.runtime import compiler, host_build
+from thunder_fuser.runtime.host import HOST
+
+
+@pytest.fixture(scope="module")
+def runtime_library() -> Path:
+    """The runtime, loaded: a process can only have one."""
+    assert works(scale())
+    (name,) = (name for name in host_build._loaded if name.startswith("runtime-"))
+    return host_build.cache.target_dir("host") / name
+
+
+@pytest.fixture
+def cache(tmp_path: Path, runtime_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder without kernels, and a process that has loaded none."""
+    forget_kernels(monkeypatch)
+    folder = tmp_path / "cache"
+    (folder / "host").mkdir(parents=True)
+    shutil.copy(runtime_library, folder / "host")
+    return folder
+
+
+def forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtimes = {name: lib for name, lib in host_build._loaded.items() if "runtime-" in name}
+    monkeypatch.setattr(host_build, "_loaded", runtimes)
+
+
+def works(kernel: Kernel) -> bool:
+    (launch,) = HOST.compile([kernel])
+    x, y = torch.arange(10.0), torch.zeros(10)
+    launch(x.data_ptr(), y.data_ptr(), 3.0, 10)
+    return torch.equal(y, 3 * x)
+
+
+def libraries(cache: Path) -> list[Path]:
+    return sorted((cache / "host").iterdir())
+
+
+def unique(name: str) -> Kernel:
+    """A kernel that no other test has compiled."""
+    return scale(f"scale_{name}")
+
+
+# --- The cache --------------------------------------------------------------------------------
+
+
+def test_a_second_process_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with options(cache_dir=str(cache)):
+        assert works(unique("reused"))
+        before = {path: path.stat().st_mtime_ns for path in libraries(cache)}
+        assert [path.name.partition("-")[0] for path in before] == ["runtime", "scale_reused"]
+        forget_kernels(monkeypatch)
+        monkeypatch.setattr(compiler.Compiler, "run", None)
+        assert works(unique("reused"))
+    assert {path: path.stat().st_mtime_ns for path in libraries(cache)} == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "garbage", "unreadable", "not a library"])
+def test_damaged_entries_are_rebuilt(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    kernel = unique("damaged_" + damage.replace(" ", "_"))
+    with options(cache_dir=str(cache)):
+        assert works(kernel)
+        for path in libraries(cache):
+            if path.name.startswith("runtime"):
+                continue
+            content = path.read_bytes()
+            path.unlink()  # never change what is loaded
+            if damage == "truncated":
+                path.write_bytes(content[: len(content) // 2])
+            elif damage == "empty":
+                path.touch()
+            elif damage == "garbage":
+                path.write_bytes(content[:1000] + b"?" * 100 + content[1100:])
+            elif damage == "unreadable":
+                path.mkdir()
+                path.rmdir()
+                path.symlink_to(path)
+            else:
+                broken = path.with_suffix(".tmp")
+                broken.write_bytes(b"\x7fELF and nothing more")
+                host_build.cache.publish(broken, path)
+        forget_kernels(monkeypatch)
+        assert works(kernel)
+        assert all(host_build.cache.is_intact(path) for path in libraries(cache))
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(cache: Path) -> None:
+    file = cache / "file"
+    file.write_text("a file where the folder should be")
+    with options(cache_dir=str(file)):
+        assert works(unique("no_folder"))
+
+
+def test_loaded_kernels_survive_the_removal_of_the_cache(cache: Path) -> None:
+    with options(cache_dir=str(cache)):
+        assert works(unique("removed_a"))
+        shutil.rmtree(cache)
+        assert works(unique("removed_a"))
+        assert works(unique("removed_b"))
+
+
+def test_entries_depend_on_source_templates_flags_and_compiler(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names() -> set[str]:
+        return {path.name for path in libraries(cache) if path.name.startswith("scale_key")}
+
+    kernel = unique("key")
+    with options(cache_dir=str(cache)):
+        assert works(kernel)
+        assert len(names()) == 1
+        HOST.compile([kernel], sanitizer="undefined")
+        assert len(names()) == 2
+        monkeypatch.setattr(templates, "fingerprint", lambda: "other")
+        assert works(kernel)
+        assert len(names()) == 3
+    assert not [path for path in libraries(cache) if path.name.startswith(".")]  # nothing left over
+
+
+PROCESS = """
+import sys, torch
+from tests.runtime.hand_written import scale
+from thunder_fuser.runtime.host import HOST
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(3):
+    (launch,) = HOST.compile([scale(f"scale_shared_{n}")])
+    x, y = torch.arange(100.0), torch.zeros(100)
+    launch(x.data_ptr(), y.data_ptr(), 2.0, 100)
+    assert torch.equal(y, 2 * x)
+print("done", flush=True)
+"""
+
+
+def start_process(cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROCESS],
+        env={**os.environ, "THUNDER_FUSER_CACHE_DIR": str(cache)},
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_compile_the_same_kernels_at_once(cache: Path) -> None:
+    shutil.rmtree(cache)
+    processes = [start_process(cache) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert output == "done\n"
+        assert process.returncode == 0
+    names = [path.name.rpartition("-")[0] for path in libraries(cache)]
+    assert names == ["runtime", "scale_shared_0", "scale_shared_1", "scale_shared_2"]
+    assert all(host_build.cache.is_intact(path) for path in libraries(cache))
+
+
+def test_a_damaged_runtime_is_rebuilt(cache: Path) -> None:
+    with options(cache_dir=str(cache)):
+        assert works(unique("damaged_runtime"))
+        (runtime,) = (path for path in libraries(cache) if path.name.startswith("runtime"))
+        content = runtime.read_bytes()
+        runtime.write_bytes(content[:3000])
+        output, _ = start_process(cache).communicate("go\n", timeout=120)
+        assert output == "ready\ndone\n"
+        assert runtime.read_bytes()[:3000] == content[:3000]
+        assert host_build.cache.is_intact(runtime)
+
+
+# --- Compilers --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the whole PATH, for scripts that answer --version; no wheel, no $CXX."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    return folder
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_without_any_compiler_the_error_names_all_that_were_tried(fake_compilers: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        HOST.compile([unique("homeless")])
+    message = str(caught.value)
+    assert "g++ was not found; clang++ was not found" in message
+    assert "apt install g++" in message
+    assert "pip install ziglang" in message
+    assert "THUNDER_FUSER_CXX" in message
+
+
+def test_order_of_preference(fake_compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(fake_compilers / "clang++", "echo clang version 99")
+    found = compiler.find_compiler()
+    assert (found.command, found.family) == (("clang++",), "clang")
+    # Each call looks at other files, so nothing that was remembered may answer.
+    compiler._find.cache_clear()
+    script(fake_compilers / "g++", "echo g++ 99")
+    found = compiler.find_compiler()
+    assert (found.command, found.family) == (("g++",), "gcc")
+    monkeypatch.setenv("CXX", "clang++ --extra")
+    assert compiler.find_compiler().command == ("clang++", "--extra")
+    with options(cxx="g++ -O1"):
+        assert compiler.find_compiler().command == ("g++", "-O1")
+
+
+def test_the_wheel_is_the_last_resort(
+    fake_compilers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(fake_compilers / "python", "echo clang version 99 from a wheel")
+    monkeypatch.setattr(compiler.sys, "executable", str(fake_compilers / "python"))
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: name == "ziglang")
+    found = compiler.find_compiler()
+    assert found.command[1:] == ("-m", "ziglang", "c++")
+    assert found.family == "zig"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("/nowhere/g++", r"/nowhere/g\+\+ was not found; correct \$CXX"),
+        ("broken", r"broken --version fails with status 3; correct \$CXX"),
+    ],
+)
+def test_a_compiler_that_was_asked_for_is_not_replaced(
+    fake_compilers: Path, monkeypatch: pytest.MonkeyPatch, setting: str, message: str
+) -> None:
+    script(fake_compilers / "g++", "echo g++ 99")
+    script(fake_compilers / "broken", "exit 3")
+    monkeypatch.setenv("CXX", setting)
+    with pytest.raises(TargetError, match=message):
+        compiler.find_compiler()
+
+
+# --- Templates and sources --------------------------------------------------------------------
+
+
+def test_templates_are_found_and_fingerprinted() -> None:
+    names = templates.template_names()
+    assert {"prelude.cuh", "math.cuh", "host/abi.h", "host/worker.cpp"} <= set(names)
+    assert templates.read("prelude.cuh") == (templates.template_dir() / "prelude.cuh").read_text()
+    assert len(templates.fingerprint()) == 64
+    with pytest.raises(FuserValueError, match=r"no file 'nothing.cuh'; it has .*prelude.cuh"):
+        templates.read("nothing.cuh")
+
+
+def test_sources_are_dumped_on_request(cache: Path, tmp_path: Path) -> None:
+    kernel = unique("dumped")
+    with options(dump_dir=str(tmp_path / "dump"), cache_dir=str(cache)):
+        HOST.compile([kernel])
+    assert (tmp_path / "dump" / "scale_dumped.cu").read_text() == kernel.text
+    assert '#include "prelude.cuh"' in kernel.text
