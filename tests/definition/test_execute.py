@@ -33,8 +33,8 @@ def scaled_relu() -> FusionDefinition:
     return fd
 
 
-def test_direct_form() -> None:
-    x, w = torch.randn(6, 8), torch.randn(8)
+def test_direct_form(device: torch.device) -> None:
+    x, w = torch.randn(6, 8, device=device), torch.randn(8, device=device)
     check(scaled_relu(), [x, w, 0.7], [torch.relu(x.double() * 0.7 + w.double())])
 
 
@@ -95,12 +95,12 @@ def pointwise_parts_of_adaptive_layernorm(fd: FusionDefinition) -> None:
     fd.add_output(T26)
 
 
-def test_legacy_form() -> None:
+def test_legacy_form(device: torch.device) -> None:
     with FusionDefinition(id=7) as fd:
         pointwise_parts_of_adaptive_layernorm(fd)
-    weight = torch.randn(8).bfloat16().as_strided((3, 4, 8), (0, 0, 1))
-    scale, mean = torch.randn(3, 1, 8).bfloat16(), torch.randn(3, 4)
-    x = torch.randn(3, 4, 8).bfloat16()
+    weight = torch.randn(8, device=device).bfloat16().as_strided((3, 4, 8), (0, 0, 1))
+    scale, mean = torch.randn(3, 1, 8, device=device).bfloat16(), torch.randn(3, 4, device=device)
+    x = torch.randn(3, 4, 8, device=device).bfloat16()
     exact = (x.double() - mean.double()[..., None]) * weight.double() * (1 + scale.double()) / 1024
     found = fd.execute([weight, scale, mean, x])
     torch.testing.assert_close(found[0].double(), exact, rtol=1e-6, atol=1e-7)
@@ -108,13 +108,13 @@ def test_legacy_form() -> None:
     assert found[1].dtype is torch.bfloat16
 
 
-def test_subclass_form() -> None:
+def test_subclass_form(device: torch.device) -> None:
     class Doubled(FusionDefinition):
         def definition(self) -> None:
             self.add_output(self.ops.mul(self.define_tensor([-1], True), 2.0))
 
     fd = Doubled()
-    x = torch.randn(5)
+    x = torch.randn(5, device=device)
     check(fd, [x], [x.double() * 2])
     check(fd, [x[:3]], [x[:3].double() * 2])
     assert repr(fd).count("fd.ops.mul") == 1
@@ -129,20 +129,20 @@ def test_a_definition_needs_no_with_block() -> None:
         fd.define_tensor([3])
 
 
-def test_kinds_of_inputs_are_compiled_once() -> None:
+def test_kinds_of_inputs_are_compiled_once(device: torch.device) -> None:
     fd = scaled_relu()
     for rows, columns, number in ((6, 8, 0.5), (6, 8, -2.0), (5, 8, 0.5), (6, 8, 1.0), (1, 1, 2.0)):
-        x, w = torch.randn(rows, columns), torch.randn(columns)
+        x, w = torch.randn(rows, columns, device=device), torch.randn(columns, device=device)
         check(fd, [x, w, number], [torch.relu(x.double() * number + w.double())])
     assert len(fd.compiled.executables) == 3
 
 
-def test_vectors_of_sizes() -> None:
+def test_vectors_of_sizes(device: torch.device) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1, -1], True)
         shape = fd.define_vector(2)
         fd.add_output(fd.ops.neg(fd.ops.reshape(x, shape)))
-    x = torch.randn(2, 3, 4)
+    x = torch.randn(2, 3, 4, device=device)
     for sizes in ([6, 4], (2, 12), [24, 1]):
         check(fd, [x, sizes], [-x.double().reshape(*sizes)])
     with pytest.raises(FuserValueError, match="24 elements become 25"):
@@ -150,8 +150,8 @@ def test_vectors_of_sizes() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (3, 0, 2), (1, 1), (7,)], ids=str)
-def test_unusual_sizes(sizes: tuple[int, ...]) -> None:
-    x = torch.randn(sizes, requires_grad=True)
+def test_unusual_sizes(sizes: tuple[int, ...], device: torch.device) -> None:
+    x = torch.randn(sizes, requires_grad=True, device=device)
     with FusionDefinition() as fd:
         t = fd.from_pytorch(x)
         fd.add_output(fd.ops.exp(t))
@@ -161,8 +161,8 @@ def test_unusual_sizes(sizes: tuple[int, ...]) -> None:
     assert not fd.execute([x])[0].requires_grad
 
 
-def test_strides_of_all_kinds() -> None:
-    base = torch.randn(9, 10, 11)
+def test_strides_of_all_kinds(device: torch.device) -> None:
+    base = torch.randn(9, 10, 11, device=device)
     for x in (base, base.permute(2, 0, 1), base[1:, ::2, 3:], base[:1].expand(4, 10, 11)):
         with FusionDefinition() as fd:
             fd.add_output(fd.ops.sin(fd.from_pytorch(x)))
@@ -182,25 +182,25 @@ def test_factories_need_no_inputs() -> None:
 # ---- outputs
 
 
-def test_outputs_may_repeat_and_be_inputs() -> None:
+def test_outputs_may_repeat_and_be_inputs(device: torch.device) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], True)
         y = fd.ops.relu(x)
         for value in (y, x, y):
             fd.add_output(value)
-    x = torch.randn(6)
+    x = torch.randn(6, device=device)
     first, second, third = fd.execute([x])
     assert second.data_ptr() == x.data_ptr()
     assert torch.equal(first, third)
     assert torch.equal(first, x.relu())
 
 
-def test_views_share_the_inputs_memory() -> None:
+def test_views_share_the_inputs_memory(device: torch.device) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([4, 6], True)
         fd.add_output(fd.ops.reshape(fd.ops.permute(x, [0, 1]), [24]))
         fd.add_output(fd.ops.slice(x, [1, 0], [3, 6]))
-    x = torch.randn(4, 6)
+    x = torch.randn(4, 6, device=device)
     flat, rows = fd.execute([x])
     assert flat.data_ptr() == x.data_ptr()
     assert rows.data_ptr() == x[1:].data_ptr()
@@ -220,16 +220,16 @@ def counter(visible: bool) -> FusionDefinition:
     return fd
 
 
-def test_updates_are_written_and_not_returned() -> None:
-    x, y = torch.randn(6), torch.randn(6)
+def test_updates_are_written_and_not_returned(device: torch.device) -> None:
+    x, y = torch.randn(6, device=device), torch.randn(6, device=device)
     exact = x.double() + y.double()
     (negated,) = counter(False).execute([x, y])
     torch.testing.assert_close(x.double(), exact, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(negated.double(), -exact, rtol=1e-6, atol=1e-6)
 
 
-def test_updates_that_are_outputs_too_are_returned() -> None:
-    x, y = torch.randn(6), torch.randn(6)
+def test_updates_that_are_outputs_too_are_returned(device: torch.device) -> None:
+    x, y = torch.randn(6, device=device), torch.randn(6, device=device)
     exact = x.double() + y.double()
     found, _ = counter(True).execute([x, y])
     assert found.data_ptr() == x.data_ptr()
@@ -244,10 +244,10 @@ def test_updates_must_not_touch_other_inputs() -> None:
             fd.execute([x[:6], y])
 
 
-def test_an_output_in_a_stride_order() -> None:
+def test_an_output_in_a_stride_order(device: torch.device) -> None:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.neg(fd.define_tensor([-1, -1], True)), [0, 1])
-    x = torch.randn(3, 5)
+    x = torch.randn(3, 5, device=device)
     (y,) = fd.execute([x])
     assert y.stride() == (1, 3)
     assert torch.equal(y, -x)
@@ -397,13 +397,13 @@ def test_last_script() -> None:
 # ---- validation
 
 
-def test_validation_accepts_what_is_right() -> None:
-    x, w = torch.randn(6, 8), torch.randn(8)
+def test_validation_accepts_what_is_right(device: torch.device) -> None:
+    x, w = torch.randn(6, 8, device=device), torch.randn(8, device=device)
     fd = scaled_relu()
     (y,) = fd.validate([x, w, 0.3])
     assert torch.equal(y, fd.execute([x, w, 0.3])[0])
     fd.validate([x, w, 0.3], [torch.relu(x * 0.3 + w)])
-    counter(True).validate([torch.randn(6), torch.randn(6)])
+    counter(True).validate([torch.randn(6, device=device), torch.randn(6, device=device)])
 
 
 @pytest.mark.parametrize(

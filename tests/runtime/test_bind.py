@@ -220,6 +220,16 @@ def test_a_slice_must_not_end_beyond_a_symbolic_size() -> None:
         bind(b.build(), [torch.zeros(4)])
 
 
+def test_tensors_side_by_side_agree_in_the_other_dimensions() -> None:
+    b = FusionBuilder()
+    b.origin = Origin("cat", "model.py", 7)
+    b.output(b.cat([b.tensor([-1, -1], DataType.Float) for _ in range(2)], 0))
+    assert len(bind(b.build(), [torch.zeros(2, 3), torch.zeros(4, 3)]).sizes) == 4
+    message = r"cat at model\.py:7: 3 \(dimension 1 of input 0, T0\) and 5 \(dimension 1 of input 1"
+    with pytest.raises(FuserValueError, match=message):
+        bind(b.build(), [torch.zeros(2, 3), torch.zeros(4, 5)])
+
+
 def test_a_reshape_keeps_all_elements() -> None:
     b = FusionBuilder()
     n = b.scalar(None, DataType.Int)

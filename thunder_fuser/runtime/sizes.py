@@ -9,6 +9,7 @@ from typing import Any
 from thunder_fuser.errors import FuserValueError, InternalError
 from thunder_fuser.ir.domain import Extent, IterDomain, Resize
 from thunder_fuser.ir.fusion import (
+    CatOp,
     Expr,
     Fusion,
     PointwiseOp,
@@ -109,12 +110,16 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
     """Dimensions that meet in an operation have one size: 1 does not broadcast where it could be
     anything in the definition, so that a definition means the same for all sizes."""
     for expr in fusion.exprs:
-        if isinstance(expr, PointwiseOp):
-            _check_operands(expr, sizes)
-        elif isinstance(expr, ViewOp) and expr.op == "slice":
-            _check_slice(expr, sizes)
-        elif isinstance(expr, ViewOp) and expr.op == "reshape":
-            _check_reshape(expr, sizes)
+        match expr:
+            case PointwiseOp():
+                tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
+                _check_operands(expr, tensors, sizes)
+            case CatOp():
+                _check_operands(expr, expr.inputs, sizes, but=expr.dim - expr.output.rank)
+            case ViewOp("slice"):
+                _check_slice(expr, sizes)
+            case ViewOp("reshape"):
+                _check_reshape(expr, sizes)
     for update in fusion.updates:
         target = sizes.of(update.target.domain.shape)
         value = sizes.of(update.value.domain.shape)
@@ -125,9 +130,14 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
             )
 
 
-def _check_operands(expr: PointwiseOp, sizes: _Sizes) -> None:
-    domains = [v.domain.logical for v in expr.inputs if isinstance(v, TensorView)]
+def _check_operands(
+    expr: Expr, tensors: Sequence[TensorView], sizes: _Sizes, but: int | None = None
+) -> None:
+    """Sizes agree in each dimension, counted from the last one, except in `but`."""
+    domains = [v.domain.logical for v in tensors]
     for k in range(-max((len(ids) for ids in domains), default=0), 0):
+        if k == but:
+            continue
         seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
         other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
         if other is not None:
