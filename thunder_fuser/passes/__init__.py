@@ -1,0 +1,69 @@
+"""Passes: Fusion -> Fusion, before anything is planned. A pass never changes what a fusion returns.
+
+Inputs stay in place and in order (they are the calling convention), outputs and updates keep their
+order, and no pass removes or moves a segment_set that a result depends on: it is the user's cut.
+
+A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
+Each file's name is its pass's name and its log channel ("passes.view_chains").
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.verify import verify as check
+from thunder_fuser.passes.cast_chains import cast_chains
+from thunder_fuser.passes.cat_of_slices import cat_of_slices
+from thunder_fuser.passes.common_subexpressions import common_subexpressions
+from thunder_fuser.passes.dead_code import dead_code
+from thunder_fuser.passes.fold_constants import fold_constants
+from thunder_fuser.passes.rewrite import Precision
+from thunder_fuser.passes.view_chains import view_chains
+
+PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
+    # First, so that the others look at nothing that does not matter.
+    dead_code,
+    fold_constants,
+    # After folding: an identity between two casts hides that they are neighbours.
+    cast_chains,
+    # After casts, which may stand between views only because they did nothing.
+    view_chains,
+    # Needs slices that are one view each.
+    cat_of_slices,
+    # Last, when equal things look equal.
+    common_subexpressions,
+)
+
+
+def run(fusion: Fusion, *, precision: Precision = "strict", verify: bool = False) -> Fusion:
+    """The fusion after all passes, repeated until none finds anything; its sizes must be static.
+
+    Results are the same to the last bit; under precision "fast", roundings of intermediate values
+    may be skipped. `verify` checks the fusion after every pass and raises InternalError.
+    """
+    settled = None
+    while fusion is not settled:
+        settled = fusion
+        for apply in PIPELINE:
+            fusion = _timed(apply, fusion, precision)
+            if verify:
+                check(fusion, "folded")
+    return fusion
+
+
+def _timed(
+    apply: Callable[[Fusion, Precision], Fusion], fusion: Fusion, precision: Precision
+) -> Fusion:
+    start = time.perf_counter()
+    result = apply(fusion, precision)
+    logging.getLogger(apply.__module__).log(
+        logging.DEBUG if result is fusion else logging.INFO,
+        "%d -> %d expressions in %.2f ms",
+        len(fusion.exprs),
+        len(result.exprs),
+        1e3 * (time.perf_counter() - start),
+    )
+    return result

@@ -1,0 +1,63 @@
+"""cast_chains: a cast of a cast becomes one cast, or none.
+
+Needs: nothing.
+Leaves: casts of casts only where the value between is rounded, or is one that a result returns.
+
+A cast may be skipped if it loses nothing (bf16 -> f32 -> bf16, i32 -> i64 -> f32). One that rounds
+(f32 -> bf16 -> f32) is part of what the program means; precision "fast" skips it all the same, but
+for 8-bit floats, which are quantisation and not storage.
+"""
+
+from __future__ import annotations
+
+from thunder_fuser.ir.dtypes import Category, DataType
+from thunder_fuser.ir.fusion import Fusion, PointwiseOp, TensorView
+from thunder_fuser.passes.conversions import holds
+from thunder_fuser.passes.rewrite import Precision, Rewrite
+
+
+def cast_chains(fusion: Fusion, precision: Precision = "strict") -> Fusion:
+    rewrite = Rewrite(fusion)
+    operand: dict[TensorView, TensorView] = {}
+    for expr in rewrite.walk():
+        match expr:
+            case PointwiseOp("cast", (TensorView() as x,), TensorView() as out):
+                source = operand[out] = _source(x, out.dtype, operand, precision)
+            case _:
+                rewrite.copy(expr)
+                continue
+        new = rewrite.tensor(source)
+        if source.dtype is out.dtype and rewrite.may_become(out, new):
+            rewrite.replace(out, new)
+        elif source is not x and source.dtype is not out.dtype:
+            rewrite.replace(out, rewrite.builder.cast(new, out.dtype))
+        else:
+            rewrite.copy(expr)
+    return rewrite.result()
+
+
+def _source(
+    x: TensorView,
+    dtype: DataType,
+    operand: dict[TensorView, TensorView],
+    precision: Precision,
+) -> TensorView:
+    """The value furthest back whose cast to `dtype` is the same as `x`'s."""
+    while x in operand and _skippable(operand[x].dtype, x.dtype, dtype, precision):
+        x = operand[x]
+    return x
+
+
+def _skippable(source: DataType, between: DataType, end: DataType, precision: Precision) -> bool:
+    """Whether source -> between -> end gives what source -> end gives, or may be taken to."""
+    if precision == "fast" and all(d.is_floating for d in (source, between, end)):
+        return between.itemsize >= 2
+    if not holds(between, source):
+        return False
+    # A float out of an integer's range becomes whatever the conversion's instruction makes of it.
+    if end.is_integral and between.category > Category.INT:
+        return end is source
+    # Converting an integer may round in two steps where a narrow float is made by way of fp32.
+    if between.is_floating and source.category <= Category.INT:
+        return holds(end, source)
+    return True

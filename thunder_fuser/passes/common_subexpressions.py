@@ -1,0 +1,73 @@
+"""common_subexpressions: equal expressions of equal operands are computed once.
+
+Needs: nothing; finds more after the other passes have brought expressions into one form.
+Leaves: no two equal expressions, except segment_sets and results that are memory of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    IotaOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.passes.rewrite import Precision, Rewrite
+
+_COMMUTATIVE = frozenset({
+    "add", "mul", "eq", "ne", "logical_and", "logical_or",
+    "bitwise_and", "bitwise_or", "bitwise_xor",
+})  # fmt: skip
+
+
+def common_subexpressions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
+    rewrite = Rewrite(fusion)
+    known: dict[Hashable, Val] = {}
+    for expr in rewrite.walk():
+        key = _key(expr, rewrite)
+        found = known.get(key)
+        if found is not None and _is_replaceable(expr, found, rewrite):
+            rewrite.replace(expr.output, found)
+        else:
+            known.setdefault(key, rewrite.copy(expr))
+    return rewrite.result()
+
+
+def _is_replaceable(expr: Expr, found: Val, rewrite: Rewrite) -> bool:
+    if isinstance(expr.output, Scalar) or isinstance(found, Scalar):
+        return True
+    # Each segment_set is a cut that the user asked for.
+    return expr.op != "segment_set" and rewrite.may_become(expr.output, found)
+
+
+def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
+    """What the expression computes: equal keys give equal values."""
+    operands = [_operand(rewrite[v]) for v in expr.inputs]
+    if expr.op in _COMMUTATIVE and not any(v.dtype.is_complex for v in expr.inputs):
+        operands.sort(key=repr)
+    out = expr.output
+    common = (expr.op, *operands, out.dtype)
+    match expr:
+        case PointwiseOp():
+            return common
+        case ViewOp():
+            return (*common, expr.output.domain.transforms, expr.output.domain.allocation)
+        case CatOp():
+            return (*common, expr.dim)
+        case FullOp() | IotaOp():
+            return (*common, expr.output.domain.shape)
+
+
+def _operand(value: Val) -> Hashable:
+    """Constants are known by their value; `repr` tells -0.0 from 0.0 and 1 from True."""
+    if isinstance(value, TensorView) or not value.is_constant:
+        return value.name if isinstance(value, TensorView) or value.value is None else value.value
+    return (value.dtype, repr(value.value))

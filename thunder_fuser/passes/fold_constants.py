@@ -1,0 +1,169 @@
+"""fold_constants: what can be computed now is, and operations that change nothing disappear.
+
+Needs: nothing.
+Leaves: no operation on constants alone that has one right answer; no x * 1, x - 0, -(-x), ...
+
+Only what holds for every input, NaN, infinities and -0.0 included: x * 0 stays for floats, and so
+does x + 0.0, which turns -0.0 into 0.0. That sum goes where x cannot be -0.0, and under precision
+"fast" always. x + -0.0 and x - 0.0 are x. Of complex numbers only sums are folded: products mix
+their parts (inf * 0), and implementations differ in the sign of zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from thunder_fuser.ir import ops
+from thunder_fuser.ir.dtypes import Category, DataType, Number
+from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val
+from thunder_fuser.passes.conversions import holds
+from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.sign_of_zero import PositiveZeros
+from thunder_fuser.passes.uniform import Uniform
+
+_NEUTRAL: Mapping[str, tuple[tuple[int, ...], Number]] = MappingProxyType(
+    {
+        "add": ((0, 1), -0.0),
+        "sub": ((1,), 0.0),
+        "mul": ((0, 1), 1),
+        "div": ((1,), 1),
+        "truediv": ((1,), 1),
+        "pow": ((1,), 1),
+        "bitwise_or": ((0, 1), 0),
+        "bitwise_xor": ((0, 1), 0),
+        "bitwise_and": ((0, 1), -1),
+        "bitwise_left_shift": ((1,), 0),
+        "bitwise_right_shift": ((1,), 0),
+        "logical_right_shift": ((1,), 0),
+        "logical_or": ((0, 1), False),
+        "logical_and": ((0, 1), True),
+    }
+)
+"""Operand places at which this number leaves the other operand as it is; -1 is all bits set."""
+
+_ABSORBING: Mapping[str, Number] = MappingProxyType(
+    {
+        "mul": 0,
+        "bitwise_and": 0,
+        "bitwise_or": -1,
+        "logical_and": False,
+        "logical_or": True,
+    }
+)
+"""The result where either operand is this number; integers and bools only."""
+
+_INVOLUTIONS = frozenset({"neg", "bitwise_not", "logical_not"})
+_IDEMPOTENT = frozenset({"minimum", "maximum", "bitwise_and", "bitwise_or"})
+
+
+def fold_constants(fusion: Fusion, precision: Precision = "strict") -> Fusion:
+    fold = _Fold(fusion, precision)
+    for expr in fold.rewrite.walk():
+        if not fold.replace(expr):
+            fold.rewrite.copy(expr)
+    return fold.rewrite.result()
+
+
+class _Fold:
+    def __init__(self, fusion: Fusion, precision: Precision) -> None:
+        self.rewrite = Rewrite(fusion)
+        self._precision = precision
+        self._definitions = fusion.definitions()
+        self._uniform = Uniform(precision)
+        self._positive = PositiveZeros(self._uniform)
+
+    def replace(self, expr: Expr) -> bool:
+        """Whether something simpler stands for the expression's output now."""
+        uniform = self._uniform.learn(expr)
+        self._positive.learn(expr)
+        out = expr.output
+        if not isinstance(out, TensorView) or isinstance(expr, FullOp):
+            return False
+        if uniform:
+            return self._become_full(out, self._uniform.number(out))
+        if not isinstance(expr, PointwiseOp):
+            return False
+        absorbing = self._absorbing(expr)
+        if absorbing is not None:
+            return self._become_full(out, self._uniform.passed_on(expr, absorbing))
+        return any(self._become(expr, k, x) for k, x in self._unchanged(expr))
+
+    def _unchanged(self, expr: PointwiseOp) -> Iterator[tuple[int, Val]]:
+        """Values that the result equals, up to their dtype, and which operand they stand for."""
+        op, operands = expr.op, expr.inputs
+        places, _ = _NEUTRAL.get(op, ((), 0))
+        for place in places:
+            if operands[place] in self._uniform and self._is_neutral(expr, place):
+                yield 1 - place, operands[1 - place]
+        if op == "where":
+            if operands[0] in self._uniform:
+                chosen = 1 if self._uniform.number(operands[0]) else 2
+                yield chosen, operands[chosen]
+            elif operands[1] == operands[2]:
+                yield 1, operands[1]
+        if op in _IDEMPOTENT and operands[0] == operands[1]:
+            yield 0, operands[0]
+        if op in _INVOLUTIONS and not expr.output.dtype.is_complex:
+            inner = self._definitions.get(operands[0])
+            if isinstance(inner, PointwiseOp) and inner.op == op:
+                yield 0, inner.inputs[0]
+
+    def _is_neutral(self, expr: PointwiseOp, place: int) -> bool:
+        dtype = _operand_dtype(expr, place)
+        _, number = _NEUTRAL[expr.op]
+        if dtype.is_complex:
+            if expr.op not in ("add", "sub"):
+                return False
+            number = complex(number, number)
+        if self._uniform.is_operand(expr, place, number):
+            return True
+        if expr.op != "add" or not self._uniform.is_operand(expr, place, 0.0):
+            return False
+        return self._precision == "fast" or expr.inputs[1 - place] in self._positive
+
+    def _absorbing(self, expr: PointwiseOp) -> int | None:
+        """The place of an operand that is the result, whatever the other is."""
+        number = _ABSORBING.get(expr.op)
+        if number is None:
+            return None
+        for k, value in enumerate(expr.inputs):
+            is_exact = _operand_dtype(expr, k).category <= Category.INT
+            if value in self._uniform and is_exact and self._uniform.is_operand(expr, k, number):
+                return k
+        return None
+
+    def _become(self, expr: PointwiseOp, place: int, x: Val) -> bool:
+        """Puts operand `x`, converted as the operation would convert it, in the output's place."""
+        out = expr.output
+        assert isinstance(out, TensorView)
+        if not isinstance(x, TensorView):
+            known = x in self._uniform
+            return known and self._become_full(out, self._uniform.passed_on(expr, place))
+        if x.domain.logical != out.domain.logical:
+            return False
+        new = self.rewrite.tensor(x)
+        if x.dtype is out.dtype:
+            if self.rewrite.may_become(out, new):
+                self.rewrite.replace(out, new)
+                return True
+            return False
+        once = _operand_dtype(expr, place) is out.dtype
+        if once or holds(out.dtype, x.dtype):
+            self.rewrite.replace(out, self.rewrite.builder.cast(new, out.dtype))
+            return True
+        return False
+
+    def _become_full(self, out: TensorView, number: Number) -> bool:
+        # An expanded dimension, or an order in memory, is more than a full can say.
+        is_plain = all(d.expanded is None for d in out.domain.logical)
+        if not is_plain or out.domain.allocation != tuple(range(out.rank)):
+            return False
+        fill = self.rewrite.builder.scalar(number, out.dtype)
+        made = self.rewrite.builder.full(out.domain.shape, fill, out.dtype)
+        self.rewrite.replace(out, made)
+        return True
+
+
+def _operand_dtype(expr: PointwiseOp, place: int) -> DataType:
+    return ops.lookup(expr.op).operand_dtypes(ops.operands_of(expr.inputs))[place]

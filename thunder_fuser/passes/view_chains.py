@@ -1,0 +1,77 @@
+"""view_chains: a view of a view becomes one view, in its simplest form; views of nothing disappear.
+
+Needs: static sizes.
+Leaves: views that read something else than a view, but for segment_sets and copies for results.
+
+A chain ends at a segment_set, and where two pads have different values. A copy (`set`) that a
+result looks at stays: without it the result would be a view of something else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from thunder_fuser.ir.domain import Resize, static
+from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val, ViewOp
+from thunder_fuser.passes.programs import Program, simplified, view_name
+from thunder_fuser.passes.rewrite import Precision, Rewrite
+
+
+class _Chain(NamedTuple):
+    """A tensor is this program on `base`; `fill` is what its pads are filled with, if it pads."""
+
+    base: TensorView
+    program: Program
+    fill: Val | None
+
+
+def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
+    rewrite = Rewrite(fusion)
+    chains: dict[TensorView, _Chain] = {}
+    for expr in rewrite.walk():
+        if not isinstance(expr, ViewOp) or expr.op == "segment_set":
+            rewrite.copy(expr)
+            continue
+        chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
+        if not _replaced(expr, chain, rewrite):
+            rewrite.copy(expr)
+    return rewrite.result()
+
+
+def _extended(chain: _Chain | None, expr: ViewOp) -> _Chain:
+    if chain is None or not _agree(chain.fill, expr.fill):
+        chain = _Chain(expr.input, (), None)
+    steps = (*chain.program, *expr.output.domain.transforms)
+    program = simplified(chain.base.domain.logical, steps)
+    fill = expr.fill if chain.fill is None else chain.fill
+    return _Chain(chain.base, program, fill if _pads(program) else None)
+
+
+def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
+    out, base = expr.output, rewrite.tensor(chain.base)
+    if not chain.program and rewrite.may_become(out, base):
+        rewrite.replace(out, base)
+        return True
+    present = _Chain(expr.input, expr.output.domain.transforms, expr.fill)
+    if chain == present or not (chain.fill is not None or rewrite.may_share(out, base)):
+        return False
+    fill = None if chain.fill is None else rewrite[chain.fill]
+    op = expr.op if chain[1:] == present[1:] else view_name(chain.program, pads=fill is not None)
+    view = rewrite.view(op, base, chain.program, fill=fill, allocation=out.domain.allocation)
+    rewrite.replace(out, view)
+    return True
+
+
+def _agree(a: Val | None, b: Val | None) -> bool:
+    if a is None or b is None or a == b:
+        return True
+    constants = [v for v in (a, b) if isinstance(v, Scalar) and v.is_constant]
+    # `repr` tells -0.0 from 0.0, and finds NaN equal to itself.
+    return len(constants) == 2 and repr(constants[0].value) == repr(constants[1].value)
+
+
+def _pads(program: Program) -> bool:
+    return any(
+        isinstance(step, Resize) and (static(step.left) > 0 or static(step.right) > 0)
+        for step in program
+    )
