@@ -54,7 +54,7 @@ def test_operations_can_be_listed_and_explained() -> None:
     fd = FusionDefinition()
     assert {*TABLE, "reshape", "cat", "iota", "view"} <= set(dir(fd.ops))
     assert "elementwise" in inspect.getdoc(fd.ops.lerp)
-    assert "dims" in inspect.signature(fd.ops.permute).parameters
+    assert list(inspect.signature(fd.ops.permute).parameters) == ["arg", "dims"]
     assert hasattr(fd.ops, "relu")
     assert not hasattr(fd.ops, "sum")
 
@@ -200,6 +200,8 @@ def test_values_describe_themselves() -> None:
         assert repr(x.size(0)) == "S1: DataType.Int = 4"
         assert repr(fd.define_scalar(DataType.Double)) == "S2: DataType.Double"
         assert x in [x]
+        with pytest.raises(FuserTypeError, match="has no value while the definition is written"):
+            _ = 1 if x < 2.0 else 0
         assert x.is_tensor()
         assert not x.size(0).is_tensor()
 
@@ -258,6 +260,14 @@ MISTAKES: dict[str, tuple[Callable[[FusionDefinition, Tensor], Any], type[Except
         "an output must be a tensor"),
     "alias of no input": (lambda fd, x: fd.add_output(x, fd.ops.relu(x)), FuserValueError,
         "is not an input of this fusion"),
+    "alias twice": (lambda fd, x: [fd.add_output(fd.ops.exp(x), x) for _ in range(2)],
+        FuserValueError, "is updated by another output already"),
+    "a view of a number": (lambda fd, x: fd.ops.expand(2.0, [3]), FuserTypeError,
+        "arg: expected a tensor, got 2.0"),
+    "full of a tensor": (lambda fd, x: fd.ops.full([3], x, FLOAT), FuserTypeError,
+        "fill_value: expected a number or a 0-dim tensor"),
+    "an unknown keyword": (lambda fd, x: fd.ops.relu(x, inplace=True), FuserTypeError,
+        "relu() got an unexpected keyword argument 'inplace'"),
     "alias of another dtype": (
         lambda fd, x: fd.add_output(fd.ops.cast(x, DataType.Half), x), FuserValueError,
         "dtype and rank must agree"),

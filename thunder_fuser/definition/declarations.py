@@ -108,5 +108,7 @@ def vector(b: FusionBuilder, value: Any, dtype: DataType) -> list[Scalar]:
 def add_output(b: FusionBuilder, output: Any, alias_input: Any) -> None:
     if isinstance(alias_input, list):
         b.output(b.stride_order(output, alias_input))
-    else:
-        b.output(output, alias_input)
+        return
+    if any(update.target is alias_input for update in b.build().updates):
+        raise FuserValueError(f"{alias_input} is updated by another output already")
+    b.output(output, alias_input)

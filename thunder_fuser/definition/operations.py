@@ -7,7 +7,7 @@ the module-level `ops` does, as in scripts that import it.
 from __future__ import annotations
 
 import difflib
-import functools
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,15 @@ class Ops:
         if build is None:
             raise _unavailable(name)
 
-        @functools.wraps(build)
         def operation(*args: Any, **kwargs: Any) -> Any:
             owner = self._owner()
-            return owner.handle(owner.record(name, build, args, kwargs))
+            return owner.handle(owner.record(f"fd.ops.{name}", build, args, kwargs))
 
+        _, *parameters = inspect.signature(build).parameters.values()
+        operation.__name__ = operation.__qualname__ = name
+        operation.__doc__ = build.__doc__
+        operation.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        self.__dict__[name] = operation
         return operation
 
     def __dir__(self) -> list[str]:

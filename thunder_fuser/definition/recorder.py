@@ -1,12 +1,13 @@
 """The half of a FusionDefinition that writes: inputs, operations and outputs become a Fusion.
 
-Every call goes through `record`, which turns handles into IR values and back, and gives each
-expression, and each error, the line of the user's program that caused it.
+Every call goes through `record`, which turns handles into IR values and gives each expression, and
+each error, the line of the user's program that caused it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,11 +45,11 @@ class Recorder:
         name: str,
         build: Callable[..., Any],
         args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        prefix: str = "fd.ops.",
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """build(builder, ...) on IR values; errors name the user's line."""
-        origin = calling_origin(name)
+        """build(builder, ...) on IR values. `name` is what the user wrote: errors say it."""
+        origin = calling_origin(name.rpartition(".")[2])
+        place = f"in {name} at {origin.file}:{origin.line}"
         try:
             if self._finished:
                 raise FuserError("the definition is finished: nothing can be added to it any more")
@@ -56,11 +57,10 @@ class Recorder:
             plain = {key: self._plain(value) for key, value in kwargs.items()}
             return build(self._builder, *map(self._plain, args), **plain)
         except FuserError as error:
-            error.args = (f"{error} (in {prefix}{name} at {origin.file}:{origin.line})",)
+            error.args = (f"{error} ({place})",)
             raise
         except TypeError as error:
-            place = f"{prefix}{name} at {origin.file}:{origin.line}"
-            raise FuserTypeError(f"{error} (in {place})") from error
+            raise FuserTypeError(f"{error} ({place})") from error
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, Value):
@@ -92,7 +92,7 @@ class Recorder:
             found = numerator % divisor if remainder else numerator // divisor
             return builder.scalar(constant_if_known(found), DataType.Int)
 
-        return Scalar(self, self.record("%" if remainder else "//", build, (a, b), {}, ""))
+        return Scalar(self, self.record("%" if remainder else "//", build, (a, b)))
 
     # ---- inputs and outputs
 
@@ -127,9 +127,9 @@ class Recorder:
         known = sizes if shape is None else shape
         if strides is not None:
             args = (known, strides, dtype, static_sizes, is_cpu)
-            return Tensor(self, self._declare("define_tensor", tensor_by_strides, args))
+            return Tensor(self, self.record("fd.define_tensor", tensor_by_strides, args))
         rest = (known, contiguity, dtype, is_cpu, stride_order, expanded, transforms)
-        return Tensor(self, self._declare("define_tensor", tensor_by_contiguity, rest))
+        return Tensor(self, self.record("fd.define_tensor", tensor_by_contiguity, rest))
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """An input like `tensor` (fake tensors will do): its strides' order and contiguity.
@@ -149,7 +149,7 @@ class Recorder:
             static_sizes,
             is_cpu_scalar,
         )
-        return Tensor(self, self._declare("from_pytorch", tensor_by_strides, args))
+        return Tensor(self, self.record("fd.from_pytorch", tensor_by_strides, args))
 
     def define_scalar(
         self, value: Scalar | Number | DataType | None = None, dtype: DataType | None = None
@@ -157,13 +157,13 @@ class Recorder:
         """A constant, or, without a value, a number input of `dtype` (default Double)."""
         if isinstance(value, DataType):
             value, dtype = None, value
-        return Scalar(self, self._declare("define_scalar", scalar, (value, dtype)))
+        return Scalar(self, self.record("fd.define_scalar", scalar, (value, dtype)))
 
     def define_vector(
         self, value: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
     ) -> list[Scalar]:
         """`value` new integer inputs, or a list of scalars and numbers as scalars."""
-        found = self._declare("define_vector", vector, (value, dtype))
+        found = self.record("fd.define_vector", vector, (value, dtype))
         return [Scalar(self, v) for v in found]
 
     def add_output(self, output: Tensor, alias_input: Tensor | Sequence[int] | None = None) -> None:
@@ -172,7 +172,4 @@ class Recorder:
         What is written into an input is returned too if it was also added as an output by itself.
         A list instead of an input is the stride order that the output shall have.
         """
-        self._declare("add_output", add_output, (output, alias_input))
-
-    def _declare(self, name: str, build: Callable[..., Any], args: Sequence[Any]) -> Any:
-        return self.record(name, build, args, {}, "fd.")
+        self.record("fd.add_output", add_output, (output, alias_input))

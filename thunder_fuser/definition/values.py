@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Union
 
+from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import shape_text
@@ -27,6 +28,11 @@ class Value:
     def __init__(self, owner: Recorder, val: ir.Val) -> None:
         self.owner = owner
         self.val = val
+
+    def __bool__(self) -> bool:
+        raise FuserTypeError(
+            f"{self} has no value while the definition is written; use fd.ops.where"
+        )
 
     def dtype(self) -> DataType:
         return self.val.dtype

@@ -28,27 +28,27 @@ def cast(b: FusionBuilder, arg: Val, dtype: DataType) -> Val:
 
 def set(b: FusionBuilder, arg: TensorView) -> TensorView:
     """A copy; as an output it may share the memory of `arg`."""
-    return b.set(arg)
+    return b.set(_tensor(arg))
 
 
 def segment_set(b: FusionBuilder, arg: TensorView) -> TensorView:
     """A copy at which the plan cuts: nothing is fused across it."""
-    return b.segment_set(arg)
+    return b.segment_set(_tensor(arg))
 
 
 def permute(b: FusionBuilder, arg: TensorView, dims: Sequence[int]) -> TensorView:
     """Dimension k of the result is dimension dims[k] of `arg`."""
-    return b.permute(arg, integers("dims", dims))
+    return b.permute(_tensor(arg), integers("dims", dims))
 
 
 def stride_order(b: FusionBuilder, arg: TensorView, stride_order: Sequence[int]) -> TensorView:
     """`arg` in memory such that dimension i is the stride_order[i]-th from the innermost."""
-    return b.stride_order(arg, integers("stride_order", stride_order))
+    return b.stride_order(_tensor(arg), integers("stride_order", stride_order))
 
 
 def broadcast(b: FusionBuilder, arg: TensorView, is_broadcast_dim: Sequence[bool]) -> TensorView:
     """A new dimension of size 1 wherever a flag is set."""
-    return b.broadcast(arg, flags("is_broadcast_dim", is_broadcast_dim))
+    return b.broadcast(_tensor(arg), flags("is_broadcast_dim", is_broadcast_dim))
 
 
 def broadcast_in_dim(
@@ -56,25 +56,27 @@ def broadcast_in_dim(
 ) -> TensorView:
     """`arg` in a larger shape, its dimension k at position broadcast_dims[k]; -1 keeps a size."""
     return b.broadcast_in_dim(
-        arg, sizes("shape", shape), integers("broadcast_dims", broadcast_dims)
+        _tensor(arg), sizes("shape", shape), integers("broadcast_dims", broadcast_dims)
     )
 
 
 def expand(b: FusionBuilder, arg: TensorView, shape: Sequence[Any]) -> TensorView:
     """Dimensions of size 1 shown as larger ones; -1 keeps a size."""
-    return b.expand(arg, sizes("shape", shape))
+    return b.expand(_tensor(arg), sizes("shape", shape))
 
 
 def squeeze(
     b: FusionBuilder, arg: TensorView, dims: Sequence[int], squeeze_expanded: bool = False
 ) -> TensorView:
     """Dimensions of size 1 removed; expanded ones only if asked for."""
-    return b.squeeze(arg, integers("dims", dims), flag("squeeze_expanded", squeeze_expanded))
+    return b.squeeze(
+        _tensor(arg), integers("dims", dims), flag("squeeze_expanded", squeeze_expanded)
+    )
 
 
 def reshape(b: FusionBuilder, arg: TensorView, new_shape: Sequence[Any]) -> TensorView:
     """The elements in row-major order in another shape; one size may be -1."""
-    return b.reshape(arg, sizes("new_shape", new_shape))
+    return b.reshape(_tensor(arg), sizes("new_shape", new_shape))
 
 
 def slice(
@@ -98,14 +100,14 @@ def slice(
             f"expected {rank} start indices, end indices and strides, got {len(starts)}, "
             f"{len(ends)} and {len(steps)}"
         )
-    return b.slice(arg, starts, ends, steps)
+    return b.slice(_tensor(arg), starts, ends, steps)
 
 
 def pad(
     b: FusionBuilder, arg: TensorView, pad_widths: Sequence[Any], value: Val | None = None
 ) -> TensorView:
     """`value` (default 0) before and after; widths last dimension first; negative ones cut off."""
-    return b.pad(arg, sizes("pad_widths", pad_widths), value)
+    return b.pad(_tensor(arg), sizes("pad_widths", pad_widths), _number("value", value))
 
 
 def cat(
@@ -120,7 +122,7 @@ def cat(
 
 def full(b: FusionBuilder, shape: Sequence[Any], fill_value: Val, dtype: DataType) -> TensorView:
     """A tensor whose elements are all `fill_value`."""
-    return b.full(sizes("shape", shape), fill_value, storage("dtype", dtype))
+    return b.full(sizes("shape", shape), _number("fill_value", fill_value), storage("dtype", dtype))
 
 
 def iota(
@@ -131,17 +133,17 @@ def iota(
     dtype: DataType = DataType.Int,
 ) -> TensorView:
     """start, start + step, ...: `length` elements, by default 0, 1, ..."""
-    return b.iota(length, start, step, storage("dtype", dtype))
+    return b.iota(length, _number("start", start), _number("step", step), storage("dtype", dtype))
 
 
 def size(b: FusionBuilder, arg: TensorView, dim: int) -> Scalar:
     """The size of a dimension."""
-    return b.size(arg, integer("dim", dim))
+    return b.size(_tensor(arg), integer("dim", dim))
 
 
 def shape(b: FusionBuilder, arg: TensorView) -> list[Scalar]:
     """All sizes."""
-    return [b.size(arg, k) for k in range(_tensor(arg).rank)]
+    return [b.size(_tensor(arg), k) for k in range(_tensor(arg).rank)]
 
 
 def at(b: FusionBuilder, vector: Sequence[Val], index: int) -> Val:
@@ -172,6 +174,12 @@ def _tensor(arg: Val) -> TensorView:
     if not isinstance(arg, TensorView):
         raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
     return arg
+
+
+def _number(what: str, value: Any) -> Any:
+    if isinstance(value, TensorView) and value.rank:
+        raise FuserTypeError(f"{what}: expected a number or a 0-dim tensor, got {value}")
+    return value
 
 
 VIEWS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
