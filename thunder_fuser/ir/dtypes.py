@@ -208,7 +208,7 @@ def result_dtype(operands: Iterable[Operand]) -> DataType:
         if result is None:
             result = weaker
         elif weaker.category > result.category:
-            result = _default_width(weaker, result) if is_scalar else weaker
+            result = _default_width(weaker, result) if is_scalar else promote_pair(result, weaker)
     if result is None:
         raise FuserTypeError("promotion needs at least one operand")
     return result
