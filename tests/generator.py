@@ -20,6 +20,7 @@ from tests.generator_views import factory_step, view_step
 from tests.inputs import copy_of
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.ops import TABLE
 
 DTYPES = tuple(d for d in DataType if d is not DataType.Null)
 
@@ -56,10 +57,14 @@ def random_case(
     steps: int = 10,
     max_numel: int = 4096,
     dtypes: Sequence[DataType] = DTYPES,
+    operations: Sequence[str] = tuple(TABLE),
     updates: bool = True,
 ) -> Case:
-    """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements."""
-    p = Program(seed, max_numel, tuple(dtypes))
+    """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
+
+    `dtypes` and `operations` are what is drawn from; others appear where those need them.
+    """
+    p = Program(seed, max_numel, tuple(dtypes), tuple(operations))
     shape = p.shape()
     for _ in range(p.rng.randint(1, 3)):
         p.tensor([1 if p.chance(0.15) else size for size in shape])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.generator_program import Program
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir import ops
-from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
 
 
@@ -46,7 +46,7 @@ _DOMAINS: dict[str, tuple[_Domain | None, ...]] = {
 
 
 def pointwise_step(p: Program) -> None:
-    op = ops.lookup(p.rng.choice(tuple(ops.TABLE)))
+    op = ops.lookup(p.rng.choice(p.operations))
     if op.name == "cast":
         p.keep(p.cast(p.recent(), p.rng.choice(p.dtypes)))
         return
@@ -81,8 +81,9 @@ def scalar_step(p: Program) -> None:
 
 
 def _first(p: Program, op: ops.Op) -> TensorView | None:
-    """A first operand of a kind drawn evenly from those that the operation takes."""
-    category = p.rng.choice(sorted(op.accepts))
+    """A first operand of a kind that the operation takes: each as likely, floats twice."""
+    kinds = sorted(op.accepts)
+    category = p.rng.choice([*kinds, *(c for c in kinds if c is Category.FLOAT)])
     fitting = [v for v in p.pool if v.dtype.category is category]
     if fitting and p.chance(0.7):
         return p.recent(fitting)

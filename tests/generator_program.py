@@ -22,10 +22,17 @@ LARGEST = 1e4
 class Program:
     """A fusion being written. `pool` holds the tensors that the next operation may use."""
 
-    def __init__(self, seed: int, max_numel: int, dtypes: tuple[DataType, ...]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        max_numel: int,
+        dtypes: tuple[DataType, ...],
+        operations: tuple[str, ...],
+    ) -> None:
         self.rng = random.Random(seed)
         self.max_numel = max_numel
         self.dtypes = dtypes
+        self.operations = operations
         self.builder = FusionBuilder()
         self.oracle = oracle.Oracle()
         self.inputs: list[torch.Tensor | Number] = []
@@ -97,7 +104,7 @@ class Program:
         self.inputs.append(data)
         self.input_views.append(view)
         self.oracle.bind([view], [data])
-        self.keep(view)
+        self.pool.append(view)
         return view
 
     def number(self, dtype: DataType | None = None) -> Scalar:

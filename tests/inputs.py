@@ -40,11 +40,10 @@ def random_tensor(rng: random.Random, sizes: Sequence[int], dtype: DataType) -> 
     elif dtype.is_complex:
         real, imag = (rng.choices(QUARTERS, k=count) for _ in range(2))
         numbers = [complex(*parts) for parts in zip(real, imag, strict=True)]
-    elif kind < 0.3:
-        numbers = [rng.gauss(0, 1) for _ in range(count)]
     else:
-        numbers = list(rng.choices(QUARTERS, k=count))
-        if kind < 0.4:
+        normal = (rng.gauss(0, 1) for _ in range(count))
+        numbers = list(normal if kind < 0.3 else rng.choices(QUARTERS, k=count))
+        if rng.random() < 0.4:
             _scatter(rng, numbers, SPECIAL)
     exact = torch.float64 if dtype.is_floating else dtype.torch
     return torch.tensor(numbers, dtype=exact).to(dtype.torch).reshape(tuple(sizes))

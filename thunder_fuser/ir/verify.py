@@ -182,7 +182,7 @@ def _pointwise(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
                     yield expr, f"{tensor.name} has elements where the output broadcasts"
 
 
-_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
+VIEW_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "set": (),
         "segment_set": (),
@@ -207,7 +207,7 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             if isinstance(expr.output, TensorView) and expr.output.domain.transforms:
                 yield expr, "only views and inputs have transforms"
             continue
-        if expr.op not in _STEPS:
+        if expr.op not in VIEW_STEPS:
             yield expr, f"there is no view called {expr.op}"
         if expr.output.domain.root != expr.input.domain.logical:
             yield expr, "its root is not its input's logical domain"
@@ -225,7 +225,7 @@ def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
         if not isinstance(expr, ViewOp):
             continue
         for step in expr.output.domain.transforms:
-            if not isinstance(step, _STEPS.get(expr.op, ())):
+            if not isinstance(step, VIEW_STEPS.get(expr.op, ())):
                 yield expr, f"{step} is not part of a {expr.op}"
         if (expr.fill is None) == (expr.op == "pad"):
             yield expr, "a pad, and only a pad, has a fill value"
@@ -284,7 +284,7 @@ def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
                 yield expr, f"{value} is symbolic"
 
 
-_ALWAYS: tuple[Check, ...] = (_ssa, _updates, _domains, _pointwise, _views, _cats, _factories)
+_ALWAYS: tuple[Check, ...] = (_ssa, _updates, _domains, _views, _cats, _factories, _pointwise)
 
 STAGES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
     {
