@@ -9,6 +9,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from thunder_fuser.definition import DataType as DataType
     from thunder_fuser.definition import FusionDefinition as FusionDefinition
+    from thunder_fuser.definition import compute_tensor_descriptor as compute_tensor_descriptor
+    from thunder_fuser.definition import ops as ops
+    from thunder_fuser.definition import version as version
     from thunder_fuser.errors import CompileError as CompileError
     from thunder_fuser.errors import FuserError as FuserError
     from thunder_fuser.errors import FuserTypeError as FuserTypeError
@@ -35,6 +38,9 @@ export(
         "FusionReport": "thunder_fuser.executor",
         "FusionDefinition": "thunder_fuser.definition",
         "DataType": "thunder_fuser.definition",
+        "compute_tensor_descriptor": "thunder_fuser.definition",
+        "ops": "thunder_fuser.definition",
+        "version": "thunder_fuser.definition",
         "Options": "thunder_fuser.options",
         "options": "thunder_fuser.options",
         "Refusal": "thunder_fuser.errors",

@@ -36,6 +36,8 @@ class FusionBuilder(ViewBuilder):
             raise FuserValueError(
                 f"add_output: {x} cannot be written into {alias}; dtype and rank must agree"
             )
+        if any(u.target is alias for u in self._updates):
+            raise FuserValueError(f"add_output: {alias} is updated twice; only one can be last")
         self._updates.append(Update(alias, x))
 
     def build(self) -> Fusion:

@@ -151,8 +151,8 @@ def compute_dtype(dtype: DataType) -> DataType:
 def promote_pair(a: DataType, b: DataType) -> DataType:
     """The narrowest type that holds both, by torch's rules where torch has one.
 
-    torch has none for 8-bit floats and for wide unsigned integers: the former yield to any other float
-    and meet in Float, the latter become the next wider signed integer if there is one.
+    torch has none for 8-bit floats and for wide unsigned integers: the former yield to any other
+    float and meet in Float, the latter become the next wider signed integer if there is one.
     """
     low, high = sorted((a, b), key=lambda d: (d.category, d.itemsize))
     if low is high:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (
     Expand,
@@ -87,7 +88,11 @@ class Rebuild:
     def copy(self, expr: Expr) -> Val:
         """The same expression on the new operands."""
         self.builder.origin = expr.origin
-        new = self._copy(expr)
+        try:
+            new = self._copy(expr)
+        except FuserValueError as error:
+            place = f" (in {expr.origin})" if expr.origin.symbol else ""
+            raise FuserValueError(f"{error}{place}") from error
         self.replace(expr.output, new)
         return new
 

@@ -186,8 +186,10 @@ class ViewBuilder(ValueBuilder):
             )
         if isinstance(start, int) and start < 0:
             raise FuserValueError(f"slice of {x}: start {start} of dimension {axis} is negative")
+        if isinstance(end, int) and end < 0:
+            end = constant_if_known(end + size)
         if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-            end = min(end + size if end < 0 else end, size)
+            end = min(end, size)
             start = min(start, size)
             if end < start:
                 raise FuserValueError(
@@ -230,14 +232,15 @@ class ViewBuilder(ValueBuilder):
             left, right = widths[2 * pair], widths[2 * pair + 1]
             if not (_same(left, 0) and _same(right, 0)):
                 steps.append(Resize(x.rank - 1 - pair, left, right))
-        fill = self.scalar(False if x.dtype is DataType.Bool else 0, x.dtype)
-        chosen: Val = fill if value is None else self._operand(value)
-        if isinstance(chosen, TensorView) and chosen.rank:
-            raise FuserTypeError(f"pad of {x}: the value must be a number, got {chosen}")
-        return self.view("pad", x, steps, fill=self._converted(chosen, x.dtype))
+        fill = self._number("pad", 0 if value is None else value, x.dtype)
+        return self.view("pad", x, steps, fill=fill)
 
-    def _converted(self, value: Val, dtype: DataType) -> Val:
-        return value if value.dtype is dtype else self.cast(value, dtype)
+    def _number(self, op: str, value: Val | Number, dtype: DataType) -> Val:
+        """A number, or a tensor without dimensions, in that dtype."""
+        number = self._operand(value)
+        if number.rank:
+            raise FuserTypeError(f"{op}: expected a number or a 0-dim tensor, got {number}")
+        return number if number.dtype is dtype else self.cast(number, dtype)
 
     # ---- several inputs, or none
 
@@ -278,7 +281,7 @@ class ViewBuilder(ValueBuilder):
     def full(self, shape: Sequence[Size], fill: Val | Number, dtype: DataType) -> TensorView:
         """A tensor whose elements are all `fill`."""
         check_is_storage(dtype, "full")
-        value = self._converted(self._operand(fill), dtype)
+        value = self._number("full", fill, dtype)
         ids = [iteration(self.extent(size)) for size in shape]
         out = TensorView(self._id(), dtype, tensor_domain(ids))
         self._append(FullOp(value, out, self.origin))
@@ -294,8 +297,8 @@ class ViewBuilder(ValueBuilder):
         """start, start + step, ... (`length` elements)."""
         if check_is_storage(dtype, "iota").is_complex or dtype is DataType.Bool:
             raise FuserTypeError(f"iota: expected an integer or float dtype, got {dtype!r}")
-        first = self._converted(self._operand(0 if start is None else start), dtype)
-        width = self._converted(self._operand(1 if step is None else step), dtype)
+        first = self._number("iota", 0 if start is None else start, dtype)
+        width = self._number("iota", 1 if step is None else step, dtype)
         out = TensorView(self._id(), dtype, tensor_domain([iteration(self.extent(length))]))
         self._append(IotaOp(first, width, out, self.origin))
         return out
