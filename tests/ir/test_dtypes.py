@@ -114,14 +114,16 @@ def test_levels_bind_as_in_torch(dim: DataType) -> None:
     """Tensors with dimensions over 0-dim tensors over Python numbers."""
     tensor = torch.ones(1, dtype=dim.torch)
     for other in TORCH_PROMOTES:
-        if dim.is_floating and other.is_complex:
-            continue  # torch keeps the width of the tensor's parts here
+        if dim is D.Half and other.is_complex:
+            continue  # torch has a complex type of two halves, for which there are no kernels
+        if dim in (D.Float, D.BFloat16) and other is D.ComplexDouble:
+            continue  # here the 0-dim tensor keeps its width, in torch the parts narrow
         zero_dim = torch.ones((), dtype=other.torch)
         want = torch.result_type(tensor, zero_dim)
         assert result_dtype([Operand(dim, 1), Operand(other, 0)]).torch is want, (dim, other)
     for number in (True, 1, 1.0, 1j):
         if dim is D.Half and number == 1j:
-            continue  # torch has a complex type of two halves, for which there are no kernels
+            continue
         want = torch.result_type(tensor, number)
         scalar = Operand(of_number(number), None)
         assert result_dtype([Operand(dim, 1), scalar]).torch is want, (dim, number)
