@@ -6,6 +6,10 @@
 
 namespace tf {
 
+static bool same_place(tf_site a, tf_site b) {
+  return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
 // Marks the running thread as waiting at `site`; it goes on running until it yields.
 Fiber& Worker::park(State state, tf_site site) {
   Fiber& fiber = *current_;
@@ -35,7 +39,7 @@ bool Worker::arrive_in_block(tf_site site) {
   Block& block = *fiber.block;
   if (block.in_block == 0) {
     block.barrier = site;
-  } else if (block.barrier.line != site.line || strcmp(block.barrier.file, site.file) != 0) {
+  } else if (!same_place(block.barrier, site)) {
     Text text;
     text.add("divergent barriers: ").thread(fiber.self).add(" reached the one at ").site(site);
     text.add(" while %u threads wait in the one at ", block.in_block).site(block.barrier);
@@ -102,9 +106,7 @@ void Worker::check_same_call(const Fiber& last, unsigned mask) {
   for (unsigned rest = mask; rest; rest &= rest - 1) {
     const unsigned lane = __builtin_ctz(rest);
     const WarpCall& other = last.warp->calls[lane];
-    const bool same_place = other.site.line == mine.site.line && other.op == mine.op &&
-                            (other.site.file == mine.site.file || strcmp(other.site.file, mine.site.file) == 0);
-    if (same_place && other.mask == mine.mask) continue;
+    if (same_place(other.site, mine.site) && other.op == mine.op && other.mask == mine.mask) continue;
     Text text;
     text.add("divergent warp collectives: ").thread(last.self).add(" (lane %u) is at ", last.lane());
     text.site(mine.site).add(" with mask 0x%08x, lane %u at ", mine.mask, lane);

@@ -58,8 +58,12 @@ int choose_threads(const tf_call& call, unsigned long long blocks) {
   return known > 0 && known * blocks < kNanosecondsWorthSharing ? 1 : threads;
 }
 
-double nanoseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+// An OS thread that is interrupted measures too much, so that a longer time counts only in part.
+void learn_block_time(unsigned* known, unsigned long long measured) {
+  const unsigned long long before = __atomic_load_n(known, __ATOMIC_RELAXED);
+  const unsigned long long most = before ? before + before / 8 + 1 : 1u << 30;
+  const auto learned = static_cast<unsigned>(measured < most ? measured : most);
+  __atomic_store_n(known, learned, __ATOMIC_RELAXED);
 }
 
 unsigned long long gcd(unsigned long long a, unsigned long long b) { return b ? gcd(b, a % b) : a; }
@@ -123,10 +127,10 @@ int tf_launch(const tf_call* call) {
   tf::Launch launch(*call);
   if (launch.blocks == 0) return 0;
   const int wanted = tf::choose_threads(*call, launch.blocks);
-  const auto start = std::chrono::steady_clock::now();
-  int used = 1;
+  // What the blocks themselves took, without what it took to start the threads.
+  std::atomic<long long> busy{0};
   tf::parallel(wanted, [&](int part, int parts) {
-    if (part == 0) used = parts;
+    const auto start = std::chrono::steady_clock::now();
     const unsigned long long first = launch.blocks * part / parts;
     const unsigned long long last = launch.blocks * (part + 1) / parts;
     if (launch.has(TF_PLAIN)) {
@@ -134,10 +138,9 @@ int tf_launch(const tf_call* call) {
     } else {
       tf::this_threads_worker().run(launch, first, last, parts);
     }
+    busy += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
   });
-  const double per_block = tf::nanoseconds_since(start) * used / launch.blocks;
-  const unsigned rounded = per_block < 4e9 ? static_cast<unsigned>(per_block) + 1 : ~0u;
-  __atomic_store_n(call->kernel->block_nanoseconds, rounded, __ATOMIC_RELAXED);
+  tf::learn_block_time(call->kernel->block_nanoseconds, busy / launch.blocks + 1);
   return launch.failed();
 }
 

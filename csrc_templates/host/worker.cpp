@@ -96,9 +96,13 @@ std::unique_ptr<Fiber> Worker::make_fiber(Block& block, unsigned linear) {
   return fiber;
 }
 
-void Worker::provide(size_t blocks, unsigned threads) {
-  while (blocks_.size() < blocks) blocks_.emplace_back(new Block());
-  for (size_t i = 0; i < blocks; ++i) {
+// Makes `count` blocks ready for the launch: fibers, shared memory, coordinates.
+void Worker::provide(size_t count) {
+  while (blocks_.size() < count) blocks_.emplace_back(new Block());
+  live_ = count;
+  const tf_dim3 size = launch_->call.block;
+  const unsigned threads = size.x * size.y * size.z;
+  for (size_t i = 0; i < count; ++i) {
     Block& block = *blocks_[i];
     while (block.fibers.size() < threads) {
       block.fibers.push_back(make_fiber(block, static_cast<unsigned>(block.fibers.size())));
@@ -107,28 +111,29 @@ void Worker::provide(size_t blocks, unsigned threads) {
     block.warps.resize((threads + 31) / 32);
     block.values.resize(threads * size_t{TF_MAX_VALUE});
     provide_shared(block, launch_->call.shared_bytes, launch_->has(TF_GUARD_SHARED));
+    tf_thread self = launch_->thread_template();
+    self.shared = block.shared;
+    for (unsigned t = 0; t < threads; ++t) {
+      Fiber& fiber = *block.fibers[t];
+      fiber.warp = &block.warps[t / 32];
+      fiber.self = self;
+      fiber.self.thread = {t % size.x, t / size.x % size.y, t / size.x / size.y};
+    }
   }
-  live_ = blocks;
 }
 
 void Worker::start(Block& block, tf_dim3 index) {
   block.in_block = block.in_grid = block.done = 0;
-  for (size_t w = 0; w < block.warps.size(); ++w) {
-    const unsigned lanes = block.threads - static_cast<unsigned>(w) * 32;
-    const unsigned exists = lanes >= 32 ? ~0u : (1u << lanes) - 1;
-    block.warps[w].exists = block.warps[w].ready = exists;
-    block.warps[w].waiting = 0;
+  unsigned lanes = block.threads;
+  for (Warp& warp : block.warps) {
+    warp.exists = warp.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+    warp.waiting = 0;
+    lanes -= 32;
   }
-  tf_thread self = launch_->thread_template();
-  self.block = index;
-  self.shared = block.shared;
-  const tf_dim3 size = self.block_size;
-  for (unsigned i = 0; i < block.threads; ++i) {
-    Fiber& fiber = *block.fibers[i];
+  for (unsigned t = 0; t < block.threads; ++t) {
+    Fiber& fiber = *block.fibers[t];
     fiber.state = State::running;
-    fiber.warp = &block.warps[i / 32];
-    fiber.self = self;
-    fiber.self.thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+    fiber.self.block = index;
   }
   if (launch_->has(TF_GUARD_SHARED)) {
     memset(block.shared, launch_->call.shared_fill, launch_->call.shared_bytes);
@@ -142,9 +147,8 @@ void Worker::run(Launch& launch, unsigned long long first, unsigned long long la
   home_hooks_.adopt_os_thread();
   random_state_ = launch.call.seed * 2654435761u + static_cast<unsigned>(first) + 1;
   const unsigned long long step = launch.has(TF_RESIDENT) ? last - first : 1;
-  const tf_dim3 size = launch.call.block;
   try {
-    provide(step, size.x * size.y * size.z);
+    provide(step);
   } catch (const std::bad_alloc&) {
     launch.fail("not enough memory for the threads of the blocks that must run together");
   }

@@ -89,7 +89,7 @@ class Worker {
  private:
   // worker.cpp: fibers and blocks
   static void fiber_main();
-  void provide(size_t blocks, unsigned threads);
+  void provide(size_t count);
   std::unique_ptr<Fiber> make_fiber(Block& block, unsigned linear);
   void release_fibers();
   void start(Block& block, tf_dim3 index);
