@@ -191,9 +191,9 @@ class Operand:
 def result_dtype(operands: Iterable[Operand]) -> DataType:
     """Common dtype of operands by torch's three levels: tensors, then 0-dim tensors, then scalars.
 
-    A weaker level changes the result only if its category is higher; the dtype is then the weaker
-    level's, except that a Python scalar of a higher category means the default width (Float,
-    ComplexFloat), as in torch.
+    A weaker level changes the result only if its category is higher. A Python scalar then means the
+    default width (Float, ComplexFloat), and a complex 0-dim tensor takes the width of the floats
+    that it meets, as in torch.
     """
     levels: list[DataType | None] = [None, None, None]
     for operand in operands:
@@ -208,7 +208,8 @@ def result_dtype(operands: Iterable[Operand]) -> DataType:
         if result is None:
             result = weaker
         elif weaker.category > result.category:
-            result = _default_width(weaker, result) if is_scalar else promote_pair(result, weaker)
+            narrows = is_scalar or (weaker.is_complex and result.is_floating)
+            result = _default_width(weaker, result) if narrows else promote_pair(result, weaker)
     if result is None:
         raise FuserTypeError("promotion needs at least one operand")
     return result
