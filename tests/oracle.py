@@ -41,6 +41,9 @@ _ROUNDED_ONCE = frozenset({
 })  # fmt: skip
 """Operations whose result is the exact one, rounded once (abs and sign: of real numbers)."""
 
+_BY_PARTS = frozenset({"cast", "real", "imag", "neg", "where"})
+"""Operations that treat the parts of a complex number each for itself."""
+
 _ULPS = {"pow": 16, "lgamma": 16, "erfinv": 16, "erfcinv": 32, "nextafter": 2}
 _ULPS_DEFAULT = 8
 _ULPS_COMPLEX = 64
@@ -131,6 +134,7 @@ class Oracle:
         ]
         base = self.value(expr.output)
         come = self._propagated(expr, operands, errors, base)
+        come = torch.where(_unspecified(expr.op, operands, base), torch.inf, come)
         if expr.output.dtype.category < Category.FLOAT:
             return come
         certain = torch.ones((), dtype=torch.bool)
@@ -179,6 +183,15 @@ def _converted(
         return error + _rounding(operand, dtype)
     may_be_zero = _size(value) <= error if source.category >= Category.FLOAT else True
     return torch.where((error > 0) & may_be_zero, torch.inf, 0.0)
+
+
+def _unspecified(op: str, operands: Sequence[torch.Tensor], base: torch.Tensor) -> torch.Tensor:
+    """Where libraries differ: the sign of NaN, and what infinities do to complex functions."""
+    if op == "signbit" and operands[0].is_floating_point():
+        return operands[0].isnan()
+    if op not in _BY_PARTS and any(x.is_complex() for x in operands):
+        return ~base.isfinite()
+    return torch.zeros((), dtype=torch.bool)
 
 
 def _own(
