@@ -94,5 +94,10 @@ void tf_guard_protect(void* memory);  // from now on, writes to it are errors to
 // 1 and where, relative to `memory`, if a byte between it and the inaccessible pages was changed.
 int tf_guard_damage(void* memory, long long* offset);
 void tf_guard_free(void* memory);
+
+#ifdef TF_TSAN
+// What ThreadSanitizer is told in place of a fence, which it cannot see.
+void tf_tsan_fence(void);
+#endif
 }
 #pragma GCC visibility pop

@@ -2,8 +2,6 @@
 #pragma once
 
 #ifdef TF_TSAN
-extern "C" void tf_tsan_fence(void);
-// ThreadSanitizer does not see C++ fences; the runtime models this one with a synchronised object.
 static inline void __threadfence() { tf_tsan_fence(); }
 #else
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

@@ -60,23 +60,25 @@ CTYPES = {
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A kernel out[i] = expression(a[i], b[i], c[i]) over vectors of 16 elements."""
+    """A kernel out[i] = expression(a[i], b[i], c[i]) over vectors of `width` elements."""
 
     name: str
     expression: str
     inputs: tuple[torch.dtype, ...]
     output: torch.dtype
+    width: int = 16
 
     @property
     def kernel(self) -> Kernel:
-        """Takes the inputs, the output and their length, a multiple of 16."""
+        """Takes the inputs, the output and their length, a multiple of `width`."""
         names = "abc"[: len(self.inputs)]
         types = [CTYPES[dtype] for dtype in self.inputs]
         out = CTYPES[self.output]
         params = [Param(f"{n}s", f"const {t}*") for n, t in zip(names, types, strict=True)]
         params += [Param("outs", f"{out}*"), Param("n", "int")]
+        w = self.width
         loads = "".join(
-            f"  {t} v{n}[16];\n  tf::load<16>({n}s + i, v{n});\n"
+            f"  {t} v{n}[{w}];\n  tf::load<{w}>({n}s + i, v{n});\n"
             for n, t in zip(names, types, strict=True)
         )
         picks = "".join(
@@ -85,10 +87,10 @@ class Pointwise:
         source = (
             f'extern "C" __global__ void {self.name}('
             f"{', '.join(f'{p.ctype} {p.name}' for p in params)}) {{\n"
-            f"  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 16;\n"
-            f"  if (i >= n) return;\n{loads}  {out} r[16];\n"
-            f"  TF_VEC\n  for (int j = 0; j < 16; ++j) {{\n{picks}"
-            f"    r[j] = {self.expression};\n  }}\n  tf::store<16>(outs + i, r);\n}}\n"
+            f"  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * {w};\n"
+            f"  if (i >= n) return;\n{loads}  {out} r[{w}];\n"
+            f"  TF_VEC\n  for (int j = 0; j < {w}; ++j) {{\n{picks}"
+            f"    r[j] = {self.expression};\n  }}\n  tf::store<{w}>(outs + i, r);\n}}\n"
         )
         headers = ("vector.cuh", "fp8.cuh", "complex.cuh")
         return Kernel(self.name, source, headers, tuple(params), (1024, 1, 1), (64, 1, 1))

@@ -48,18 +48,23 @@ def key(name: str, dtype: torch.dtype) -> str:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Function]:
-    rows = []
+    return compile_all(rows())
+
+
+def rows() -> list[Pointwise]:
+    """Every function in both types."""
+    result = []
     for dtype in COMPLEX:
         real = dtype.to_real()
-        rows += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), dtype) for n in UNARY]
-        rows += [
+        result += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), dtype) for n in UNARY]
+        result += [
             Pointwise(key(f"binary{i}", dtype), expression, (dtype, dtype), dtype)
             for i, expression in enumerate(BINARY)
         ]
-        rows += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), real) for n in PARTS]
-        rows += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), torch.bool) for n in TESTS]
-        rows.append(Pointwise(key("complex", dtype), "tf::complex(a, b)", (real, real), dtype))
-    return compile_all(rows)
+        result += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), real) for n in PARTS]
+        result += [Pointwise(key(n, dtype), f"tf::{n}(a)", (dtype,), torch.bool) for n in TESTS]
+        result.append(Pointwise(key("complex", dtype), "tf::complex(a, b)", (real, real), dtype))
+    return result
 
 
 COORDINATES = (0.0, -0.0, 0.3, -0.3, 1.0, -1.0, 2.5, -2.5, 1e-6, -1e-6, 30.0, -30.0)

@@ -25,21 +25,22 @@ def key(name: str, dtype: torch.dtype) -> str:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Callable[..., torch.Tensor]]:
-    rows = []
+    return compile_all(rows())
+
+
+def rows() -> list[Pointwise]:
+    """Every function in every integer type, and some in bool."""
+    result = []
     for dtype in INTEGERS:
         for name in UNARY:
             output = torch.bool if name in BOOLEAN else dtype
-            rows.append(Pointwise(key(name, dtype), f"tf::{name}(a)", (dtype,), output))
-        rows += [
-            Pointwise(key(name, dtype), f"tf::{name}(a, b)", (dtype, dtype), dtype)
-            for name in BINARY
-        ]
-    for name in ("bitwise_not", "maximum", "sign"):
-        operands = "a, a" if name == "maximum" else "a"
-        rows.append(
-            Pointwise(key(name, torch.bool), f"tf::{name}({operands})", (torch.bool,), torch.bool)
-        )
-    return compile_all(rows)
+            result.append(Pointwise(key(name, dtype), f"tf::{name}(a)", (dtype,), output))
+        for name in BINARY:
+            result.append(Pointwise(key(name, dtype), f"tf::{name}(a, b)", (dtype, dtype), dtype))
+    for expression in ("bitwise_not(a)", "maximum(a, a)", "sign(a)"):
+        name = key(expression.partition("(")[0], torch.bool)
+        result.append(Pointwise(name, f"tf::{expression}", (torch.bool,), torch.bool))
+    return result
 
 
 def wrap(value: int, dtype: torch.dtype) -> int:

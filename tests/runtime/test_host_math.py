@@ -68,7 +68,12 @@ EDGES = (
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Callable[..., torch.Tensor]]:
-    rows = []
+    return compile_all(rows())
+
+
+def rows() -> list[Pointwise]:
+    """Every function in both types."""
+    result = []
     for dtype in FLOATS:
         names = {**dict.fromkeys((*UNARY, "lgamma", *TESTS), "a")}
         names |= dict.fromkeys((*BINARY, "remainder", "nextafter"), "a, b")
@@ -76,8 +81,8 @@ def kernels() -> dict[str, Callable[..., torch.Tensor]]:
         for name, operands in names.items():
             inputs = (dtype,) * len(operands.split(","))
             output = torch.bool if name in TESTS else dtype
-            rows.append(Pointwise(key(name, dtype), f"tf::{name}({operands})", inputs, output))
-    return compile_all(rows)
+            result.append(Pointwise(key(name, dtype), f"tf::{name}({operands})", inputs, output))
+    return result
 
 
 def key(name: str, dtype: torch.dtype) -> str:

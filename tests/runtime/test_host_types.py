@@ -38,22 +38,19 @@ def to_and_from_float() -> dict[str, Callable[..., torch.Tensor]]:
 @pytest.fixture(scope="module")
 def cast_kernels() -> dict[torch.dtype, HostLaunch]:
     """For each type a kernel that casts to all types: thread i takes element i."""
-    kernels = []
-    for source in ALL:
-        outs = [Param(f"to_{short(target)}", f"{CTYPES[target]}*") for target in ALL]
-        params = (Param("x", f"const {CTYPES[source]}*"), *outs)
-        name = f"casts_from_{short(source)}"
-        lines = [f"  to_{short(t)}[i] = tf::cast<{CTYPES[t]}>(x[i]);" for t in ALL]
-        signature = ", ".join(f"{param.ctype} {param.name}" for param in params)
-        text = "\n".join(
-            [
-                f'extern "C" __global__ void {name}({signature}) {{',
-                *("  const int i = threadIdx.x;", *lines, "}"),
-            ]
-        )
-        headers = ("fp8.cuh", "complex.cuh")
-        kernels.append(Kernel(name, text, headers, params, (1, 1, 1), (32, 1, 1)))
-    return dict(zip(ALL, HOST.compile(kernels), strict=True))
+    return dict(zip(ALL, HOST.compile([casts_from(source) for source in ALL]), strict=True))
+
+
+def casts_from(source: torch.dtype) -> Kernel:
+    outs = [Param(f"to_{short(target)}", f"{CTYPES[target]}*") for target in ALL]
+    params = (Param("x", f"const {CTYPES[source]}*"), *outs)
+    name = f"casts_from_{short(source)}"
+    lines = "\n".join(f"  to_{short(t)}[i] = tf::cast<{CTYPES[t]}>(x[i]);" for t in ALL)
+    text = (
+        f'extern "C" __global__ void {name}({", ".join(f"{p.ctype} {p.name}" for p in params)}) {{'
+        f"\n  const int i = threadIdx.x;\n{lines}\n}}\n"
+    )
+    return Kernel(name, text, ("fp8.cuh", "complex.cuh"), params, (1, 1, 1), (32, 1, 1))
 
 
 def every_pattern(dtype: torch.dtype) -> torch.Tensor:

@@ -39,8 +39,9 @@ _RUNTIME_FILES = (
 _OPTIMISE = ("-O2",)
 
 _KERNEL_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
-    None: (),
-    "address": ("-fsanitize=address", "-g1"),
+    # A tensor's integers wrap around; only indices must not, and UBSan looks for those.
+    None: ("-fwrapv",),
+    "address": ("-fsanitize=address", "-fsanitize-recover=address", "-g1"),
     "undefined": ("-fsanitize=undefined", "-g1"),
     "thread": ("-fsanitize=thread", "-g1", "-DTF_TSAN"),
 }

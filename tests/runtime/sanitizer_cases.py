@@ -1,0 +1,98 @@
+"""Kernels run under a sanitizer: `python -m tests.runtime.sanitizer_cases thread`.
+
+A process of its own, because the sanitizers must be loaded before Python. Prints the name of each
+case before it runs, so that reports can be told apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from tests.runtime.host_kernels import load
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.runtime.host import PreparedCall
+from thunder_fuser.runtime.host_abi import Flag
+from thunder_fuser.runtime.host_build import Sanitizer, build
+
+Case = tuple[Kernel, list[torch.Tensor | int]]
+
+
+def numbers(count: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.float32)
+
+
+def counter() -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.int32)
+
+
+def small(name: str, blocks: int = 1, threads: int = 64) -> Kernel:
+    """All blocks alive at once: only then can a sanitizer see that they race."""
+    return load(name, grid=(blocks, 1, 1), block=(threads, 1, 1), cooperative=True)
+
+
+def thread_cases() -> dict[str, Case]:
+    x, y = numbers(1024), numbers(1024)
+    return {
+        "missing_barrier": (small("missing_barrier", threads=256), [x, y]),
+        "reused_slots": (small("reused_slots", threads=256), [x, y]),
+        "two_sums": (small("two_sums", threads=256), [x, y]),
+        "missing_syncwarp": (small("missing_syncwarp"), [x, y]),
+        "same_element": (small("same_element", blocks=2, threads=32), [x, y]),
+        "missing_fence": (small("missing_fence", blocks=3, threads=32), [x, y, counter(), y]),
+        "last_block_sum": (small("last_block_sum", blocks=3), [x, y, counter(), numbers(64), 12]),
+        "grid_sum": (
+            small("grid_sum", blocks=3, threads=128),
+            [x, numbers(3), counter(), y, 1024],
+        ),
+    }
+
+
+def address_cases() -> dict[str, Case]:
+    return {
+        "missing_predicate": (
+            load("missing_predicate", grid=(4, 1, 1), collectives=False),
+            [numbers(1000), numbers(1000), 1000],
+        ),
+        "two_sums": (load("two_sums"), [numbers(256), numbers(256)]),
+        "shared_overflow": (load("shared_overflow"), [numbers(256), numbers(256), 156]),
+    }
+
+
+def undefined_cases() -> dict[str, Case]:
+    kernel = replace(load("index_overflow"), block=(32, 1, 1), collectives=False)
+    return {
+        "small_index": (kernel, [numbers(32), numbers(32), 1 << 20]),
+        "index_overflow": (kernel, [numbers(32), numbers(32), 1 << 28]),
+    }
+
+
+CASES: dict[Sanitizer, Callable[[], dict[str, Case]]] = {
+    "thread": thread_cases,
+    "address": address_cases,
+    "undefined": undefined_cases,
+}
+
+
+def run(sanitizer: Sanitizer, cases: dict[str, Case]) -> None:
+    kernels = {kernel.name: kernel for kernel, _ in cases.values()}
+    program = build(list(kernels.values()), sanitizer)
+    for name, (kernel, args) in cases.items():
+        print(f"== {name}", file=sys.stderr, flush=True)
+        prepared = PreparedCall(program.kernel_address(kernel), kernel)
+        prepared.call.threads = 1
+        prepared.call.flags |= Flag.FAITHFUL
+        prepared.arguments.fill(
+            [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args]
+        )
+        if program.runtime.tf_launch(prepared.address):
+            print(f"failed: {prepared.message}", file=sys.stderr, flush=True)
+    print("== end", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    (chosen,) = (sanitizer for sanitizer in CASES if sanitizer == sys.argv[1])
+    run(chosen, CASES[chosen]())

@@ -1,0 +1,44 @@
+"""What the host's tests run also compiles for GPUs, with no register spilled. Needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.runtime import test_host_complex, test_host_integers, test_host_math, test_host_types
+from tests.runtime.host_kernels import FOLDER, Pointwise, load
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.runtime.cuda_program import compile_cubin
+
+pytestmark = pytest.mark.nvrtc
+
+
+def pointwise(rows: list[Pointwise]) -> list[Kernel]:
+    return [replace(row, width=1).kernel for row in rows]
+
+
+PROGRAMS: dict[str, Callable[[], list[Kernel]]] = {
+    "hand-written": lambda: [load(path.stem) for path in sorted(FOLDER.glob("*.cu"))],
+    "math": lambda: pointwise(test_host_math.rows()),
+    "integers": lambda: pointwise(test_host_integers.rows()),
+    "complex": lambda: pointwise(test_host_complex.rows()),
+    "casts": lambda: [test_host_types.casts_from(source) for source in test_host_types.ALL],
+}
+
+
+# Where the text depends on the architecture every one is tried, else the oldest.
+ARCHS = ("sm_80", "sm_90", "sm_100")
+COMBINATIONS = [
+    *((program, arch) for program in ("hand-written", "casts") for arch in ARCHS),
+    *((program, ARCHS[0]) for program in ("math", "integers", "complex")),
+]
+
+
+@pytest.mark.parametrize(("program", "arch"), COMBINATIONS)
+def test_no_register_is_spilled(program: str, arch: str) -> None:
+    kernels = PROGRAMS[program]()
+    cubin = compile_cubin(kernels, arch)
+    assert cubin.resources.keys() == {kernel.name for kernel in kernels}
+    assert [name for name, found in cubin.resources.items() if found.spills] == []
