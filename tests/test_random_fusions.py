@@ -1,0 +1,68 @@
+"""Random fusions over the whole op table, compiled and run: every element within its error bound.
+
+2,000 programs (tests/generator.py) with sizes of 0, 1 and primes, any strides, all dtypes. On the
+host every other batch is scheduled for an H200, so that what runs is the text that the GPU would
+get. A part runs once more between guard pages, its threads and blocks in other orders.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.batch import Batch, Guarded, allocations, executable, tensors_in
+from tests.generator import Case, random_case
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.host_debug import OrderName
+
+CASES = 2000
+BATCH = 80
+GUARDED = 240
+ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
+
+
+def batch_for(device: torch.device, first: int) -> Batch:
+    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
+    return Batch(device, H200 if for_gpu else None)
+
+
+def cases(first: int) -> list[Case]:
+    return [random_case(seed) for seed in range(first, first + BATCH)]
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
+    batch = batch_for(device, first)
+    planned = []
+    for case in cases(first):
+        inputs = case.fresh_inputs(device)
+        planned.append(
+            (case, inputs, executable(CompiledFusion(case.fusion), inputs, batch, device))
+        )
+    for case, inputs, compiled in planned:
+        outputs = compiled(inputs)
+        case.check(outputs, case.updated(inputs))
+
+
+@pytest.mark.parametrize("first", range(0, GUARDED, BATCH))
+def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    cpu = torch.device("cpu")
+    batch = batch_for(cpu, first)
+    launches = 0
+    planned = []
+    for case in cases(first):
+        inputs = case.fresh_inputs()
+        plan = CompiledFusion(case.fusion).plan(inputs)
+        target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
+        target.memory += tensors_in(inputs)
+        with allocations(monkeypatch, target.memory.append):
+            planned.append((case, inputs, target, Executable(plan, cpu, target)))
+    for case, inputs, target, compiled in planned:
+        outputs = compiled(inputs)
+        case.check(outputs, case.updated(inputs))
+        launches += target.launches
+    assert launches > BATCH // 2
