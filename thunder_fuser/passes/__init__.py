@@ -9,6 +9,7 @@ Each file's name is its pass's name and its log channel ("passes.view_chains").
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -39,18 +40,19 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
 
 
 def run(fusion: Fusion, *, precision: Precision = "strict", verify: bool = False) -> Fusion:
-    """The fusion after all passes, repeated until none finds anything; its sizes must be static.
+    """The fusion after all passes, in turns until none finds anything; its sizes must be static.
 
     Results are the same to the last bit; under precision "fast", roundings of intermediate values
     may be skipped. `verify` checks the fusion after every pass and raises InternalError.
     """
-    settled = None
-    while fusion is not settled:
-        settled = fusion
-        for apply in PIPELINE:
-            fusion = _timed(apply, fusion, precision)
-            if verify:
-                check(fusion, "folded")
+    idle = 0
+    for apply in itertools.cycle(PIPELINE):
+        before, fusion = fusion, _timed(apply, fusion, precision)
+        if verify:
+            check(fusion, "folded")
+        idle = idle + 1 if fusion is before else 0
+        if idle == len(PIPELINE):
+            break
     return fusion
 
 

@@ -76,7 +76,7 @@ def _joined(first: Transform, second: Transform) -> Program | None:
     match first, second:
         case Reorder(inner), Reorder(outer):
             return (Reorder(tuple(inner[k] for k in outer)),)
-        case Expand(a, _), (Expand(b, _) | Squeeze(b)) if a == b:
+        case Expand(a, _), Squeeze(b) if a == b:
             return (second,)
         case Resize(a, left, right), Resize(b, more_left, more_right) if a == b:
             if _loses(left, more_left) or _loses(right, more_right):

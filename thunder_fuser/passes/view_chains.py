@@ -52,12 +52,11 @@ def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
     if not chain.program and rewrite.may_become(out, base):
         rewrite.replace(out, base)
         return True
-    present = _Chain(expr.input, expr.output.domain.transforms, expr.fill)
-    if chain == present or not (chain.fill is not None or rewrite.may_share(out, base)):
-        return False
     fill = None if chain.fill is None else rewrite[chain.fill]
-    op = expr.op if chain[1:] == present[1:] else view_name(chain.program, pads=fill is not None)
-    view = rewrite.view(op, base, chain.program, fill=fill, allocation=out.domain.allocation)
+    if chain.base == expr.input or not (fill is not None or rewrite.may_share(out, base)):
+        return False
+    name = view_name(chain.program, pads=fill is not None)
+    view = rewrite.view(name, base, chain.program, fill=fill, allocation=out.domain.allocation)
     rewrite.replace(out, view)
     return True
 
