@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
@@ -36,28 +36,29 @@ def build(
 
 
 class _Region:
-    """Values by proxy name, and which of the inputs they update."""
+    """Tensors by proxy name, and the value that each holds at this point of the region.
+
+    Names of one tensor (an updated tensor, the result of the update, a renaming) lead to the name
+    that it had first.
+    """
 
     def __init__(self, inputs: Sequence[Proxy], device: torch.device) -> None:
         self._builder = FusionBuilder()
-        self._values: dict[str, Val] = {}
-        self._memory: dict[str, TensorView] = {}
-        self._updated: dict[TensorView, TensorView] = {}
-        for proxy in inputs:
-            self._values[proxy.name] = self._input(proxy, device)
+        self._first: dict[str, str] = {}
+        self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
+        self._memory = dict(self._values)
+        self._updated: dict[str, None] = {}
 
     def _input(self, proxy: Proxy, device: torch.device) -> Val:
         if isinstance(proxy, NumberProxy):
             return self._builder.scalar(None, number_type(proxy))
-        view = self._builder.tensor(
+        return self._builder.tensor(
             proxy.shape,
             data_type(proxy.dtype),
             # Thunder neither records strides nor checks them: each call brings its own.
             contiguity=[None if size == 1 else False for size in proxy.shape],
             is_cpu=proxy.device.type != device.type,
         )
-        self._memory[proxy.name] = view
-        return view
 
     def add(self, prim: BoundSymbol) -> None:
         """Append one primitive."""
@@ -65,37 +66,40 @@ class _Region:
         self._builder.origin = origin_of(prim)
         args, kwargs = tree_map(self._value, (prim.args, prim.kwargs))
         value = claim.build(self._builder, *args, **kwargs)
-        out = prim.output
+        (out,) = prim.flat_proxy_outs
         wanted = data_type(out.dtype)
         if value.dtype is not wanted:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
-        if claim.role is Role.UPDATE:
-            self._update(prim.args[1], out, value)
-        else:
-            self._values[out.name] = value
+        match claim.role:
+            case Role.UPDATE:
+                first = self._first[out.name] = self._first_name(prim.args[1])
+                self._values[first] = value
+                if first in self._memory:
+                    self._updated[first] = None
+            case Role.RENAME:
+                (renamed,) = prim.flat_proxy_args
+                self._first[out.name] = self._first_name(renamed)
+            case _:
+                self._values[out.name] = value
+
+    def _first_name(self, proxy: Proxy) -> str:
+        name: str = proxy.name
+        return self._first.get(name, name)
 
     def _value(self, argument: object) -> object:
-        if not isinstance(argument, Proxy):
-            return argument
-        memory = self._memory.get(argument.name)
-        if memory is not None and memory in self._updated:
-            return self._updated[memory]
-        return self._values[argument.name]
-
-    def _update(self, target: TensorProxy, out: TensorProxy, value: TensorView) -> None:
-        # The result of an update is the updated tensor: from here on, both names show the value.
-        memory = self._memory[target.name]
-        self._memory[out.name] = memory
-        self._updated[memory] = value
+        return self._values[self._first_name(argument)] if isinstance(argument, Proxy) else argument
 
     def finish(self, outputs: Sequence[Proxy]) -> Fusion:
         """The fusion with these results, and with the last update of each input."""
         for proxy in outputs:
-            value = self._value(proxy)
-            assert isinstance(value, TensorView)
-            self._builder.output(value)
-        for memory, value in self._updated.items():
-            self._builder.output(value, memory)
+            self._builder.output(_tensor(self._values[self._first_name(proxy)]))
+        for name in self._updated:
+            self._builder.output(_tensor(self._values[name]), _tensor(self._memory[name]))
         return self._builder.build()
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value

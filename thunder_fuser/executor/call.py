@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
@@ -52,7 +53,7 @@ class FusionCall:
         )
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        if self._is_broken:
+        if self._is_broken or _are_fake(inputs):
             return self._in_torch(inputs)
         try:
             outputs = self.compiled(inputs, self.device)
@@ -105,8 +106,6 @@ class FusionCall:
 
     def _unreadable(self, inputs: Sequence[Any]) -> str:
         """Why kernels cannot be given these arguments, which Thunder has checked, or ""."""
-        if any(isinstance(x, FakeTensor) for x in inputs):
-            return "its inputs are fake"
         try:
             bind(self.fusion, inputs, self.device)
         except (FuserTypeError, FuserValueError) as mismatch:
@@ -119,6 +118,13 @@ class FusionCall:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
+
+
+def _are_fake(inputs: Sequence[Any]) -> bool:
+    """Whether there is no memory to compute in, because the caller only wants to know shapes."""
+    if torch._C._len_torch_dispatch_stack() and active_fake_mode() is not None:
+        return True
+    return FakeTensor in map(type, inputs)
 
 
 def warn_of_failure(name: str, error: Exception, script: str) -> None:

@@ -46,6 +46,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""
         super().__init__(name)
+        # As an attribute of the package, the instance hides the folder of its name; with this,
+        # `import thunder_fuser.executor.report as report` finds the module all the same.
+        self.__name__ = __package__
         self._prefix = prefix
         self._tank = Tank()
         for prim in TABLE:
@@ -64,12 +67,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         start = time.perf_counter_ns()
         recorded = Recorded(trace)
         compilation = Compilation(trace, recorded)
-        consumers = regions.consumers_of(trace)
+        facts = regions.survey(trace)
         symbols: list[BoundSymbol] = []
-        for part in regions.form(trace, self._is_fusible):
+        for part in regions.form(trace, facts, self._is_fusible):
             outcome: BoundSymbol | tuple[Refusal, ...] = part.refusals
             if part.is_fusible:
-                region = regions.region_of(part, consumers, recorded)
+                region = regions.region_of(part, facts, recorded)
                 outcome = self._fuse_or_refuse(region, compilation.fusion_count)
             if isinstance(outcome, tuple):
                 compilation.refused(part.symbols, outcome)
@@ -97,6 +100,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
         outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
         prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
+        if not outputs:
+            # Only updates.  Thunder drops calls without results, so one of them is a result.
+            outputs = [prims[-1].output]
         read = {p.name for p in outputs} | {p.name for b in prims for p in b.flat_proxy_args}
         inputs = [p for p in inputs if p.name in read]
         device = regions.device_of(prims)

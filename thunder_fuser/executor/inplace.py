@@ -1,8 +1,8 @@
-"""Updates in place inside a region, where every tensor is a value.
+"""Updates in place, in regions where every tensor is a value.
 
-The update of a region's input is an output of the fusion, and whoever reads the input after it gets
-the new value.  Two things a fusion cannot say: the update of a tensor that it computes itself, and
-that a view taken before an update shows the new elements after it.  A region ends before them.
+The update of a region's input is an output of the fusion, the update of a tensor that the region
+makes is a new value, and whoever reads the tensor afterwards gets it.  What a fusion cannot say is
+that another tensor in the same memory, a view, changes too.  A region ends before that.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ def updates(bsym: BoundSymbol) -> bool:
 
 
 class Memory:
-    """Follows the tensors of a region that is being formed."""
+    """Which tensors share memory, over a whole trace, and what the present region did to them."""
 
     def __init__(self) -> None:
-        self._computed: set[str] = set()
         self._base: dict[str, str] = {}
-        self._stale: set[str] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """A new region begins."""
+        self._views: set[str] = set()
+        # By the base that was updated: the names that show the new value.
+        self._updated: dict[str, set[str]] = {}
 
     def accepts(self, bsym: BoundSymbol) -> bool:
         """Add a fusible symbol; False if the region has to end before it."""
@@ -33,16 +38,30 @@ class Memory:
 
     def _accepts(self, prim: BoundSymbol) -> bool:
         read = [p.name for p in prim.flat_proxy_args]
-        role = TABLE[prim.sym.id].role
-        if any(name in self._stale for name in read):
-            return False
-        if role is Role.UPDATE:
-            target = prim.args[1].name
-            if target in self._computed or target in self._base:
+        for name in read:
+            fresh = self._updated.get(self._base_of(name))
+            if fresh is not None and name not in fresh:
                 return False
-            self._stale |= {view for view, base in self._base.items() if base == target}
-        elif role is Role.VIEW:
-            self._base[prim.output.name] = self._base.get(read[0], read[0])
-        else:
-            self._computed.add(prim.output.name)
+        (out,) = (p.name for p in prim.flat_proxy_outs)
+        match TABLE[prim.sym.id].role:
+            case Role.UPDATE:
+                return self._update(prim.args[1].name, out)
+            case Role.VIEW:
+                self._views.add(out)
+                self._base[out] = self._base_of(read[0])
+            case Role.RENAME:
+                base = self._base[out] = self._base_of(read[0])
+                if base in self._updated:
+                    self._updated[base].add(out)
         return True
+
+    def _update(self, target: str, out: str) -> bool:
+        base = self._base_of(target)
+        if any(self._base_of(view) == base for view in self._views):
+            return False
+        self._base[out] = base
+        self._updated.setdefault(base, set()).update((target, out))
+        return True
+
+    def _base_of(self, name: str) -> str:
+        return self._base.get(name, name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from thunder.core.devices import to_torch_device
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
@@ -23,9 +24,11 @@ from thunder.executors.data_dependent_partition import (
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
+from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
 from thunder_fuser.executor.claims.table import TABLE, flatten
 from thunder_fuser.executor.origin import Recorded
+from thunder_fuser.options import current
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,37 @@ class Region:
     outputs: tuple[object, ...]
 
 
-def form(trace: TraceCtx, is_fusible: Callable[[BoundSymbol], bool]) -> Iterator[Part]:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What deciding about a part takes to know of the whole trace.
+
+    readers   by name of a value: the `id` of every symbol that reads it, the return included
+    on_cuda   some tensor is on a GPU
+    is_joint  Thunder will split the trace into forward and backward
+    """
+
+    readers: Mapping[str, Sequence[int]]
+    on_cuda: bool
+    is_joint: bool
+
+
+def survey(trace: TraceCtx) -> Survey:
+    """Look at every symbol of a trace once."""
+    readers: dict[str, list[int]] = {}
+    on_cuda = is_joint = False
+    for bsym in trace.bound_symbols:
+        for proxy in bsym.flat_proxy_args:
+            readers.setdefault(proxy.name, []).append(id(bsym))
+        on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
+        is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
+    return Survey(readers, on_cuda, is_joint)
+
+
+def form(
+    trace: TraceCtx, facts: Survey, is_fusible: Callable[[BoundSymbol], bool]
+) -> Iterator[Part]:
     """The symbols of a trace in the order in which they will run, as parts."""
     symbols = trace.bound_symbols
-    on_cuda = any(p.device.type == "cuda" for b in symbols for p in _tensors(b.flat_proxy_outs))
     places: Places = {id(b): _place(b) if is_fusible(b) else () for b in symbols}
 
     def in_one_place(a: Node, b: Node) -> bool:
@@ -79,9 +109,10 @@ def form(trace: TraceCtx, is_fusible: Callable[[BoundSymbol], bool]) -> Iterator
     if any(inplace.updates(b) for b in symbols):
         # An update in place orders reads and writes of memory, which a dataflow order cannot see.
         group = consecutive_fusion
+    memory = inplace.Memory()
     for found in group(trace, in_one_place):
-        for part in _cut(found, places):
-            refused = _refuse_part(part, on_cuda)
+        for part in _cut(found, places, memory):
+            refused = _refuse_part(part, facts)
             yield part if refused is None else replace(part, refusals=(refused,))
 
 
@@ -95,18 +126,20 @@ def _place(bsym: BoundSymbol) -> Place | tuple[Refusal, ...]:
         return (Refusal("device", f"works on several devices: {placed}"),)
     if not inplace.Memory().accepts(bsym):
         return (Refusal("in-place", "updates a tensor that it made itself"),)
-    return Place(to_torch_device(given.pop()), BoundSymbolTag.BACKWARD in bsym.tags)
+    device = to_torch_device(given.pop())
+    if device.type == "cuda" and current().target == "host":
+        return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
+    return Place(device, BoundSymbolTag.BACKWARD in bsym.tags)
 
 
 def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
     return [p for p in proxies if isinstance(p, TensorProxy)]
 
 
-def _cut(group: Sequence[BoundSymbol], places: Places) -> Iterator[Part]:
+def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[Part]:
     """A group as the longest parts, in order, that one fusion can hold."""
     part: list[BoundSymbol] = []
     current: Place | None = None
-    memory = inplace.Memory()
     for bsym in group:
         place = places[id(bsym)]
         if not isinstance(place, Place):
@@ -115,14 +148,15 @@ def _cut(group: Sequence[BoundSymbol], places: Places) -> Iterator[Part]:
         if place != current or not memory.accepts(bsym):
             if part:
                 yield Part(tuple(part), current)
-            part, current, memory = [], place, inplace.Memory()
+            part, current = [], place
+            memory.begin()
             memory.accepts(bsym)
         part.append(bsym)
     if part:
         yield Part(tuple(part), current)
 
 
-def _refuse_part(part: Part, on_cuda: bool) -> Refusal | None:
+def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     """Why neighbours that could be fused are better left to torch, or None."""
     if part.place is None:
         return None
@@ -130,23 +164,25 @@ def _refuse_part(part: Part, on_cuda: bool) -> Refusal | None:
     if not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
         text = "views, copies and new tensors alone gain nothing from being fused"
         return Refusal("shape-only", text)
-    if on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
+    if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
         text = "single numbers on the CPU are computed sooner than launched"
         return Refusal("cpu-scalar", text)
+    updated = [p.output.name for p in prims if TABLE[p.sym.id].role is Role.UPDATE]
+    if facts.is_joint and not all(name in facts.readers for name in updated):
+        # Thunder keeps in the forward what gives a result that the forward needs.
+        text = "Thunder would move an update that nobody reads into the backward"
+        return Refusal("in-place", text)
     return None
 
 
-def region_of(part: Part, consumers: Mapping[str, Sequence[int]], recorded: Recorded) -> Region:
-    """A part as a region of primitives that know their lines.
-
-    `consumers` says, by name, which symbols (by `id`) read a value.
-    """
+def region_of(part: Part, facts: Survey, recorded: Recorded) -> Region:
+    """A part as a region of primitives that know their lines."""
     members = {id(bsym) for bsym in part.symbols}
     prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
     produced = {p.name: p for prim in prims for p in prim.flat_proxy_outs}
     read = {p.name: p for b in prims for p in b.flat_proxy_args if p.name not in produced}
     given = [
-        p for p in produced.values() if any(c not in members for c in consumers.get(p.name, ()))
+        p for p in produced.values() if any(r not in members for r in facts.readers.get(p.name, ()))
     ]
     return Region(
         tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, given))
@@ -156,12 +192,3 @@ def region_of(part: Part, consumers: Mapping[str, Sequence[int]], recorded: Reco
 def device_of(prims: Sequence[BoundSymbol]) -> torch.device:
     """The device that primitives of one region run on."""
     return to_torch_device(prims[0].flat_proxy_outs[0].device)
-
-
-def consumers_of(trace: TraceCtx) -> dict[str, list[int]]:
-    """By name of a value: the `id` of every symbol that reads it, the return included."""
-    found: dict[str, list[int]] = {}
-    for bsym in trace.bound_symbols:
-        for proxy in bsym.flat_proxy_args:
-            found.setdefault(proxy.name, []).append(id(bsym))
-    return found

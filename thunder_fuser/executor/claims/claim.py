@@ -23,6 +23,7 @@ class Role(enum.Enum):
     COPY = "new memory with the data of its first argument"
     CREATE = "a tensor from nothing"
     UPDATE = "writes into the memory of its second argument"
+    RENAME = "its argument under another name, which orders reads after updates"
 
     @property
     def is_worth_a_kernel(self) -> bool:

@@ -1,4 +1,4 @@
-"""Claims for primitives that move data: views, concatenation, padding, copies, updates in place."""
+"""Claims for primitives that move data: views, concatenation, padding, copies, updates."""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ def _refuse_update(
     return None
 
 
+def _refuse_rename(tensors: Sequence[object]) -> Refusal | None:
+    if len(tensors) > 1:
+        return Refusal("in-place", "these tensors may share memory, in which one was updated")
+    return None
+
+
 def _broadcast(b: FusionBuilder, x: TensorView, shape: Sequence[int], dims: Sequence[int]) -> Val:
     return b.broadcast_in_dim(x, shape, dims)
 
@@ -103,9 +109,10 @@ CLAIMS = {
     PrimIDs.SQUEEZE: _view(lambda b, x, dims: b.squeeze(x, dims)),
     PrimIDs.TRANSPOSE: _view(lambda b, x, permutation: b.permute(x, permutation)),
     PrimIDs.STRIDE_ORDER: _view(lambda b, x, order: b.stride_order(x, order)),
-    PrimIDs.SHALLOW_COPY: _view(_same),
+    PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, _refuse_symbolic, _same),
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
     PrimIDs.CAT: Claim(Role.JOIN, _refuse_symbolic, _cat),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
+    PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, _refuse_rename, lambda b, tensors: tensors[0]),
     PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
 }

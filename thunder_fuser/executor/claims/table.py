@@ -26,7 +26,6 @@ _BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {P
 _LEFT_TO_TORCH = {
     PrimIDs.FLIP: "a view with negative strides",
     PrimIDs.EMPTY: "a tensor without values needs no kernel",
-    PrimIDs.UPDATE_ALIASES: "memory is updated in place here; a fusion does not reach across",
 }
 
 

@@ -1,0 +1,195 @@
+"""Whole programs, forward and backward, against float64; and what their fusions cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
+from thunder_fuser.demo import rope
+from thunder_fuser.executor import fusions, refusals
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(shape) * scale).to(dtype).requires_grad_()
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+# ---- layers
+
+
+def swiglu(x: Any, w: Any, v: Any, out: Any) -> Any:
+    return (F.silu(x @ w) * (x @ v)) @ out
+
+
+def test_swiglu() -> None:
+    weights = [leaf(24, 40, scale=0.2), leaf(24, 40, scale=0.2), leaf(40, 24, scale=0.2)]
+    check(swiglu, leaf(6, 24), *weights)
+
+
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bias_gelu(approximate: str, dtype: torch.dtype) -> None:
+    def program(x: Any, bias: Any) -> Any:
+        return F.gelu(x + bias, approximate=approximate)
+
+    check(program, leaf(12, 20, dtype=dtype), leaf(20, dtype=dtype), fusion_count=2)
+
+
+def test_mlp_with_residual_and_normalisation() -> None:
+    def program(x: Any, w1: Any, w2: Any, gain: Any) -> Any:
+        scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+        return x + F.relu(((x * scale) * gain) @ w1) @ w2
+
+    check(program, leaf(8, 16), leaf(16, 32, scale=0.3), leaf(32, 16, scale=0.3), leaf(16))
+
+
+def test_layer_norm_and_softmax() -> None:
+    def program(x: Any, gain: Any, bias: Any) -> Any:
+        return torch.softmax(F.layer_norm(x, (16,), gain, bias) * 2, -1)
+
+    check(program, leaf(8, 16), leaf(16), leaf(16))
+
+
+def test_a_module() -> None:
+    torch.manual_seed(1)
+    eager = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4), torch.nn.Tanh()
+    )
+    compiled = jit(eager)
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(compiled(x), eager(x))
+    found = torch.autograd.grad(compiled(x).square().sum(), list(eager.parameters()))
+    wanted = torch.autograd.grad(eager(x).square().sum(), list(eager.parameters()))
+    torch.testing.assert_close(found, wanted)
+    assert len(fusions(compiled)) >= 3
+
+
+def test_random_numbers_stay_with_torch() -> None:
+    def program(x: Any) -> Any:
+        return F.dropout(torch.sin(x) * 2, 0.5) + 1
+
+    compiled = jit(program)
+    results = []
+    for function in (compiled, program):
+        torch.manual_seed(3)
+        results.append(function(torch.linspace(0, 1, 64).reshape(8, 8)))
+    torch.testing.assert_close(*results)
+    assert "unclaimed" in [refusal.code for refusal in refusals(compiled)]
+    x = leaf(8, 8)
+    kept = compiled(x)
+    kept.sum().backward()
+    # What was dropped has no gradient, what was kept twice that of the sine, doubled again.
+    expected = torch.where(kept == 1, 0.0, 4 * torch.cos(x.detach()))
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_two_draws_are_two_draws() -> None:
+    compiled = jit(lambda x: (torch.rand_like(x) * 2, torch.rand_like(x) * 2))
+    a, b = compiled(torch.ones(32))
+    assert not torch.equal(a, b)
+
+
+# ---- issue 2577
+
+
+ROPE = (16, 4, 32, 8)
+
+
+def rope_inputs(dtype: torch.dtype = torch.bfloat16, length: int = 1024) -> list[torch.Tensor]:
+    return [torch.randn(s, dtype=dtype) for s in ((2, length, 768), (length, 8), (length, 8))]
+
+
+def test_rope_forward_is_one_kernel_at_ideal_bytes() -> None:
+    inputs = rope_inputs()
+    compiled = jit(rope)
+    ours, eager = compiled(*inputs, *ROPE), rope(*inputs, *ROPE)
+    truth = rope(*(x.double() for x in inputs), *ROPE)
+    for k, tensors in enumerate(zip(ours, eager, truth, strict=True)):
+        assert_as_good_as_eager(*tensors, "qkv"[k])
+    (report,) = fusions(compiled)
+    assert (report.plan.kernels, report.plan.bytes) == (1, 9_469_952)
+    assert len(report.kernels) == 1
+
+
+def test_rope_gradients() -> None:
+    inputs = [x.requires_grad_() for x in rope_inputs(length=64)]
+    check(lambda *args: rope(*args, *ROPE), *inputs)
+
+
+def test_rope_on_fake_cuda_tensors() -> None:
+    inputs = fake((2, 1024, 768), (1024, 8), (1024, 8), dtype=torch.bfloat16)
+    (report,) = traced(rope, *inputs, *ROPE)
+    assert (report.plan.kernels, report.plan.bytes) == (1, 9_469_952)
+    (kernel,) = report.kernels
+    assert "__global__" in kernel.source
+    assert [str(p.device) for p in report.outputs] == [str(p.device) for p in report.inputs]
+
+
+def test_rope_with_gradients_on_fake_cuda_tensors() -> None:
+    inputs = fake((2, 64, 768), (64, 8), (64, 8), dtype=torch.bfloat16, grad=True)
+    reports = traced(rope, *inputs, *ROPE)
+    assert all(report.plan.kernels == 1 for report in reports)
+    assert [report.name for report in reports] == [f"fuser{k}" for k in range(len(reports))]
+
+
+# ---- sizes that only a plan can have
+
+
+def test_bytes_of_large_pointwise_regions_are_ideal() -> None:
+    def glu(gate: Any, up: Any) -> Any:
+        return F.silu(gate) * up
+
+    rows, columns = 8192, 14336
+    (report,) = traced(glu, *fake((rows, columns), (rows, columns), dtype=torch.bfloat16))
+    assert (report.plan.kernels, report.plan.bytes) == (1, 3 * rows * columns * 2)
+
+
+def adamw(*tensors: Any) -> Any:
+    """One step for parameters, gradients and two moments each, in place."""
+    count = len(tensors) // 4
+    parameters, gradients, means, squares = (tensors[k * count : (k + 1) * count] for k in range(4))
+    for p, g, m, v in zip(parameters, gradients, means, squares, strict=True):
+        p.mul_(1 - 1e-3 * 0.01)
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.999).addcmul_(g, g, value=0.001)
+        p.addcdiv_(m / (1 - 0.9), (v / (1 - 0.999)).sqrt() + 1e-8, value=-1e-3)
+    return None
+
+
+def test_an_optimizer_step_in_place() -> None:
+    shapes = [(5, 7), (3,), (2, 4)]
+    tensors = [torch.rand(s, dtype=torch.float64) for _ in range(4) for s in shapes]
+    eager = [t.clone() for t in tensors]
+    jit(adamw)(*tensors)
+    adamw(*eager)
+    for ours, theirs in zip(tensors, eager, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def new_state(p: Any, g: Any, m: Any, v: Any) -> Any:
+    """The same step as a function of the old state."""
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    update = (m / (1 - 0.9)) / ((v / (1 - 0.999)).sqrt() + 1e-8)
+    return p * (1 - 1e-5) - 1e-3 * update, m, v
+
+
+def test_an_optimizer_step_over_nine_tensors_is_one_kernel() -> None:
+    shapes = [(1024, k) for k in range(100, 109)]
+    tensors = [t for s in shapes for t in fake(*[s] * 4, dtype=torch.float32)]
+
+    def step(*state: Any) -> Any:
+        return [new_state(*state[4 * k : 4 * k + 4]) for k in range(len(state) // 4)]
+
+    (report,) = traced(step, *tensors)
+    numbers = sum(math.prod(s) for s in shapes)
+    assert (report.plan.kernels, report.plan.bytes) == (1, 7 * 4 * numbers)

@@ -1,0 +1,104 @@
+"""What a user can ask about a compiled function."""
+
+from __future__ import annotations
+
+import html.parser
+from typing import Any
+
+import pytest
+import torch
+
+import thunder_fuser
+from tests.thunder.programs import fake, jit, traced
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.executor import FusionReport, fusions
+
+
+def program(x: Any, y: Any, scale: Any) -> Any:
+    z = torch.sin(x) * scale + y.t()
+    return z, z.to(torch.bfloat16).sum(0)
+
+
+def report() -> FusionReport:
+    compiled = jit(program)
+    compiled(torch.randn(3, 4), torch.randn(4, 3), 0.5)
+    return fusions(compiled)[0]
+
+
+def test_a_report_names_proxies_plan_and_kernels() -> None:
+    found = report()
+    assert found.name == "fuser0"
+    assert [p.name for p in found.inputs] == ["x", "y"]
+    assert tuple(found.outputs[0].shape) == (3, 4)
+    assert found.plan.kernels == len(found.kernels) == 1
+    assert found.plan.bytes == 3 * 12 * 4 + 12 * 2
+    assert [r.code for r in found.refusals] == ["unclaimed"]
+
+
+def test_a_report_knows_the_users_lines() -> None:
+    (origin, *_) = report().origins
+    assert (origin.file, origin.line) == (__file__, program.__code__.co_firstlineno + 1)
+
+
+def test_a_report_prints() -> None:
+    text = str(report())
+    assert text.startswith("fuser0(x, y) -> (")
+    assert "1 kernel" in text
+    assert "refused [unclaimed] sum" in text
+
+
+def test_a_report_is_a_table_in_a_notebook() -> None:
+    class Tags(html.parser.HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.open: list[str] = []
+            self.cells: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            self.open.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert self.open.pop() == tag
+
+        def handle_data(self, data: str) -> None:
+            if self.open[-1] == "td":
+                self.cells.append(data)
+
+    parser = Tags()
+    parser.feed(report()._repr_html_())
+    assert parser.open == []
+    assert parser.cells[:2] == ["0", "map"]
+
+
+def test_a_repro_script_runs_and_checks_itself() -> None:
+    text = report().repro()
+    assert text.startswith('"""fuser0')
+    exec(compile(text, "repro", "exec"), {})
+
+
+def test_a_repro_script_for_cuda_names_the_device() -> None:
+    (found,) = traced(torch.sin, *fake((3, 4), dtype=torch.float32))
+    assert "device='cuda:0'" in found.repro()
+    compile(found.repro(), "repro", "exec")
+
+
+def test_a_repro_script_has_scalars_too() -> None:
+    compiled = jit(lambda x: x * x.sum().item())
+    compiled(torch.ones(3))
+    (found,) = fusions(compiled)
+    exec(compile(found.repro(), "repro", "exec"), {})
+
+
+def test_functions_that_were_not_compiled_or_not_called() -> None:
+    with pytest.raises(FuserTypeError, match="not made by"):
+        thunder_fuser.fusions(program)
+    with pytest.raises(FuserValueError, match="not been called"):
+        thunder_fuser.fusions(jit(program))
+
+
+def test_the_public_names() -> None:
+    assert thunder_fuser.fusions is fusions
+    assert thunder_fuser.FusionReport is FusionReport
+    compiled = jit(lambda x: x.sum())
+    compiled(torch.ones(3))
+    assert [r.code for r in thunder_fuser.refusals(compiled)] == ["unclaimed"]
