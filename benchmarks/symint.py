@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from benchmarks.table import Column, Table
 from thunder_fuser.ir.symint import Context, Form
 
 
@@ -79,13 +80,23 @@ def measured(
     return median(times["cold"]), median(times["warm"])
 
 
-def main() -> None:
-    print("| expression | cold, us | warm, us | form |")
-    print("|---|---|---|---|")
+def table() -> Table:
+    """A row for each expression."""
+    rows = []
     for name, build in EXPRESSIONS.items():
         cold, warm = measured(build)
-        print(f"| {name} | {cold * 1e6:.0f} | {warm * 1e6:.0f} | `{build(Context())}` |")
+        rows.append(
+            {"expression": name, "cold": cold, "warm": warm, "form": f"`{build(Context())}`"}
+        )
+    columns = (
+        Column("expression", "expression"),
+        Column("cold, us", "cold", 1e6),
+        Column("warm, us", "warm", 1e6),
+        Column("form", "form"),
+    )
+    note = "Building one index expression in canonical form; warm: once more in the same context."
+    return Table("Integer algebra", note, columns, tuple(rows))
 
 
 if __name__ == "__main__":
-    main()
+    print(table().markdown())

@@ -1,0 +1,87 @@
+"""Measures the targets that are present: prints tables, and writes them to files if asked to.
+
+python -m benchmarks                                  everything
+python -m benchmarks --section speed --filter rope    some tables, some rows
+python -m benchmarks --out                            also into benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import symint
+from benchmarks.compiling import compiled
+from benchmarks.contenders import OURS, PEERS
+from benchmarks.dispatching import dispatched
+from benchmarks.measuring import measured
+from benchmarks.report import heading, save
+from benchmarks.table import Table
+from benchmarks.workloads import WORKLOADS, Size
+from thunder_fuser.options import options
+
+RESULTS = Path(__file__).parent / "results"
+SECTIONS = ("compilation", "speed", "dispatch", "algebra")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit status is 1 if somebody failed or computed wrong numbers."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    devices = [torch.device(d) for d in ("cpu", "cuda") if chosen.device in (d, "all")]
+    if not torch.cuda.is_available():
+        if chosen.device == "cuda":
+            parser.error("torch finds no CUDA device here")
+        devices = [d for d in devices if d.type != "cuda"]
+    print(heading(devices))
+    tables = []
+    # A failure of ours is a row that says so, not a silent run in torch.
+    with options(strict=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for table in _tables(chosen, devices):
+            print(table.markdown(), flush=True)
+            tables.append(table)
+    if chosen.out:
+        print("written:", *save(chosen.out, devices, tables))
+    return int(any(table.failed for table in tables))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--filter", default="", help="only workloads whose name contains this")
+    add("--section", nargs="+", choices=SECTIONS, default=SECTIONS, help="only these tables")
+    add("--device", choices=("cpu", "cuda", "all"), default="all")
+    add("--peers", nargs="*", choices=PEERS, default=PEERS, help="whom to run beside us")
+    add("--small", action="store_true", help="tiny tensors: tries the harness out")
+    add("--seconds", type=float, default=3.0, help="of timing, for each row")
+    add("--out", nargs="?", const=RESULTS, type=Path, help="a folder for Markdown and JSON")
+    return parser
+
+
+def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iterator[Table]:
+    workloads = [w for w in WORKLOADS if chosen.filter.lower() in w.name.lower()]
+    names = (OURS, *chosen.peers)
+    if "compilation" in chosen.section:
+        yield compiled(workloads, "small" if chosen.small else "full")
+    for device in devices:
+        size: Size = "small" if chosen.small else "host" if device.type == "cpu" else "full"
+        if "speed" in chosen.section:
+            yield measured(workloads, size, device, names, chosen.seconds)
+        if "dispatch" in chosen.section:
+            yield dispatched(device, names, chosen.seconds)
+    if "algebra" in chosen.section:
+        yield symint.table()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

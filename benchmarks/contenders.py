@@ -1,0 +1,119 @@
+"""Who is measured: thunder_fuser, eager torch and torch.compile on one program, checked first.
+
+Nobody is timed who computes the wrong numbers, and nobody disappears from a table: what is absent
+says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import thunder
+import torch
+from torch import Tensor
+
+import thunder_fuser
+from benchmarks.workloads import Workload
+
+OURS, EAGER, COMPILED = "thunder_fuser", "torch", "torch.compile"
+NAMES = (OURS, EAGER, COMPILED)
+PEERS = (EAGER, COMPILED)
+
+Program = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to run a workload.
+
+    call      takes no arguments; None where `problem` says why
+    is_wrong  it ran, and its numbers are wrong
+    """
+
+    name: str
+    call: Callable[[], Any] | None
+    problem: str = ""
+    is_wrong: bool = False
+
+
+def contenders(
+    workload: Workload, arguments: Sequence[Tensor], names: Sequence[str] = NAMES
+) -> list[Contender]:
+    """One contender a name, compiled for `arguments` and compared with float64."""
+    truth = _Run.of(workload, [_exact(t) for t in arguments], EAGER)
+    eager = _Run.of(workload, arguments, EAGER)
+    allowed = [
+        2 * _distance(e, t) + 4 * torch.finfo(e.dtype).eps
+        for e, t in zip(eager.results, truth.results, strict=True)
+    ]
+    found = []
+    for name in names:
+        try:
+            run = eager if name == EAGER else _Run.of(workload, arguments, name)
+            problem = run.problem(truth.results, allowed)
+            call = None if problem else run.call
+            found.append(Contender(name, call, problem, is_wrong=bool(problem)))
+        except Exception as error:  # whatever it is, it belongs in the table
+            first = str(error).strip().partition("\n")[0]
+            found.append(Contender(name, None, f"fails: {type(error).__name__}: {first}"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A contender that has run once: what it returned and what it wrote into its arguments."""
+
+    call: Callable[[], Any]
+    results: list[Tensor]
+
+    @staticmethod
+    def of(workload: Workload, arguments: Sequence[Tensor], name: str) -> _Run:
+        own = [t.clone() for t in arguments]
+        call = prepared(workload, own, name)
+        returned = call()
+        outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
+        with torch.no_grad():
+            return _Run(call, [t.detach().clone() for t in (*outputs, *own)])
+
+    def problem(self, truth: Sequence[Tensor], allowed: Sequence[float]) -> str:
+        """What is wrong with the results, or ""."""
+        if len(self.results) != len(truth):
+            return f"wrong: {len(self.results)} results, expected {len(truth)}"
+        for k, (mine, exact, most) in enumerate(zip(self.results, truth, allowed, strict=True)):
+            # Written so that NaN is wrong too.
+            if not (distance := _distance(mine, exact)) <= most:
+                return f"wrong: result {k} is off by {distance:.2g}, allowed {most:.2g}"
+        return ""
+
+
+def prepared(workload: Workload, arguments: Sequence[Tensor], name: str) -> Callable[[], Any]:
+    """The workload on these arguments as `name` runs it; compiled at its first call."""
+    if name == EAGER:
+        return workload.in_torch(arguments)
+    program: Program = workload.program
+    if name == OURS:
+        compiled = jit(workload)
+    else:
+        compiled = torch.compile(program, dynamic=False, fullgraph=True)
+    return partial(compiled, *arguments)
+
+
+def jit(workload: Workload) -> Program:
+    """The workload's program through Thunder with our executor."""
+    compiled: Program = thunder.jit(
+        workload.program, executors=[thunder_fuser.executor], **workload.options
+    )
+    return compiled
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64)
+
+
+def _distance(found: Tensor, exact: Tensor) -> float:
+    """Relative, of all elements together."""
+    difference = (found.to(torch.float64) - exact).norm()
+    return float(difference / exact.norm().clamp_min(torch.finfo(torch.float64).tiny))

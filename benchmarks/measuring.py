@@ -1,0 +1,84 @@
+"""The main table: every workload run by thunder_fuser, eager torch and torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.contenders import COMPILED, EAGER, OURS, contenders
+from benchmarks.planning import planned
+from benchmarks.table import Column, Table
+from benchmarks.timing import Timing, clock_for, copy_rate, interleaved
+from benchmarks.workloads import Size, Workload
+
+Row = Mapping[str, Any]
+
+_NOTE = {
+    "cpu": "Wall time of all {threads} threads.",
+    "cuda": "Between CUDA events, L2 flushed before each run.  A copy on this device moves "
+    "{copy:.2f} TB/s, read plus written; % of copy is our bytes a second over that.",
+}
+_COMMON = (
+    "Median of runs in turn; a ratio is the median over rounds, and below 1 we are faster.  "
+    "Bytes are what our kernels read and write, each tensor once a kernel.  Everyone's results "
+    "were compared with float64 before the first timed run."
+)
+
+
+def measured(
+    workloads: Sequence[Workload],
+    size: Size,
+    device: torch.device,
+    names: Sequence[str],
+    seconds: float,
+) -> Table:
+    """A row for each workload, on a device that is present; `seconds` of timing for a row."""
+    on_gpu = device.type == "cuda"
+    copy = copy_rate(device) if on_gpu else None
+    rows = tuple(_row(w, size, device, names, seconds, copy) for w in workloads)
+    unit, scale = ("us", 1e6) if on_gpu else ("ms", 1e3)
+    columns = [
+        Column("workload", "workload"),
+        Column("MB", "bytes", 1e-6, 1),
+        Column("kernels", "kernels"),
+        *(Column(f"{name}, {unit}", name, scale, 2) for name in names),
+        *(Column(f"ours / {name}", f"over {name}", digits=2) for name in names if name != OURS),
+        *([Column("% of copy", "of_copy", 100, 1)] if on_gpu else []),
+    ]
+    note = _NOTE[device.type].format(threads=torch.get_num_threads(), copy=(copy or 0) * 1e-12)
+    return Table(f"Workloads on {device.type}", f"{note}  {_COMMON}", tuple(columns), rows)
+
+
+def _row(
+    workload: Workload,
+    size: Size,
+    device: torch.device,
+    names: Sequence[str],
+    seconds: float,
+    copy: float | None,
+) -> Row:
+    plan = planned(workload, size, device)
+    found = contenders(workload, workload.arguments(size, device), names)
+    calls = {c.name: c.call for c in found if c.call}
+    timings = interleaved(calls, clock_for(device), seconds) if calls else {}
+    row: dict[str, Any] = {
+        "workload": workload.name,
+        "bytes": plan.bytes,
+        "kernels": plan.kernels,
+        "in_torch": plan.in_torch,
+        "failed": any(c.problem and (c.name == OURS or c.is_wrong) for c in found),
+    }
+    row |= {c.name: timings[c.name].median if c.call else c.problem for c in found}
+    row |= dict(_comparisons(timings))
+    if copy and OURS in timings:
+        row["of_copy"] = plan.bytes / timings[OURS].median / copy
+    return row
+
+
+def _comparisons(timings: Mapping[str, Timing]) -> Iterator[tuple[str, float]]:
+    if OURS in timings:
+        for name in (EAGER, COMPILED):
+            if name in timings:
+                yield f"over {name}", timings[OURS].ratio(timings[name])

@@ -1,0 +1,140 @@
+"""What is measured, as torch functions: pointwise parts of language models.
+
+Each program is stated once: eager torch, torch.compile and thunder_fuser (through Thunder) all get
+this function, and the truth is the same function on float64.  A backward program writes gradients
+out, since one call must be one region; its truth is autograd's gradient of the forward.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# ---- forward
+
+
+def bias_gelu(x: Tensor, bias: Tensor, approximate: str) -> tuple[Tensor]:
+    return (functional.gelu(x + bias, approximate=approximate),)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> tuple[Tensor]:
+    return (functional.silu(gate) * up,)
+
+
+def residual(x: Tensor, attention: Tensor, mlp: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    h = x + attention
+    return h, h + mlp * torch.sigmoid(gate)
+
+
+def rope(
+    qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, per_group: int, values: bool
+) -> tuple[Tensor, ...]:
+    """Queries, keys and, if asked for, values from one projection, rotated by their positions.
+
+    qkv [batch, time, groups * (per_group + 2) * size]; cos and sin [time, rotated]: the first
+    `rotated` of the `size` elements of a head turn.  Each result is [batch, groups * per_group,
+    time, size].
+    """
+    batch, time, width = qkv.shape
+    size = width // (groups * (per_group + 2))
+    heads = qkv.view(batch, time, groups, per_group + 2, size).permute(0, 2, 3, 1, 4)
+    q, k, v = heads.split((per_group, 1, 1), dim=2)
+    repeated = (batch, groups, per_group, time, size)
+    shape = (batch, groups * per_group, time, size)
+    q, k = (turned(t.expand(repeated).reshape(shape), cos, sin) for t in (q, k))
+    return (q, k, v.expand(repeated).reshape(shape)) if values else (q, k)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    n = cos.shape[-1]
+    first, second = x[..., : n // 2], x[..., n // 2 : n]
+    y = x[..., :n] * cos + torch.cat((-second, first), dim=-1) * sin
+    return y if n == x.shape[-1] else torch.cat((y, x[..., n:]), dim=-1)
+
+
+def adamw(*tensors: Tensor) -> None:
+    """One step over parameters, gradients, first and second moments, in place."""
+    rate, beta1, beta2, eps, decay, step = 1e-3, 0.9, 0.95, 1e-8, 0.1, 10
+    count = len(tensors) // 4
+    for k in range(count):
+        p, g, m, v = tensors[k::count]
+        new_m = beta1 * m + (1 - beta1) * g
+        new_v = beta2 * v + (1 - beta2) * (g * g)
+        scaled = (new_m / (1 - beta1**step)) / (torch.sqrt(new_v / (1 - beta2**step)) + eps)
+        p.copy_(p * (1 - rate * decay) - rate * scaled)
+        m.copy_(new_m)
+        v.copy_(new_v)
+
+
+def cat_relu(x: Tensor, y: Tensor) -> Tensor:
+    return torch.relu(torch.cat((x, y), dim=-1))
+
+
+def token_shift(x: Tensor, mix: Tensor) -> Tensor:
+    """Every position mixed with the one before it; x [batch, time, channels]."""
+    before = functional.pad(x[:, :-1], (0, 0, 1, 0))
+    return x + (before - x) * mix
+
+
+def heads_first(x: Tensor, scale: Tensor) -> Tensor:
+    """[batch, time, heads, size] -> [batch, heads, time, size], scaled."""
+    return (x * scale).transpose(1, 2).contiguous()
+
+
+def transpose_add(x: Tensor, y: Tensor) -> Tensor:
+    return x.t() + y
+
+
+# ---- backward: inputs of the forward, then gradients of its outputs
+
+
+def gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, approximate: str) -> tuple[Tensor]:
+    """Of x.  That of the bias is its sum over the rows, a reduction."""
+    h = x + bias
+    if approximate == "none":
+        density = torch.exp(-0.5 * h * h) * 0.3989422804014327
+        return (dy * (0.5 * (1 + torch.erf(h * 0.7071067811865476)) + h * density),)
+    inner = 0.7978845608028654 * (h + 0.044715 * h * h * h)
+    slope = 0.7978845608028654 * (1 + 3 * 0.044715 * h * h)
+    t = torch.tanh(inner)
+    return (dy * (0.5 * (1 + t) + 0.5 * h * (1 - t * t) * slope),)
+
+
+def swiglu_backward(gate: Tensor, up: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(gate)
+    return dy * up * (s * (1 + gate * (1 - s))), dy * (gate * s)
+
+
+def residual_backward(
+    x: Tensor, attention: Tensor, mlp: Tensor, gate: Tensor, dh: Tensor, dy: Tensor
+) -> tuple[Tensor, ...]:
+    """Of x (attention has the same), mlp and gate."""
+    s = torch.sigmoid(gate)
+    return dh + dy, dy * s, dy * mlp * (s * (1 - s))
+
+
+def rope_backward(
+    qkv: Tensor, cos: Tensor, sin: Tensor, *gradients: Tensor, groups: int, per_group: int
+) -> tuple[Tensor]:
+    """Of qkv.  Gradients of keys and values are summed over the queries that share them."""
+    batch, _, time, size = gradients[0].shape
+    grouped = [g.view(batch, groups, per_group, time, size) for g in gradients]
+    dq = turned_back(grouped[0], cos, sin)
+    dk = turned_back(summed_heads(grouped[1]), cos, sin)
+    dv = summed_heads(grouped[2]) if len(grouped) == 3 else torch.zeros_like(dk)
+    return (torch.cat((dq, dk, dv), dim=2).permute(0, 3, 1, 2, 4).reshape(qkv.shape),)
+
+
+def summed_heads(g: Tensor) -> Tensor:
+    first, *others = g.split(1, dim=2)
+    return sum(others, start=first)
+
+
+def turned_back(g: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    n = cos.shape[-1]
+    turning = g[..., :n]
+    by_sine = turning * sin
+    first, second = by_sine[..., : n // 2], by_sine[..., n // 2 :]
+    x = turning * cos + torch.cat((second, -first), dim=-1)
+    return x if n == g.shape[-1] else torch.cat((x, g[..., n:]), dim=-1)

@@ -1,0 +1,177 @@
+"""The rows of the table: programs with their shapes, in the sizes that they are measured in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from benchmarks import programs
+
+Program = Callable[..., Any]
+Size = Literal["full", "host", "small"]
+"""full: what a GPU is measured with; host: what a CPU is; small: for the tests of this folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor argument: normal numbers, or uniform ones in [0, 1) where none may be negative."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.bfloat16
+    positive: bool = False
+
+    def make(self, device: torch.device | str) -> Tensor:
+        make = torch.rand if self.positive else torch.randn
+        return make(self.shape, device=device).to(self.dtype)
+
+
+Inputs = Callable[[int], Sequence[Input]]
+Rows = Mapping[Size, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of the table.
+
+    program   takes the inputs; for a backward, those of the forward and then the gradients of its
+              outputs
+    inputs    those of the forward, for a number of rows
+    rows      the number of rows of each size
+    forward   for a backward: the function that it is the gradient of
+    wrt       for a backward: positions of the inputs whose gradients the program returns
+    options   for `thunder.jit`
+    """
+
+    name: str
+    program: Program
+    inputs: Inputs
+    rows: Rows
+    forward: Program | None = None
+    wrt: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments(self, size: Size, device: torch.device | str) -> list[Tensor]:
+        """Random arguments of the program; fake ones under FakeTensorMode."""
+        given = [spec.make(device) for spec in self.inputs(self.rows[size])]
+        if self.forward is None:
+            return given
+        return given + [torch.randn_like(y) for y in self.forward(*given)]
+
+    def in_torch(self, arguments: Sequence[Tensor]) -> Callable[[], Any]:
+        """What torch itself runs for this: the program, or autograd through the forward."""
+        if self.forward is None:
+            return partial(self.program, *arguments)
+        count = len(self.inputs(1))
+        inputs = [t.detach() for t in arguments[:count]]
+        leaves = [inputs[k].requires_grad_() for k in self.wrt]
+        outputs, gradients = self.forward(*inputs), arguments[count:]
+        return lambda: torch.autograd.grad(outputs, leaves, gradients, retain_graph=True)
+
+
+# ---- shapes
+
+
+def matrices(count: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Inputs:
+    return lambda rows: [Input((rows, columns), dtype)] * count
+
+
+def _with_bias(columns: int) -> Inputs:
+    return lambda rows: [Input((rows, columns)), Input((columns,))]
+
+
+def _rope(batch: int, width: int, rotated: int) -> Inputs:
+    return lambda time: [Input((batch, time, width)), *[Input((time, rotated))] * 2]
+
+
+def _adamw(width: int) -> Sequence[Input]:
+    """The weights of a Llama-3-8B layer, `width` being 4096: 218 million parameters."""
+    attention = [(width, width)] * 2 + [(width // 4, width)] * 2
+    shapes = [*attention, *[(width * 7 // 2, width)] * 3, *[(width,)] * 2]
+    kinds = [(torch.bfloat16, False)] * 2 + [(torch.float32, False), (torch.float32, True)]
+    return [Input(shape, dtype, positive) for dtype, positive in kinds for shape in shapes]
+
+
+def _rows(full: int, host: int, small: int) -> Rows:
+    return {"full": full, "host": host, "small": small}
+
+
+# ---- rows
+
+
+def _both(
+    name: str,
+    forward: Program,
+    backward: Program,
+    inputs: Inputs,
+    rows: Rows,
+    wrt: tuple[int, ...] = (0,),
+) -> tuple[Workload, Workload]:
+    return (
+        Workload(name, forward, inputs, rows),
+        Workload(f"{name} backward", backward, inputs, rows, forward, wrt),
+    )
+
+
+def _gelu(name: str, approximate: str) -> tuple[Workload, Workload]:
+    forward = partial(programs.bias_gelu, approximate=approximate)
+    backward = partial(programs.gelu_backward, approximate=approximate)
+    return _both(name, forward, backward, _with_bias(16384), _TALL)
+
+
+def _rotations(
+    name: str, groups: int, values: bool, inputs: Inputs, rows: Rows
+) -> tuple[Workload, Workload]:
+    forward = partial(programs.rope, groups=groups, per_group=4, values=values)
+    backward = partial(programs.rope_backward, groups=groups, per_group=4)
+    return _both(name, forward, backward, inputs, rows)
+
+
+_TALL = _rows(8192, 512, 3)
+_LONG = _rows(8192, 1024, 4)
+_RESIDUAL = (programs.residual, programs.residual_backward)
+
+WORKLOADS: tuple[Workload, ...] = (
+    # Single operations are controls: nothing can be fused.
+    Workload("relu", torch.relu, matrices(1, 16384), _TALL),
+    Workload("exp", torch.exp, matrices(1, 16384), _TALL),
+    Workload("add", torch.add, matrices(2, 16384), _TALL),
+    Workload("add float32", torch.add, matrices(2, 16384, torch.float32), _TALL),
+    *_gelu("bias + GELU (tanh)", "tanh"),
+    *_gelu("bias + GELU (erf)", "none"),
+    *_both("SwiGLU", programs.swiglu, programs.swiglu_backward, matrices(2, 14336), _TALL, (0, 1)),
+    *_both("residual chain", *_RESIDUAL, matrices(4, 8192), _LONG, (0, 2, 3)),
+    *_rotations("RoPE of Fuser 2577", 4, True, _rope(2, 768, 8), _rows(1024, 1024, 4)),
+    *_rotations("RoPE of Llama-3-8B", 8, False, _rope(1, 6144, 128), _LONG),
+    Workload(
+        "AdamW, 9 tensors",
+        programs.adamw,
+        _adamw,
+        _rows(4096, 768, 16),
+        # Thunder would otherwise allow for tensors that share memory, and split at every update.
+        options={"skip_inplace_alias_updates": True},
+    ),
+    Workload("cat + relu", programs.cat_relu, matrices(2, 8192), _LONG),
+    Workload(
+        "token shift",
+        programs.token_shift,
+        lambda time: [Input((4, time, 4096)), Input((4096,))],
+        _TALL,
+    ),
+    Workload(
+        "heads first",
+        programs.heads_first,
+        lambda time: [Input((1, time, 64, 128)), Input((128,))],
+        _LONG,
+    ),
+    Workload(
+        "transpose + add",
+        programs.transpose_add,
+        lambda side: [Input((side, side))] * 2,
+        _rows(16384, 4096, 24),
+    ),
+)
