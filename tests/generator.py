@@ -55,13 +55,14 @@ def random_case(
     seed: int,
     *,
     steps: int = 10,
-    max_numel: int = 4096,
+    max_numel: int = 20_000,
     dtypes: Sequence[DataType] = DTYPES,
     operations: Sequence[str] = tuple(TABLE),
     updates: bool = True,
 ) -> Case:
     """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
 
+    Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations))

@@ -83,7 +83,8 @@ class Program:
         if self.chance(0.04):
             return []
         sizes = [self.rng.choice(SIZES) for _ in range(self.rng.randint(1, 5))]
-        while math.prod(sizes) > self.max_numel:
+        limit = min(self.max_numel, self.rng.choice((100, 1000, 4000, 20_000)))
+        while math.prod(sizes) > limit:
             sizes.pop(self.rng.randrange(len(sizes)))
         if sizes and self.chance(0.05):
             sizes[self.rng.randrange(len(sizes))] = 0
