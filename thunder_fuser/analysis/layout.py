@@ -50,7 +50,8 @@ def view_of(
         return None
     context = Context()
     index = [context.var(f"d{k}", 0, size - 1) for k, size in enumerate(tensor.sizes)]
-    address = address_in(base, _pull_chain(index, chain, context), layouts[base], context)
+    point = _pull_chain(index, chain, context)
+    address = address_in(base, point, layouts[base], context, is_input=base not in definitions)
     affine = address.affine([i for i in index if not i.is_constant])
     if affine is None:
         return None
@@ -70,14 +71,25 @@ def _pull_chain(index: Sequence[Form], chain: Sequence[ViewOp], context: Context
     return index
 
 
-def address_in(tensor: TensorView, index: Sequence[Form], layout: Layout, context: Context) -> Form:
-    """The element of `tensor`'s memory that holds the logical point `index`."""
+def address_in(
+    tensor: TensorView,
+    index: Sequence[Form],
+    layout: Layout,
+    context: Context,
+    *,
+    is_input: bool = True,
+) -> Form:
+    """The element of `tensor`'s memory that holds the logical point `index`.
+
+    The memory of an input is its root domain; what is computed is stored as its logical one.
+    """
     domain = tensor.domain
     zero = context.const(0)
     inside = [zero if dim.is_broadcast else i for dim, i in zip(domain.logical, index, strict=True)]
-    point, _ = pull(inside, domain.root, domain.transforms, zero)
+    dims, steps = (domain.root, domain.transforms) if is_input else (domain.logical, ())
+    point, _ = pull(inside, dims, steps, zero)
     address = zero
-    for i, stride, dim in zip(point, layout.strides, domain.root, strict=True):
+    for i, stride, dim in zip(point, layout.strides, dims, strict=True):
         if not dim.is_broadcast:
             address = address + i * stride
     return address
