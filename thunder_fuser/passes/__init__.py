@@ -4,7 +4,9 @@ Inputs stay in place and in order (they are the calling convention), outputs and
 order, and no pass removes or moves a segment_set that a result depends on: it is the user's cut.
 
 A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
-Each file's name is its pass's name and its log channel ("passes.view_chains").
+Each pass is a file of its name, which is its log channel too ("passes.view_chains"). They share
+`rewrite` (putting values in the place of others), `programs` (simpler domain programs), and what is
+known of numbers: `uniform`, `sign_of_zero` and `conversions`.
 """
 
 from __future__ import annotations
