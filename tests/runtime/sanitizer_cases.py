@@ -82,9 +82,8 @@ def run(sanitizer: Sanitizer, cases: dict[str, Case]) -> None:
     program = build(list(kernels.values()), sanitizer)
     for name, (kernel, args) in cases.items():
         print(f"== {name}", file=sys.stderr, flush=True)
-        prepared = PreparedCall(program.kernel_address(kernel), kernel)
-        prepared.call.threads = 1
-        prepared.call.flags |= Flag.FAITHFUL
+        address = program.kernel_address(kernel)
+        prepared = PreparedCall(address, kernel, threads=1, flags=Flag.FAITHFUL)
         prepared.arguments.fill(
             [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args]
         )

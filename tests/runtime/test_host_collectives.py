@@ -7,7 +7,9 @@ import torch
 
 from tests.runtime.host_kernels import load
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import KernelError
 from thunder_fuser.options import options
+from thunder_fuser.runtime.compiler import find_compiler
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders, debug_launch
 
@@ -156,3 +158,24 @@ def test_an_odd_block_leaves_the_next_launch_alone() -> None:
         x, out = noise(count), torch.zeros(2, count)
         run(load("block_sizes", block=(count, 1, 1)), x, out, count)
         assert torch.allclose(out[0].double(), x.double().sum(), atol=1e-4)
+
+
+def test_the_portable_context_switch() -> None:
+    """What processors without a switch of their own use."""
+    kernel, x, out = load("block_sizes"), noise(256), torch.zeros(2, 256)
+    run(kernel, x, out, 256)
+    portable = torch.zeros(2, 256)
+    with options(cxx=f"{find_compiler().command[0]} -DTF_UCONTEXT"):
+        run(kernel, x, portable, 256)
+        with pytest.raises(KernelError, match="deadlock"):
+            debug_launch(load("early_exit"), [x, x.clone(), 250])
+        run(kernel, x, portable, 256)
+    assert torch.equal(out, portable)
+
+
+def test_launches_under_host_debug_start_with_nan_in_shared_memory() -> None:
+    x, out = noise(256), torch.zeros(256)
+    with options(host_debug=True):
+        run(load("uninitialised_shared"), x, out)
+    assert torch.equal(out[:200], x[:200])
+    assert out[200:].isnan().all()

@@ -84,7 +84,10 @@ class HostLaunch:
         self.kernel = kernel
         self.program = program
         self._run = program.runtime.tf_launch
-        self._threads = _PerThread(program.kernel_address(kernel), kernel)
+        # The options of the thread that compiles: others launch (autograd), with none of their own.
+        debug = Flag.FAITHFUL | Flag.GUARD_SHARED if current().host_debug else Flag(0)
+        threads = current().host_threads or 0
+        self._threads = _PerThread(program.kernel_address(kernel), kernel, threads, debug)
 
     def __call__(self, *args: int | float | bool) -> None:
         """Run to the end.
@@ -105,11 +108,13 @@ class PreparedCall:
     address  of `call`, for the runtime
     """
 
-    def __init__(self, kernel_address: int, kernel: Kernel) -> None:
+    def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
         self.arguments = ArgumentBlock(kernel)
         self._message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        plain = Flag(0) if kernel.collectives else Flag.PLAIN
-        resident = Flag.RESIDENT if kernel.cooperative else Flag(0)
+        if not kernel.collectives:
+            flags |= Flag.PLAIN
+        if kernel.cooperative:
+            flags |= Flag.RESIDENT
         self.call = Call(
             kernel=kernel_address,
             args=self.arguments.address,
@@ -118,8 +123,9 @@ class PreparedCall:
             grid=Dim3(*kernel.grid),
             block=Dim3(*kernel.block),
             shared_bytes=kernel.shared_bytes,
-            threads=current().host_threads or 0,
-            flags=plain | resident,
+            threads=threads,
+            flags=flags,
+            shared_fill=0xFF,
         )
         self.address = ctypes.addressof(self.call)
 
@@ -130,7 +136,7 @@ class PreparedCall:
 
 
 class _PerThread(threading.local):
-    """One `PreparedCall` for each thread."""
+    """One `PreparedCall` for each thread; made with the same arguments in all of them."""
 
-    def __init__(self, kernel_address: int, kernel: Kernel) -> None:
-        self.prepared = PreparedCall(kernel_address, kernel)
+    def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
+        self.prepared = PreparedCall(kernel_address, kernel, threads, flags)

@@ -24,7 +24,6 @@ from typing import Literal
 from thunder_fuser.codegen import templates
 from thunder_fuser.codegen.kernel import Kernel, header_text
 from thunder_fuser.errors import CompileError
-from thunder_fuser.log import status
 from thunder_fuser.runtime import cache
 from thunder_fuser.runtime.compiler import Compiler, find_compiler
 from thunder_fuser.runtime.dump import dump, save_rejected
@@ -86,7 +85,7 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None = None) -> Prog
         needs=runtime,
     )
     dump(kernels)
-    with _loading, status("compiling", total=len(kernels)):
+    with _loading:
         # In this order: the program refers to the runtime by a name that must be loaded by then.
         runtime_library = declare(_load(runtime))
         return Program(_load(program), runtime_library)

@@ -127,16 +127,15 @@ def _check_arguments(kernel: Kernel, args: Sequence[Argument]) -> None:
 
 
 def _prepare(launch: HostLaunch, how: _How) -> PreparedCall:
-    prepared = PreparedCall(launch.program.kernel_address(launch.kernel), launch.kernel)
+    flags = Flag.FAITHFUL | Flag.GUARD_SHARED | Flag.ALL_THREADS
+    address = launch.program.kernel_address(launch.kernel)
+    prepared = PreparedCall(address, launch.kernel, how.threads, flags)
     call = prepared.call
     call.order = Order[how.order.upper()]
     call.seed = how.seed
-    call.threads = how.threads
     call.shared_fill = how.shared_fill
-    flags = Flag(call.flags) | Flag.FAITHFUL | Flag.GUARD_SHARED | Flag.ALL_THREADS
     if how.order != "forward":
-        flags &= ~Flag.PLAIN  # a plain loop has only one order
-    call.flags = flags
+        call.flags &= ~Flag.PLAIN  # a plain loop has only one order
     return prepared
 
 
