@@ -21,7 +21,7 @@ _NOTE = {
     "{copy:.2f} TB/s, read plus written; % of copy is our bytes a second over that.",
 }
 _COMMON = (
-    "Median of runs in turn; a ratio is the median over rounds, and below 1 we are faster.  "
+    "Medians of runs that take turns; where a ratio is below 1 we are faster.  "
     "Bytes are what our kernels read and write, each tensor once a kernel.  Everyone's results "
     "were compared with float64 before the first timed run."
 )
@@ -71,6 +71,7 @@ def _row(
         "failed": any(c.problem and (c.name == OURS or c.is_wrong) for c in found),
     }
     row |= {c.name: timings[c.name].median if c.call else c.problem for c in found}
+    row |= {f"spread of {name}": timing.spread for name, timing in timings.items()}
     row |= dict(_comparisons(timings))
     if copy and OURS in timings:
         row["of_copy"] = plan.bytes / timings[OURS].median / copy
@@ -81,4 +82,4 @@ def _comparisons(timings: Mapping[str, Timing]) -> Iterator[tuple[str, float]]:
     if OURS in timings:
         for name in (EAGER, COMPILED):
             if name in timings:
-                yield f"over {name}", timings[OURS].ratio(timings[name])
+                yield f"over {name}", timings[OURS].over(timings[name])

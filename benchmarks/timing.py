@@ -71,7 +71,7 @@ def clock_for(device: torch.device) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one contender, round by round; rounds correspond between contenders."""
+    """Seconds of one contender, round by round."""
 
     rounds: tuple[float, ...]
 
@@ -79,10 +79,14 @@ class Timing:
     def median(self) -> float:
         return statistics.median(self.rounds)
 
-    def ratio(self, other: Timing) -> float:
-        """This time over the other's: the median over rounds, which forgives a drifting machine."""
-        pairs = zip(self.rounds, other.rounds, strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
+    @property
+    def spread(self) -> float:
+        """Between the quartiles, relative to the median: what differs by less may not differ."""
+        low, _, high = statistics.quantiles(self.rounds, n=4)
+        return (high - low) / self.median
+
+    def over(self, other: Timing) -> float:
+        return self.median / other.median
 
 
 def interleaved(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict[str, Timing]:

@@ -1,0 +1,97 @@
+"""Tables, reports and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import symint
+from benchmarks.__main__ import main
+from benchmarks.compiling import compiled
+from benchmarks.machine import file_stem, model
+from benchmarks.table import Column, Table
+from benchmarks.workloads import WORKLOADS
+
+COLUMNS = (
+    Column("name", "name"),
+    Column("ms", "seconds", 1e3, 1),
+    Column("MB", "bytes", 1e-6, 0),
+)
+
+
+def test_markdown_has_units_and_json_has_none() -> None:
+    rows = (
+        {"name": "a|b", "seconds": 0.0125, "bytes": 3_000_000_000, "extra": 1},
+        {"name": "absent", "seconds": "no compiler"},
+    )
+    table = Table("Title", "A note.", COLUMNS, rows)
+    assert table.markdown() == (
+        "## Title\n\nA note.\n\n"
+        "| name | ms | MB |\n"
+        "| --- | ---: | ---: |\n"
+        "| a\\|b | 12.5 | 3,000 |\n"
+        "| absent | no compiler |  |\n"
+    )
+    assert table.data()["rows"][0] == rows[0]
+    assert not table.failed
+    assert Table("", "", COLUMNS, ({"name": "a", "failed": True},)).failed
+
+
+def test_a_machine_is_its_model_and_nothing_else() -> None:
+    cpu = torch.device("cpu")
+    assert model(cpu)
+    assert set(file_stem(cpu)) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def test_the_command_measures_prints_and_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = "--small --device cpu --filter swiglu --section speed dispatch --seconds 0.01"
+    status = main([*arguments.split(), "--peers", "torch", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert status == 0
+    stem = tmp_path / file_stem(torch.device("cpu"))
+    data = json.loads(stem.with_suffix(".json").read_text())
+    assert stem.with_suffix(".md").read_text().rstrip() in printed
+    assert data["machines"] == [model(torch.device("cpu"))]
+    speed, dispatch = data["tables"]
+    assert [row["workload"] for row in speed["rows"]] == ["SwiGLU", "SwiGLU backward"]
+    for row in speed["rows"]:
+        assert (row["kernels"], row["in_torch"], row["failed"]) == (1, 0, False)
+        assert row["over torch"] == row["thunder_fuser"] / row["torch"] > 0
+    rows, columns = 3, 14336
+    assert speed["rows"][0]["bytes"] == 3 * rows * columns * 2
+    assert [row["called"] for row in dispatch["rows"]] == [
+        "torch",
+        "thunder_fuser, the fusion alone",
+        "thunder_fuser",
+    ]
+
+
+def test_without_a_gpu_asking_for_one_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        main(["--device", "cuda"])
+    assert "torch finds no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.nvrtc
+def test_plans_and_machine_code_of_full_sizes_need_no_gpu() -> None:
+    (workload,) = (w for w in WORKLOADS if w.name == "cat + relu")
+    (row,) = compiled([workload], "full").rows
+    rows, columns = 8192, 8192
+    assert row["bytes"] == row["ideal"] == 4 * rows * columns * 2
+    assert (row["kernels"], row["in_torch"], row["spilled"]) == (1, 0, 0)
+    assert row["registers"] > 0
+    assert min(row[key] for key in ("tracing", "planning", "code", "nvrtc", "host")) > 0
+
+
+def test_forms_have_a_table() -> None:
+    rows = symint.table().rows
+    assert [row["expression"] for row in rows] == list(symint.EXPRESSIONS)
+    assert rows[0]["form"] == "`u`"

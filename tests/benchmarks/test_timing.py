@@ -1,0 +1,85 @@
+"""Clocks and rounds: who is timed when, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.timing import CudaClock, Timing, clock_for, host_clock, interleaved
+
+
+def test_contenders_take_turns_after_a_warm_up() -> None:
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+
+    def clock(call: Callable[[], object]) -> float:
+        call()
+        return float(len(order))
+
+    timings = interleaved(calls, clock, seconds=0)
+    rounds = len(timings["a"].rounds)
+    warmed = len(order) - 2 * rounds
+    assert rounds >= 5
+    assert Counter(order[:warmed]) == {"a": warmed // 2, "b": warmed // 2}
+    assert order[warmed:] == ["a", "b"] * rounds
+    assert timings["a"].rounds == tuple(range(warmed + 1, warmed + 2 * rounds, 2))
+
+
+def test_rounds_go_on_for_the_time_that_is_given() -> None:
+    timings = interleaved({"a": lambda: None}, host_clock, seconds=0.05)
+    assert len(timings["a"].rounds) > 5
+
+
+def test_medians_forget_one_interruption() -> None:
+    quiet, busy = Timing((2.0, 2.0, 2.0, 2.0, 2.0)), Timing((4.0, 4.0, 4.0, 4.0, 400.0))
+    assert busy.median == 4.0
+    assert quiet.over(busy) == 0.5
+    assert quiet.spread == 0.0
+    assert Timing((1.0, 2.0, 3.0)).spread == pytest.approx(1.0)
+
+
+def test_the_host_clock_runs_the_call_once() -> None:
+    runs: list[int] = []
+    assert host_clock(lambda: runs.append(1)) > 0
+    assert runs == [1]
+    assert clock_for(torch.device("cpu")) is host_clock
+
+
+def test_the_cuda_clock_times_between_events_behind_a_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+
+    class Buffer:
+        def zero_(self) -> None:
+            log.append("flush")
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+        def elapsed_time(self, end: object) -> float:
+            return 2.5
+
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: Buffer())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert CudaClock()(lambda: log.append("call")) == 2.5e-3
+    assert log[-5:] == ["flush", "event", "call", "event", "wait"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_more_work_takes_longer_whatever_the_host_does() -> None:
+    # A structural fact of events: the wait on the device is inside, the one on the host is not.
+    clock = clock_for(torch.device("cuda"))
+    small, large = (torch.ones(n, device="cuda") for n in (1 << 10, 1 << 27))
+    timings = interleaved({"small": small.exp, "large": large.exp}, clock, seconds=0.1)
+    assert timings["small"].over(timings["large"]) < 1
