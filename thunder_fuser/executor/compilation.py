@@ -1,16 +1,17 @@
 """What one run of the fusion pass decided: kept for reports.
 
 Thunder keeps no record of fusion passes, and its last traces no longer say why a symbol stayed with
-torch.  Traces that descend from one another share their tuple of arguments, which finds the record.
+torch.  Traces that descend from one another share the object that describes their signature: by it
+the record is found, and with it the record goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from thunder.core.compile_data import _compile_data
+from thunder.core.codeutils import SigInfo
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
@@ -20,20 +21,46 @@ from thunder_fuser.executor.claims.table import refuse
 from thunder_fuser.executor.origin import Recorded
 
 
-class Compilation:
-    """Fusions and refusals, by position of their symbols in the trace before any claims."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fusions by name, and refusals, at the positions of their symbols before any claims."""
 
-    def __init__(self, trace: TraceCtx, recorded: Recorded) -> None:
-        self._args = trace.args
+    fusions: Mapping[str, range]
+    refusals: Mapping[int, tuple[Refusal, ...]]
+
+    def all_refusals(self) -> tuple[Refusal, ...]:
+        """In the order of the trace."""
+        return tuple(r for k in sorted(self.refusals) for r in self.refusals[k])
+
+    def around(self, name: str) -> tuple[Refusal, ...]:
+        """What kept a fusion from reaching further back, then what ended it."""
+        places = self.fusions.get(name)
+        neighbours = (places.start - 1, places.stop) if places else ()
+        return tuple(r for k in neighbours for r in self.refusals.get(k, ()))
+
+
+_records: WeakKeyDictionary[SigInfo, list[Record]] = WeakKeyDictionary()
+
+
+def records_of(trace: TraceCtx) -> Sequence[Record]:
+    """One for each fuser whose fusion pass a trace went through; none for a backward trace."""
+    return _records.get(trace.siginfo(), [])
+
+
+class Compilation:
+    """A record in the making."""
+
+    def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._fusions: dict[str, range] = {}
         self._refusals: dict[int, tuple[Refusal, ...]] = {}
         for k, bsym in enumerate(recorded.symbols):
             if any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
                 self._refuse(k, bsym, list(refuse(bsym)))
-        _, stats = _compile_data.get()
-        if stats is not None:
-            _records.setdefault(stats, []).append(self)
+
+    @property
+    def fusion_count(self) -> int:
+        return len(self._fusions)
 
     def fused(self, name: str, symbols: Sequence[BoundSymbol]) -> None:
         """These symbols became a fusion."""
@@ -62,31 +89,8 @@ class Compilation:
         if named:
             self._refusals[k] = tuple(replace(r, origin=where) for r in named)
 
-    @property
-    def fusion_count(self) -> int:
-        return len(self._fusions)
-
-    @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        """All of them, in the order of the trace."""
-        return tuple(r for k in sorted(self._refusals) for r in self._refusals[k])
-
-    def around(self, name: str) -> tuple[Refusal, ...]:
-        """What kept a fusion from reaching further back, then what ended it."""
-        places = self._fusions.get(name, range(0))
-        neighbours = (places.start - 1, places.stop) if places else ()
-        return tuple(r for k in neighbours for r in self._refusals.get(k, ()))
-
-
-# Records live as long as Thunder's statistics of the function.
-_records: WeakKeyDictionary[object, list[Compilation]] = WeakKeyDictionary()
-
-
-def compilation_of(trace: TraceCtx) -> Compilation | None:
-    """The record of the fusion pass that a trace, not a backward one, went through last."""
-    found = None
-    for compilations in _records.values():
-        for compilation in compilations:
-            if compilation._args is trace.args:
-                found = compilation
-    return found
+    def finish(self, trace: TraceCtx) -> Record:
+        """The record, which `records_of` finds for this trace and those that come of it."""
+        record = Record(self._fusions, self._refusals)
+        _records.setdefault(trace.siginfo(), []).append(record)
+        return record

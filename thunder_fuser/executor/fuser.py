@@ -66,7 +66,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """The trace with every region that is worth it replaced by one call."""
         start = time.perf_counter_ns()
         recorded = Recorded(trace)
-        compilation = Compilation(trace, recorded)
+        compilation = Compilation(recorded)
         facts = regions.survey(trace)
         symbols: list[BoundSymbol] = []
         for part in regions.form(trace, facts, self._is_fusible):
@@ -87,7 +87,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fused.set_provenance(
             TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
         )
-        for refusal in compilation.refusals:
+        for refusal in compilation.finish(trace).all_refusals():
             logger.debug("%s", refusal)
         return fused
 

@@ -6,7 +6,7 @@ answers as well as one that has run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.executor import html, repro
 from thunder_fuser.executor.call import FusionCall
-from thunder_fuser.executor.compilation import Compilation, compilation_of
+from thunder_fuser.executor.compilation import Record, records_of
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -82,14 +82,14 @@ def fusions(fn: Callable[..., Any]) -> tuple[FusionReport, ...]:
     Raises FuserTypeError for another function, FuserValueError before the first run.
     """
     forward, backward = _last_traces(fn)
-    record = compilation_of(forward)
-    found = _reports(forward, record)
-    return found if backward is None else found + _reports(backward, record)
+    records = records_of(forward)
+    found = _reports(forward, records)
+    return found if backward is None else found + _reports(backward, records)
 
 
 def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
     """The fusions of one trace, in execution order."""
-    return _reports(trace, compilation_of(trace))
+    return _reports(trace, records_of(trace))
 
 
 def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
@@ -98,9 +98,9 @@ def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
     Refusals with one code, subject and origin are counted together, in the order of the trace.
     """
     forward, _ = _last_traces(fn)
-    record = compilation_of(forward)
+    records = records_of(forward)
     found: dict[tuple[str, str, str], tuple[Refusal, int]] = {}
-    for refusal in record.refusals if record else ():
+    for refusal in records[-1].all_refusals() if records else ():
         key = (refusal.code, refusal.subject, refusal.origin)
         first, count = found.get(key, (refusal, 0))
         found[key] = (first, count + 1)
@@ -124,14 +124,14 @@ def _last_traces(fn: Callable[..., Any]) -> tuple[TraceCtx, TraceCtx | None]:
     return stats.last_traces[-1], backward[-1] if backward else None
 
 
-def _reports(trace: TraceCtx, record: Compilation | None) -> tuple[FusionReport, ...]:
+def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, ...]:
     found = []
     for bsym in trace.bound_symbols:
         call = call_of(bsym)
         if call is None:
             continue
         outputs = tuple(p for p in bsym.output if p is not None)
-        around = record.around(call.name) if record else ()
+        around = tuple(r for record in records for r in record.around(call.name))
         planned = tuple(r for segment in call.plan().segments for r in segment.refusals)
         found.append(FusionReport(call.name, bsym.args, outputs, around + planned, call))
     return tuple(found)
