@@ -1,7 +1,7 @@
 // Reductions over the threads of a warp and of a block, and the last-block rule for the grid.
 //
-// An operator is a type with `combine(a, b)`, and `kCommutes` if combine(b, a) has the same bits; it
-// must be associative up to rounding. Values are trivially copyable, a multiple of 4 bytes: one
+// An operator is a type with `combine(a, b)`, and `kCommutes` if combine(b, a) has the same bits;
+// it must be associative up to rounding. Values are trivially copyable, a multiple of 4 bytes: one
 // number, or a struct that carries several through one reduction. The order in which values meet is
 // fixed, so results do not vary from run to run, and every thread gets the same bits.
 #pragma once
@@ -92,8 +92,8 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
 }
 
 // True, in all its threads, for the block that is the last of `blocks` to call this; it sees what
-// all the others wrote before. `ticket` is 0 at the start and 0 again at the end, `slot` is a word of
-// shared memory.
+// all the others wrote before, if it reads past its L1 cache (volatile). `ticket` is 0 at the start
+// and 0 again at the end, `slot` is a word of shared memory.
 TF_DEVICE bool is_last_block(unsigned* ticket, unsigned blocks, unsigned* slot,
                              int tid TF_SITE_PARAM) {
   __threadfence();

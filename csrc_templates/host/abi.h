@@ -78,7 +78,7 @@ unsigned long long tf_warp(tf_warp_op op, unsigned mask, unsigned long long valu
                            int width, tf_site site);
 
 // Gathers one value of `bytes` (at most TF_MAX_VALUE) from each thread of a warp or a block, lets
-// the last thread to arrive replace them with `combine(values, count)`, and hands each its own back.
+// the last thread to arrive replace them by `combine(values, count)`, and hands each its own back.
 enum { TF_MAX_VALUE = 64 };
 typedef void (*tf_combine)(void* values, int count);
 void tf_combine_warp(void* value, int bytes, tf_combine combine, tf_site site);

@@ -91,7 +91,7 @@ bool Worker::arrive_in_warp(const WarpCall& call) {
   Fiber& fiber = park(State::in_warp, call.site);
   Warp& warp = *fiber.warp;
   const unsigned bit = 1u << fiber.lane();
-  if (!(call.mask & bit)) tf_fail("a lane calls a warp collective without being in its mask", call.site);
+  if (!(call.mask & bit)) tf_fail("lane outside the mask of its own warp collective", call.site);
   warp.calls[fiber.lane()] = call;
   warp.waiting |= bit;
   const unsigned mask = call.mask & warp.exists;
@@ -106,11 +106,13 @@ void Worker::check_same_call(const Fiber& last, unsigned mask) {
   for (unsigned rest = mask; rest; rest &= rest - 1) {
     const unsigned lane = __builtin_ctz(rest);
     const WarpCall& other = last.warp->calls[lane];
-    if (same_place(other.site, mine.site) && other.op == mine.op && other.mask == mine.mask) continue;
+    const bool same_call = other.op == mine.op && other.mask == mine.mask;
+    if (same_call && same_place(other.site, mine.site)) continue;
     Text text;
-    text.add("divergent warp collectives: ").thread(last.self).add(" (lane %u) is at ", last.lane());
-    text.site(mine.site).add(" with mask 0x%08x, lane %u at ", mine.mask, lane);
-    text.site(other.site).add(" with mask 0x%08x", other.mask);
+    text.add("divergent warp collectives: ").thread(last.self);
+    text.add(" (lane %u) is at ", last.lane()).site(mine.site);
+    text.add(" with mask 0x%08x, lane %u at ", mine.mask, lane).site(other.site);
+    text.add(" with mask 0x%08x", other.mask);
     abandon(text.c_str());
   }
 }
@@ -133,18 +135,17 @@ static unsigned source_lane(const WarpCall& call, unsigned lane) {
 // Replaces what the lanes of `mask` brought by what they get.
 static void exchange(Warp& warp, unsigned mask, tf_warp_op op) {
   if (op == TF_SYNC_WARP) return;
-  unsigned long long result[32], votes = 0;
+  unsigned long long brought[32], votes = 0;
   for (unsigned lane = 0; lane < 32; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    const WarpCall& call = warp.calls[lane];
-    votes |= call.value << lane;
-    if (op == TF_BALLOT) continue;
-    const unsigned source = source_lane(call, lane);
     // What a lane outside the mask holds is undefined: make it conspicuous (and a NaN).
-    result[lane] = mask >> source & 1 ? warp.calls[source].value : ~0ull;
+    const bool there = mask >> lane & 1;
+    brought[lane] = there ? warp.calls[lane].value : ~0ull;
+    votes |= there && brought[lane] ? 1ull << lane : 0;
   }
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    if (mask >> lane & 1) warp.calls[lane].value = op == TF_BALLOT ? votes : result[lane];
+  for (unsigned rest = mask; rest; rest &= rest - 1) {
+    const unsigned lane = __builtin_ctz(rest);
+    WarpCall& call = warp.calls[lane];
+    call.value = op == TF_BALLOT ? votes : brought[source_lane(call, lane)];
   }
 }
 

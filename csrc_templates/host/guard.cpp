@@ -86,7 +86,8 @@ void* tf_guard_alloc(unsigned long long bytes, unsigned long long like, const ch
   const size_t shift = (0 - bytes - like) % kAlignment;
   const size_t body_bytes = (bytes + shift + page - 1) / page * page;
   const size_t map_bytes = body_bytes + 2 * kMargin;
-  void* map = mmap(nullptr, map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* map = mmap(nullptr, map_bytes, PROT_NONE, kind, -1, 0);
   if (map == MAP_FAILED) return nullptr;
   const uintptr_t body = reinterpret_cast<uintptr_t>(map) + kMargin;
   if (mprotect(reinterpret_cast<void*>(body), body_bytes, PROT_READ | PROT_WRITE) != 0) {
@@ -95,7 +96,7 @@ void* tf_guard_alloc(unsigned long long bytes, unsigned long long like, const ch
   }
   const uintptr_t memory = body + body_bytes - shift - bytes;
   memset(reinterpret_cast<void*>(body), kFill, body_bytes);
-  auto* guard = new Guard{reinterpret_cast<uintptr_t>(map), map_bytes, body, body_bytes, memory, bytes, "", nullptr};
+  auto* guard = new Guard{body - kMargin, map_bytes, body, body_bytes, memory, bytes, "", nullptr};
   snprintf(guard->name, sizeof guard->name, "%s", name);
   std::lock_guard<std::mutex> lock(mutex);
   if (!guards) install_handler();

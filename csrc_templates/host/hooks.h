@@ -50,7 +50,7 @@ struct StackHooks {
 #endif
   }
 
-  // Around a switch: `from` calls leave(to) before it and arrive(from) when it runs again.
+  // Around a switch: from.leave(to) before it, from.arrive() when `from` runs again.
   void leave(StackHooks& to) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.bytes);

@@ -1,4 +1,4 @@
-// Error messages, assembled in a fixed buffer: they are made on small stacks and in signal handlers.
+// Error messages, assembled in a fixed buffer: on small stacks, and in signal handlers.
 #pragma once
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +24,9 @@ class Text {
     return add("%s:%d", slash ? slash + 1 : site.file, site.line);
   }
   Text& index(tf_dim3 i) { return add("(%u,%u,%u)", i.x, i.y, i.z); }
-  Text& thread(const tf_thread& t) { return add("block ").index(t.block).add(" thread ").index(t.thread); }
+  Text& thread(const tf_thread& t) {
+    return add("block ").index(t.block).add(" thread ").index(t.thread);
+  }
   const char* c_str() const { return buffer_; }
 
  private:

@@ -129,6 +129,14 @@ def test_shuffle_that_some_lanes_do_not_reach() -> None:
         debug_launch(kernel, [noise(), nothing(), 16])
 
 
+def test_lane_outside_the_mask_of_its_shuffle() -> None:
+    kernel = load("wrong_mask")
+    message = f"lane outside the mask of its own warp collective at {line(kernel, '__shfl')} in "
+    message += "block (0,0,0) thread (16,0,0)"
+    with pytest.raises(KernelError, match=re.escape(message)):
+        debug_launch(kernel, [noise(), nothing()])
+
+
 def test_barrier_in_a_kernel_without_collectives() -> None:
     kernel = load("undeclared_barrier", collectives=False)
     x, out = noise(), nothing()
