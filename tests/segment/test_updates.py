@@ -12,6 +12,7 @@ import torch
 from tests import oracle
 from tests.batch import Batch, Guarded, allocations, executable
 from tests.inputs import copy_of
+from thunder_fuser.analysis.layout import declared_layout
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
@@ -142,6 +143,15 @@ def an_optimizer(b: FusionBuilder, op: Ops) -> None:
     b.output(op.sub(p, op.mul(step, 0.1)), p)
     b.output(new_m, m)
     b.output(new_v, v)
+
+
+@case(1, 1)
+def a_value_that_is_read_behind_a_cut(b: FusionBuilder, op: Ops) -> None:
+    """From the memory of the target, whose strides are other than a new tensor's."""
+    x = b.tensor([N, N], Float, allocation=[1, 0])
+    value = op.add(b.set(op.input()), 1.0)
+    b.output(op.exp(b.segment_set(value)))
+    b.output(value, x)
 
 
 # ---- unsafe
@@ -283,7 +293,11 @@ def test_updates_are_in_place_iff_that_is_safe(update: Update) -> None:
 
 def prepared(update: Update) -> tuple[CompiledFusion, list[torch.Tensor]]:
     compiled = CompiledFusion(update.fusion)
-    return compiled, [torch.randn(t.sizes) for t in compiled.fusion.tensor_inputs]
+    inputs = [
+        torch.empty_strided(t.sizes, declared_layout(t).strides).normal_()
+        for t in compiled.fusion.tensor_inputs
+    ]
+    return compiled, inputs
 
 
 def check(

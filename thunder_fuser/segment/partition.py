@@ -218,7 +218,8 @@ class _Partition:
             for value in unsafe:
                 del found[value]
         for value, target in found.items():
-            self.layouts[value] = self.layouts[target]
+            for tensor in (value, *(t for t, owner in self.storage.items() if owner is value)):
+                self.layouts[tensor] = self.layouts[target]
         return found
 
     def _may_overwrite(
