@@ -1,4 +1,6 @@
-"""What plans and schedules know of a device: data, so that any device can be planned for anywhere."""
+"""What plans and schedules know of a device: data, so that any device can be planned
+for anywhere.
+"""
 
 from __future__ import annotations
 

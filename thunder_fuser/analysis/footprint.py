@@ -33,6 +33,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     TensorView,
     Val,
     ViewOp,
@@ -106,6 +107,9 @@ def _operands(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
         case FullOp() | IotaOp():
             for operand in expr.inputs:
                 yield operand, _point(region)
+        case ReductionOp():
+            domain = expr.output.domain
+            yield expr.input, pulled(region, domain.root, domain.transforms)
 
 
 def _point(region: Region) -> Region:

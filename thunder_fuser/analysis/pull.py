@@ -23,6 +23,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -32,6 +33,16 @@ from thunder_fuser.ir.symint import Context, Form
 
 Request = tuple[Val, tuple[Index, ...], Conjunction]
 Pulling = Generator[Request, Value, Value]
+
+
+class Unreadable(Exception):
+    """A reduction is wanted where no stage of this kernel has it; schedules make it a Refusal."""
+
+    def __init__(self, tensor: TensorView) -> None:
+        super().__init__(
+            f"{tensor.name} is reduced in this kernel and wanted at another point of it"
+        )
+        self.tensor = tensor
 
 
 class Pull:
@@ -51,6 +62,11 @@ class Pull:
         self._memory = memory
         self._memo: dict[Request, Value] = {}
         self._zero = context.const(0)
+        self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
+
+    def fold_at(self, tensor: TensorView, index: Sequence[Index]) -> None:
+        """From here on a stage has the reduction `tensor` ready at that point."""
+        self._folded_at[tensor] = self._canonical(tensor, index)
 
     def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
         """The value of `tensor` at `index`, one form per logical dimension."""
@@ -104,6 +120,8 @@ class Pull:
                 return self._fill(expr.fill)
             case IotaOp():
                 return self._iota(expr, index)
+            case ReductionOp():
+                return self._folded(expr, index)
             case None:
                 raise InternalError(f"{value} has neither a definition nor memory")
 
@@ -205,6 +223,13 @@ class Pull:
         position = self.graph.index(index[0], wide)
         scaled = self.graph.compute("mul", (position, step), (wide, wide), wide)
         return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
+
+    def _folded(self, expr: ReductionOp, index: tuple[Index, ...]) -> Pulling:
+        """A stage's value can be read at the point where the stage leaves it, and nowhere else."""
+        if self._folded_at.get(expr.output) != index:
+            raise Unreadable(expr.output)
+        return self.graph.folded(expr.output)
+        yield
 
     def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
         """The conditions that bounds and context leave undecided; None if one is

@@ -28,6 +28,7 @@ from thunder_fuser.ir.domain import (
     IterDomain,
     Merge,
     NewBroadcast,
+    Reduce,
     Reorder,
     Resize,
     Split,
@@ -158,6 +159,9 @@ def _pull(box: Box, step: Transform, before: Sequence[IterDomain]) -> Iterator[B
             yield (*box[:axis], _ZERO, *box[axis + 1 :])
         case Reorder(order):
             yield tuple(box[order.index(k)] for k in range(len(order)))
+        case Reduce(axis):
+            (whole,) = everything(before).boxes
+            yield (*box[:axis], whole[axis], *box[axis:])
 
 
 def _bounded(boxes: Iterable[Box], dims: Sequence[IterDomain], exact: bool) -> Region:

@@ -78,7 +78,16 @@ class Select:
     outside: Value
 
 
-Value = Literal | Argument | IndexValue | Load | Compute | Select
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """The result of a reduction, left by an earlier stage of the same kernel at the same point."""
+
+    order: int
+    dtype: DataType
+    tensor: TensorView
+
+
+Value = Literal | Argument | IndexValue | Load | Compute | Select | Folded
 
 
 def operands(value: Value) -> tuple[Value, ...]:
@@ -150,6 +159,10 @@ class ValueGraph:
         return self.nodes.get(key) or self._add(
             key, Compute(len(self.nodes), dtype, op, args, operand_dtypes)
         )
+
+    def folded(self, tensor: TensorView) -> Value:
+        key = ("folded", tensor.id)
+        return self.nodes.get(key) or self._add(key, Folded(len(self.nodes), tensor.dtype, tensor))
 
     def select(self, conditions: Conjunction, inside: Value, outside: Value) -> Value:
         if inside is outside or not conditions:

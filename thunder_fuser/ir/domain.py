@@ -15,7 +15,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.errors import FuserValueError
+from thunder_fuser.errors import FuserValueError, InternalError
 from thunder_fuser.ir.symint import Form
 
 Extent = int | Form
@@ -134,7 +134,14 @@ class Reorder:
     order: tuple[int, ...]
 
 
-Transform = Split | Merge | Resize | NewBroadcast | Squeeze | Expand | Reorder
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A dimension is folded into one value: the last word on it, no index reads it any more."""
+
+    axis: int
+
+
+Transform = Split | Merge | Resize | NewBroadcast | Squeeze | Expand | Reorder | Reduce
 
 
 def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple[IterDomain, ...]:
@@ -165,6 +172,8 @@ def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple
                 ids[axis] = broadcast(size)
             case Reorder(order):
                 ids = [ids[k] for k in order]
+            case Reduce(axis):
+                del ids[axis]
     return tuple(ids)
 
 
@@ -209,6 +218,8 @@ def pull(
                 point[axis] = zero
             case Reorder(order):
                 point = [point[order.index(k)] for k in range(len(order))]
+            case Reduce():
+                raise InternalError("a reduction is no substitution of indices: it has a stage")
     return tuple(point), tuple(guards)
 
 

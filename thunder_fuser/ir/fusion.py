@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from thunder_fuser.ir.domain import Extent, TensorDomain
+from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.symint import Form
 
@@ -170,7 +170,32 @@ class IotaOp:
         return (self.start, self.step)
 
 
-Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp
+@dataclass(frozen=True, slots=True)
+class ReductionOp:
+    """Elements of `input` along some dimensions folded into one; a row of `reductions.TABLE`.
+
+    The output's program from root to logical is one Reduce for each of these dimensions. Elements
+    are folded in `accumulate`, and the result is rounded once to the output's dtype.
+    """
+
+    op: str
+    input: TensorView
+    accumulate: DataType
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input,)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of `input` that are folded, in increasing order."""
+        steps = self.output.domain.transforms
+        return tuple(sorted(step.axis for step in steps if isinstance(step, Reduce)))
+
+
+Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | ReductionOp
 
 
 @dataclass(frozen=True, slots=True)

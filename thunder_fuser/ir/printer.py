@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.domain import Extent, Transform
 from thunder_fuser.ir.dtypes import DataType, Number, of_number
 from thunder_fuser.ir.fusion import (
@@ -23,6 +24,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -153,6 +155,9 @@ class _Printer:
                         }
                     )
                 )
+            case ReductionOp():
+                arguments = [self._value(expr.input), *self._folded(expr)]
+                return f"fd.ops.{expr.op}({', '.join(arguments)})"
             case IotaOp():
                 (length,) = expr.output.domain.shape
                 return "fd.ops.iota({}, {})".format(
@@ -165,6 +170,12 @@ class _Printer:
                         }
                     ),
                 )
+
+    def _folded(self, expr: ReductionOp) -> list[str]:
+        inferred = reductions.lookup(expr.op).result_dtype(expr.input.dtype)
+        asked = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
+        shown = {"dims": str(list(expr.dims)), "keepdim": "False", "dtype": repr(asked)}
+        return _pairs(shown)
 
     def _view(self, expr: ViewOp) -> str:
         domain = expr.output.domain

@@ -28,6 +28,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -121,6 +122,10 @@ class Rebuild:
             case IotaOp():
                 length = self.extent(expr.output.domain.shape[0])
                 return b.iota(length, self[expr.start], self[expr.step], expr.output.dtype)
+            case ReductionOp():
+                return b.fold(
+                    expr.op, self.tensor(expr.input), expr.dims, expr.accumulate, expr.output.dtype
+                )
 
     def _transform(self, step: Transform) -> Transform:
         match step:

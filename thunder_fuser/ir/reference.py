@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir import ops
+from thunder_fuser.ir import ops, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -42,6 +42,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -206,6 +207,8 @@ class Evaluator:
                 value = self[expr.fill].expand(expr.output.sizes)
             case IotaOp():
                 value = self._iota(expr)
+            case ReductionOp():
+                value = self._reduction(expr)
         self.values[expr.output] = value
 
     def operands(self, expr: PointwiseOp) -> list[torch.Tensor]:
@@ -225,6 +228,12 @@ class Evaluator:
             function = _ON_UINT64.get(expr.op, function)
         raw = types[0] if op.rule is ops.Rule.CAST else compute_dtype(expr.output.dtype)
         return self.convert(function(*operands), raw, expr.output.dtype)
+
+    def _reduction(self, expr: ReductionOp) -> torch.Tensor:
+        """Elements in the type that they are folded in; the result is rounded once."""
+        elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
+        folded = reductions.lookup(expr.op).reference(elements, expr.dims)
+        return self.convert(folded, expr.accumulate, expr.output.dtype)
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
         dtype = compute_dtype(expr.output.dtype)

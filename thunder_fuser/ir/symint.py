@@ -28,7 +28,7 @@ from operator import mul
 from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir.symint_bounds import Bound, Interval, both, period_of, sum_bounds
+from thunder_fuser.ir.symint_bounds import Bound, period_of
 from thunder_fuser.ir.symint_form import (
     Base,
     Digit,
@@ -67,6 +67,7 @@ __all__ = [
 
 _MAX_WORK = 64
 _MAX_TERMS = 32
+_MAX_ROUNDS = 4
 """Divisions that one division may cause, and terms that it looks into.  Beyond them the answer is
 an opaque digit: still exact, only less canonical.  Indices of real programs stay far below."""
 
@@ -129,23 +130,8 @@ class Context:
         """The form of terms that are already normal."""
         form = self._forms.get((const, terms))
         if form is None:
-            bounds = self._bounds(const, terms)
-            form = self._forms[const, terms] = Form(self, const, terms, bounds, self._next())
+            form = self._forms[const, terms] = Form(self, const, terms, self._next())
         return form
-
-    def _bounds(self, const: int, terms: tuple[Term, ...]) -> Interval:
-        """The digits' bounds, as if they were independent, but for carries: floor(y / s) is not
-        independent of the digits in y, and rest + floor(y / s) = floor((s * rest + y) / s)."""
-        bounds = sum_bounds(const, [((d.lo, d.hi), coef) for d, coef in terms])
-        for carry, coef in terms if len(terms) > 1 else ():
-            below = _carried(carry)
-            if below is not None and coef == 1:
-                scaled = {digit: k * carry.s for digit, k in terms if digit is not carry}
-                whole = self.normal(const * carry.s + add_into(scaled, below, 1), scaled)
-                lo = None if whole.lo is None else whole.lo // carry.s
-                hi = None if whole.hi is None else whole.hi // carry.s
-                bounds = both(bounds, (lo, hi))
-        return bounds
 
     def normal(self, const: int, terms: dict[Digit, int]) -> Form:
         """The normal form of const + sum of coef * digit: digits that belong together joined."""
@@ -195,29 +181,14 @@ class Context:
         assert isinstance(low.base, Form)
         assert low.e is not None
         place = low.s * low.e
-        if not isinstance(high.base, Form) or high.base is low.base:
-            return None
-        whole = high.base if high.s == place else self._uncarried(high, place)
-        if whole is None:
+        whole = high.base
+        if not isinstance(whole, Form) or high.s != place or whole is low.base:
             return None
         gap = whole - low.base
         if gap.const % place or any(coef % place for _, coef in gap.terms):
             return None
         joined = self.read(whole, low.s, high.e and low.e * high.e)
         return joined if len(joined.terms) == 1 or joined is whole else None
-
-    def _uncarried(self, high: Digit, place: int) -> Form | None:
-        """x where floor(x / place) is the base of `high`, if that has a carry out of a lower digit:
-
-        rest + floor(y / place) = floor((place * rest + y) / place).
-        """
-        assert isinstance(high.base, Form)
-        for carry, coef in high.base.terms:
-            below = _carried(carry)
-            if below is not None and coef == high.s == 1 and carry.s == place:
-                rest = high.base - self.interned(0, ((carry, 1),))
-                return rest * place + below
-        return None
 
     # --------------------------------------------------------------------------------- division
 
@@ -248,18 +219,32 @@ class Context:
         if self._work > _MAX_WORK or len(x.terms) > _MAX_TERMS:
             return self._opaque_divmod(x, f)
         quotient, rest = self._peel(x, f)
-        if rest is not x:
-            q, r = self.divmod_int(rest, f)
-            return quotient + q, r
-        for g in division_steps(x, f):
-            high, low = self._peel(x, g)
+        for _ in range(_MAX_ROUNDS):
+            period = period_of(rest.lo, rest.hi, f)
+            if period is not None:
+                return quotient + period, rest - period * f
+            more, less = self._peel(rest, f)
+            if less is rest:
+                break
+            quotient, rest = quotient + more, less
+        for g in division_steps(rest, f):
+            high, low = self._peel(rest, g)
             period = period_of(low.lo, low.hi, g)
             if period is not None:
                 q, r = self.divmod_int(high + period, f // g)
-                return q, r * g + (low - period * g)
-        return self._opaque_divmod(x, f)
+                return quotient + q, r * g + (low - period * g)
+        # Cutting digits has led nowhere, so leave them whole: one division instead of several.
+        quotient, rest = self._peel(x, f, cut=False)
+        for carry, coef in rest.terms:
+            below = _carried(carry)
+            if below is not None and coef == 1:
+                whole = (rest - self.interned(0, ((carry, 1),))) * carry.s + below
+                q, r = self.divmod_int(whole, carry.s * f)
+                return quotient + q, self.divmod_int(r, carry.s)[0]
+        q, r = self._opaque_divmod(rest, f)
+        return quotient + q, r
 
-    def _peel(self, x: Form, f: int) -> tuple[Form, Form]:
+    def _peel(self, x: Form, f: int, *, cut: bool = True) -> tuple[Form, Form]:
         """(q, r) with x = q * f + r, term by term; r may lie outside [0, f)."""
         quotient: dict[Digit, int] = {}
         rest: dict[Digit, int] = {}
@@ -273,7 +258,7 @@ class Context:
                 if not coef:
                     continue
             t, inexact = divmod(f, abs(coef))
-            if inexact or not can_cut(digit, t):
+            if inexact or not cut or not can_cut(digit, t):
                 rest[digit] = rest.get(digit, 0) + coef
                 continue
             high = self._part(digit.base, digit.s * t, digit.e and digit.e // t)
@@ -290,13 +275,12 @@ class Context:
             return self._digit(base, s, e)
         if e is None or s == 1:
             return self.read(base, s, e)
-        reduced = self._peel(base, s * e)[1]
-        if reduced is not base:
-            return self.read(reduced, s, e)
-        quotient = self.divmod_int(base, s)[0]
-        if quotient is self._digit(base, s, None):
-            return self._digit(base, s, e)
-        return self.divmod_int(quotient, e)[1]
+        rest = self.divmod_int(base, s * e)[1]
+        if len(rest.terms) == 1 and not rest.const:
+            digit, coef = rest.terms[0]
+            if (digit.s, digit.e, coef) == (1, s * e, 1):
+                return self._digit(digit.base, s, e)
+        return self.divmod_int(rest, s)[0]
 
     def _opaque_divmod(self, x: Form, f: int) -> tuple[Form, Form]:
         """No rule applies: digits over x itself, moved by periods so that x does not go below 0."""

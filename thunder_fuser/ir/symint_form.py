@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.symint_bounds import (
     Bound,
-    Interval,
     product_bounds,
     quotient_bounds,
     remainder_bounds,
+    sum_bounds,
 )
 
 if TYPE_CHECKING:
@@ -109,19 +109,12 @@ class Form:
 
     __slots__ = ("_variables", "const", "context", "divisions", "hi", "lo", "ordinal", "terms")
 
-    def __init__(
-        self,
-        context: Context,
-        const: int,
-        terms: tuple[Term, ...],
-        bounds: Interval,
-        ordinal: int,
-    ) -> None:
+    def __init__(self, context: Context, const: int, terms: tuple[Term, ...], ordinal: int) -> None:
         self.context: Final = context
         self.const: Final = const
         self.terms: Final = terms
         self.ordinal: Final = ordinal
-        lo, hi = bounds
+        lo, hi = sum_bounds(const, [((digit.lo, digit.hi), coef) for digit, coef in terms])
         self.lo: Final = lo
         self.hi: Final = hi
         self.divisions: dict[int, tuple[Form, Form]] = {}

@@ -15,6 +15,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -64,6 +65,8 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
             return (*common, expr.dim)
         case FullOp() | IotaOp():
             return (*common, expr.output.domain.shape)
+        case ReductionOp():
+            return (*common, expr.accumulate, expr.dims)
 
 
 def _operand(value: Val) -> Hashable:

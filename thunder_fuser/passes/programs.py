@@ -16,6 +16,7 @@ from thunder_fuser.ir.domain import (
     IterDomain,
     Merge,
     NewBroadcast,
+    Reduce,
     Reorder,
     Resize,
     Split,
@@ -105,7 +106,7 @@ def axis_after(axis: int, step: Transform) -> int | None:
             return None if axis == a else axis
         case NewBroadcast(a):
             return axis + (axis >= a)
-        case Squeeze(a):
+        case Squeeze(a) | Reduce(a):
             return None if axis == a else axis - (axis > a)
         case Reorder(order):
             return order.index(axis)
@@ -122,7 +123,7 @@ def axis_before(axis: int, step: Transform) -> int | None:
             return None if axis == a else axis
         case NewBroadcast(a):
             return None if axis == a else axis - (axis > a)
-        case Squeeze(a):
+        case Squeeze(a) | Reduce(a):
             return axis + (axis >= a)
         case Reorder(order):
             return order[axis]

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from thunder_fuser.ir.dtypes import Category
-from thunder_fuser.ir.fusion import CatOp, Expr, FullOp, IotaOp, PointwiseOp, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PointwiseOp,
+    ReductionOp,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.passes.conversions import holds
 from thunder_fuser.passes.uniform import Uniform, is_negative_zero
 
@@ -32,7 +41,7 @@ class PositiveZeros:
                 return self._holds_for_operation(op, operands, expr)
             case ViewOp() | CatOp() | FullOp():
                 return all(v in self for v in expr.inputs)
-            case IotaOp():
+            case IotaOp() | ReductionOp():
                 return False
 
     def _holds_for_operation(self, op: str, operands: tuple[Val, ...], expr: PointwiseOp) -> bool:

@@ -18,6 +18,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -97,7 +98,7 @@ class Uniform:
                 )
             case FullOp():
                 return expr.fill in self
-            case IotaOp():
+            case IotaOp() | ReductionOp():
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:

@@ -1,0 +1,155 @@
+"""The one table of reductions: what folds, in which type, from which first value, and how in C++.
+
+A reduction converts its elements to the type that it accumulates in, folds them in a fixed order,
+and rounds the result once. 16- and 8-bit floats accumulate in fp32, fp64 in itself, integers and
+bools in int64 (sums and products) or in their own type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
+
+
+class Rule(enum.Enum):
+    """How the types follow from the input's dtype."""
+
+    SUM = "integers and bools become Int, in the result too"
+    KEEP = "the input's dtype"
+    BOOL = "Bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One row.
+
+    functor    C++ operator type of csrc_templates/reduce.cuh
+    identity   the value that folding starts from, given the type it is folded in
+    reference  the reduction in torch, on a tensor of that type, over some dimensions
+    of_empty   whether folding nothing has a value (the identity)
+    """
+
+    name: str
+    rule: Rule
+    accepts: frozenset[Category]
+    functor: str
+    identity: Callable[[DataType], Number]
+    reference: Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+    of_empty: bool = True
+
+    def check(self, dtype: DataType) -> None:
+        """FuserTypeError where the row refuses the input's dtype."""
+        if dtype.category not in self.accepts:
+            accepted = ", ".join(c.name.lower() for c in sorted(self.accepts))
+            raise FuserTypeError(
+                f"{self.name} does not take {dtype.name} tensors (it takes {accepted}); cast first"
+            )
+
+    def result_dtype(self, dtype: DataType) -> DataType:
+        """Type of the result where the user asks for none."""
+        self.check(dtype)
+        match self.rule:
+            case Rule.SUM:
+                return DataType.Int if dtype.category <= Category.INT else dtype
+            case Rule.KEEP:
+                return dtype
+            case Rule.BOOL:
+                return DataType.Bool
+
+    def accumulate_dtype(self, result: DataType) -> DataType:
+        """The type that elements are converted to and folded in."""
+        return compute_dtype(result)
+
+
+def _lowest(dtype: DataType) -> Number:
+    if dtype.is_floating:
+        return -math.inf
+    return False if dtype is DataType.Bool else int(torch.iinfo(dtype.torch).min)
+
+
+def _highest(dtype: DataType) -> Number:
+    if dtype.is_floating:
+        return math.inf
+    return True if dtype is DataType.Bool else int(torch.iinfo(dtype.torch).max)
+
+
+def _product(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = torch.prod(x, dim, dtype=x.dtype)
+    return x
+
+
+_ROWS = (
+    Reduction(
+        "sum",
+        Rule.SUM,
+        frozenset(Category),
+        "tf::Sum",
+        lambda dtype: 0,
+        lambda x, dims: torch.sum(x, tuple(dims), dtype=x.dtype) if dims else x,
+    ),
+    Reduction(
+        "prod",
+        Rule.SUM,
+        frozenset(Category),
+        "tf::Product",
+        lambda dtype: 1,
+        _product,
+    ),
+    Reduction(
+        "max",
+        Rule.KEEP,
+        frozenset({Category.BOOL, Category.INT, Category.FLOAT}),
+        "tf::Max",
+        _lowest,
+        lambda x, dims: torch.amax(x, tuple(dims)) if dims else x,
+        of_empty=False,
+    ),
+    Reduction(
+        "min",
+        Rule.KEEP,
+        frozenset({Category.BOOL, Category.INT, Category.FLOAT}),
+        "tf::Min",
+        _highest,
+        lambda x, dims: torch.amin(x, tuple(dims)) if dims else x,
+        of_empty=False,
+    ),
+    Reduction(
+        "any",
+        Rule.BOOL,
+        frozenset(Category),
+        "tf::Max",
+        lambda dtype: False,
+        lambda x, dims: torch.any(x, tuple(dims)) if dims else x,
+    ),
+    Reduction(
+        "all",
+        Rule.BOOL,
+        frozenset(Category),
+        "tf::Min",
+        lambda dtype: True,
+        lambda x, dims: torch.all(x, tuple(dims)) if dims else x,
+    ),
+)
+
+TABLE: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every reduction by name."""
+
+
+def lookup(name: str) -> Reduction:
+    """The row of that name; FuserValueError, with the nearest names, where there is none."""
+    found = TABLE.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, TABLE, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise FuserValueError(f"there is no reduction {name!r}{hint}")
+    return found
