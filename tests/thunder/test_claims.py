@@ -10,7 +10,7 @@ import torch
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
-from tests.thunder.programs import assert_as_good_as_eager, check, jit, primitives
+from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, primitives, traced
 from thunder_fuser.executor import fusions, refusals
 from thunder_fuser.executor.claims.table import TABLE
 
@@ -143,10 +143,25 @@ def test_ternary() -> None:
 def test_integers(dtype: torch.dtype) -> None:
     a = torch.tensor([[-7, 0, 3], [12, -1, 5]], dtype=dtype)
     b = torch.tensor([[2, 3, 1], [5, 4, 7]], dtype=dtype)
-    truncated = Case(PrimIDs.DIV, prims.div, lambda a, b: torch.div(a, b, rounding_mode="trunc"))
-    exact = ["add", "sub", "mul", "fmod", "remainder", "maximum", "minimum", "pow"]
-    run([truncated, *cases([*exact, *BITWISE, "eq", "ne", "lt", "le", "gt", "ge"])], a, b)
-    run([*cases(["abs", "neg", "bitwise_not"]), same(PrimIDs.SIGN, "sign", torch.sgn)], a)
+    exact = ["add", "sub", "mul", "maximum", "minimum", "pow"]
+    run([*cases([*exact, *BITWISE, "eq", "ne", "lt", "le", "gt", "ge"])], a, b)
+    by_number = [
+        Case(PrimIDs.DIV, lambda a: prims.div(a, 3), lambda a: a.div(3, rounding_mode="trunc")),
+        Case(PrimIDs.FMOD, lambda a: prims.fmod(a, -3), lambda a: a.fmod(-3)),
+        Case(PrimIDs.REMAINDER, lambda a: prims.remainder(a, -3), lambda a: a.remainder(-3)),
+    ]
+    unary = [*cases(["abs", "neg", "bitwise_not"]), same(PrimIDs.SIGN, "sign", torch.sgn)]
+    run([*by_number, *unary], a)
+
+
+@pytest.mark.parametrize("name", ["div", "fmod", "remainder"])
+def test_divisions_of_integers_by_tensors_stay_with_torch_on_the_cpu(name: str) -> None:
+    compiled = jit(getattr(prims, name))
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        compiled(torch.tensor([1, 2]), torch.tensor([1, 0]))
+    assert [r.code for r in refusals(compiled)] == ["division"]
+    integers = fake((3,), (3,), dtype=torch.int64)
+    assert len(traced(getattr(prims, name), *integers)) == 1
 
 
 def test_bools() -> None:

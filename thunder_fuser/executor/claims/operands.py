@@ -62,17 +62,25 @@ def as_operand(value: object) -> Operand:
     return Operand(of_number(value), None)  # type: ignore[arg-type]
 
 
+def refuse_kind(proxy: Proxy) -> Refusal | None:
+    """Why something that is not a plain tensor or a number cannot be fused, or None."""
+    if isinstance(proxy, NumberProxy) or type(proxy) is TensorProxy:
+        return None
+    kind = type(proxy).__name__
+    code = "dtensor" if kind == "DTensorProxy" else "argument"
+    return Refusal(code, f"{proxy.name} is a {kind}; only plain tensors are fused")
+
+
 def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:
     """Why no claim can take these arguments or results, or None."""
     tensors = []
     for proxy in proxies:
-        if isinstance(proxy, NumberProxy):
-            continue
-        if not isinstance(proxy, TensorProxy):
-            return Refusal("argument", f"{proxy.name} is a {type(proxy).__name__}, not a tensor")
-        if refused := _refuse_tensor(proxy):
+        if refused := refuse_kind(proxy):
             return refused
-        tensors.append(proxy)
+        if isinstance(proxy, TensorProxy):
+            if refused := _refuse_tensor(proxy):
+                return refused
+            tensors.append(proxy)
     if tensors and device_of(tensors) is None:
         placed = ", ".join(f"{t.name} on {t.device}" for t in tensors)
         return Refusal("device", f"tensors of one fusion are on one device, here: {placed}")
@@ -80,10 +88,6 @@ def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:
 
 
 def _refuse_tensor(tensor: TensorProxy) -> Refusal | None:
-    if type(tensor) is not TensorProxy:
-        kind = type(tensor).__name__
-        code = "dtensor" if kind == "DTensorProxy" else "subclass"
-        return Refusal(code, f"{tensor.name} is a {kind}; only plain tensors are fused")
     if tensor.device.type not in DEVICES:
         return Refusal(
             "device", f"{tensor.name} is on {tensor.device}; kernels are made for cpu and cuda"

@@ -6,6 +6,7 @@ dtypes it takes, so that a primitive that a row cannot take is refused in the ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from thunder.core.prims import PrimIDs
@@ -60,6 +61,15 @@ def _refuse_pow(base: object, exponent: object) -> Refusal | None:
     return _refuse("pow", base, exponent)
 
 
+def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | None:
+    tensors = [x for x in (dividend, divisor) if isinstance(x, TensorProxy)]
+    exact = any(data_type(t.dtype).is_integral for t in tensors)
+    constant = isinstance(divisor, int) and divisor != 0
+    if exact and not constant and any(t.device.type == "cpu" for t in tensors):
+        return Refusal("division", "torch raises an error if an integer is divided by zero")
+    return _refuse(op, dividend, divisor)
+
+
 def _refuse_nextafter(x: object, towards: object) -> Refusal | None:
     for operand in (x, towards):
         if isinstance(operand, TensorProxy) and data_type(operand.dtype).is_reduced_precision:
@@ -82,7 +92,11 @@ def _convert(builder: FusionBuilder, x: Val, dtype: object) -> Val:
     return builder.cast(x, data_type(dtype))
 
 
-_SPECIAL_REFUSALS = {"pow": _refuse_pow, "nextafter": _refuse_nextafter}
+_SPECIAL_REFUSALS: dict[str, Callable[..., Refusal | None]] = {
+    "pow": _refuse_pow,
+    "nextafter": _refuse_nextafter,
+    **{op: partial(_refuse_division, op) for op in ("div", "fmod", "remainder")},
+}
 
 
 def _claim(op: str) -> Claim:

@@ -15,7 +15,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.claims import create, pointwise, shape
 from thunder_fuser.executor.claims.claim import Claim
-from thunder_fuser.executor.claims.operands import refuse_proxies
+from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
 TABLE: Mapping[PrimIDs, Claim] = MappingProxyType(pointwise.CLAIMS | shape.CLAIMS | create.CLAIMS)
 
@@ -50,7 +50,9 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
             yield from refuse(part)
     elif prim not in _BOOKKEEPING:
         reason = _LEFT_TO_TORCH.get(prim, "no claim covers it; it stays with torch")
-        yield Refusal("unclaimed", reason, subject=bsym.sym.name)
+        unclaimed = Refusal("unclaimed", reason)
+        kinds = filter(None, map(refuse_kind, bsym.flat_proxy_args))
+        yield replace(next(kinds, unclaimed), subject=bsym.sym.name)
 
 
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
