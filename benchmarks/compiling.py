@@ -18,6 +18,7 @@ import torch
 from benchmarks.planning import planned
 from benchmarks.table import Column, Table
 from benchmarks.workloads import Size, Workload
+from thunder_fuser import log
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserError
@@ -55,8 +56,12 @@ _NOTE = (
 
 def compiled(workloads: Sequence[Workload], size: Size) -> Table:
     """A row for each workload.  Needs no GPU."""
-    rows = tuple({"workload": w.name, **_row(w, size)} for w in workloads)
-    return Table("Plans and compilation", _NOTE, _COLUMNS, rows)
+    rows = []
+    with log.status("compiling", total=len(workloads)) as status:
+        for workload in workloads:
+            status.step(workload.name)
+            rows.append({"workload": workload.name, **_row(workload, size)})
+    return Table("Plans and compilation", _NOTE, _COLUMNS, tuple(rows))
 
 
 def _row(workload: Workload, size: Size) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from benchmarks.planning import planned
 from benchmarks.table import Column, Table
 from benchmarks.timing import Timing, clock_for, copy_rate, interleaved
 from benchmarks.workloads import Size, Workload
+from thunder_fuser import log
 
 Row = Mapping[str, Any]
 
@@ -37,7 +38,11 @@ def measured(
     """A row for each workload, on a device that is present; `seconds` of timing for a row."""
     on_gpu = device.type == "cuda"
     copy = copy_rate(device) if on_gpu else None
-    rows = tuple(_row(w, size, device, names, seconds, copy) for w in workloads)
+    rows = []
+    with log.status("measuring", total=len(workloads)) as status:
+        for workload in workloads:
+            status.step(workload.name)
+            rows.append(_row(workload, size, device, names, seconds, copy))
     unit, scale = ("us", 1e6) if on_gpu else ("ms", 1e3)
     columns = [
         Column("workload", "workload"),
@@ -48,7 +53,7 @@ def measured(
         *([Column("% of copy", "of_copy", 100, 1)] if on_gpu else []),
     ]
     note = _NOTE[device.type].format(threads=torch.get_num_threads(), copy=(copy or 0) * 1e-12)
-    return Table(f"Workloads on {device.type}", f"{note}  {_COMMON}", tuple(columns), rows)
+    return Table(f"Workloads on {device.type}", f"{note}  {_COMMON}", tuple(columns), tuple(rows))
 
 
 def _row(
