@@ -279,6 +279,19 @@ def test_templates_are_found_and_fingerprinted() -> None:
         templates.read("nothing.cuh")
 
 
+@pytest.mark.parametrize("place", ["beside the package", "inside the package"])
+def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, place: str) -> None:
+    package = tmp_path / "thunder_fuser"
+    shutil.copytree(Path(compiler.__file__).parents[1], package)
+    folder = (package if place == "inside the package" else tmp_path) / "csrc_templates"
+    shutil.copytree(templates.template_dir(), folder)
+    code = "from thunder_fuser.codegen import templates; print(templates.template_dir())"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert Path(answer.stdout.strip()).samefile(folder)
+
+
 def test_sources_are_dumped_on_request(cache: Path, tmp_path: Path) -> None:
     kernel = unique("dumped")
     with options(dump_dir=str(tmp_path / "dump"), cache_dir=str(cache)):
