@@ -279,12 +279,16 @@ def test_digits_of_a_mod_that_the_divisor_does_not_divide(context: Context) -> N
     assert x // 8 is (u // 4 % 3) // 2
 
 
-def test_a_carry_is_bounded_with_what_it_carries(context: Context) -> None:
-    x, y = context.var("x", 0, 2), context.var("y", 0, 7)
-    # 4*x + y//2 reaches 8 + 3, though x + y//6 and the carry reach 2, 1 and 1 on their own.
+def test_a_division_that_does_not_come_out_even_stays_one_division(context: Context) -> None:
+    x, y, u = context.var("x", 0, 2), context.var("y", 0, 7), context.var("u", 0, 99)
     total = (4 * x + y // 2) // 3
-    assert total is x + y // 6 + (x + y // 2 % 3) // 3
+    assert total is x + (x + y // 2) // 3
     assert total.hi == 3
+    assert (total // 5 * 5 + total % 5) is total
+    assert ((3 * x + y) // 2) // 6 is (3 * x + y) // 12
+    (digit, coef), *more = ((u + 2) // 4).terms
+    assert (str(digit), coef, more) == ("(u + 2)//4", 1, [])
+    assert str((u + 2) % 4) == "((u + 2)%4)"
 
 
 def test_permuted_index_has_no_division_across_variables(context: Context) -> None:
