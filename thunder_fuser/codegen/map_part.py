@@ -1,56 +1,28 @@
 """The text of one part of a map kernel: loads into register arrays, arithmetic, stores.
 
-Names: u is the vector's number, v the lane, k the vector's number within the thread when a thread
-has several; x0, x1, .. hold what is loaded, t<n> are values of the DAG, y0, y1, .. are stored.
+With several vectors a thread, k is the vector's number within the thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from thunder_fuser.analysis.access import (
-    ALWAYS,
-    Access,
-    Disjunction,
-    Window,
-    lane_condition,
-    simplify,
-)
-from thunder_fuser.analysis.pull import at_least
-from thunder_fuser.analysis.value import (
-    Argument,
-    Compute,
-    IndexValue,
-    Literal,
-    Load,
-    Select,
-    Value,
-    forms,
-    operands,
-)
-from thunder_fuser.codegen import expressions
-from thunder_fuser.codegen.literals import literal
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.analysis.value import forms
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.map import THREADS, MapPart, Store
+from thunder_fuser.schedule.map import THREADS, MapPart
 
 
-class PartWriter:
+class PartWriter(LaneWriter):
     """Writes one part. `buffers` maps an output written in place to the input that holds it."""
 
     def __init__(
         self, part: MapPart, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
+        roots = [store.value for store in part.stores]
+        super().__init__(part.graph, part.accesses, part.lanes, roots, buffers, index_type)
         self.part = part
-        self.lanes = part.lanes
-        self._buffers = buffers
-        self._index_type = index_type
-        self._names: dict[str, str] = {"u": "u", "v": "v"}
-        self._access = {load: k for k, a in enumerate(part.accesses) for load in a.loads}
-        self._live = _reachable([store.value for store in part.stores])
-        self._varying = self._find_varying()
 
     @staticmethod
     def fits_int32(part: MapPart) -> bool:
@@ -63,175 +35,22 @@ class PartWriter:
     def text(self) -> str:
         unroll, vectors = self.part.unroll, self.part.vectors
         exact = self.part.blocks * THREADS * unroll == vectors
-        accesses = [k for k, a in enumerate(self.part.accesses) if self._is_live(a)]
+        accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         if unroll == 1:
             emitter = self._emitter()
             lines = [self._array(k, "") for k in accesses]
             lines += self._loads(accesses, "", emitter) + self._results("", emitter)
             body = [f"const {self._index_type} u = block * {THREADS} + threadIdx.x;"]
-            return "\n".join(body + (lines if exact else _braced(f"if (u < {vectors})", lines)))
+            return "\n".join(body + (lines if exact else braced(f"if (u < {vectors})", lines)))
         u = f"const {self._index_type} u = (block * {unroll} + k) * {THREADS} + threadIdx.x;"
         lines = [self._array(k, f"[{unroll}]") for k in accesses]
         for phase in (
             self._loads(accesses, "[k]", self._emitter()),
             self._results("[k]", self._emitter()),
         ):
-            inside = phase if exact else _braced(f"if (u < {vectors})", phase)
-            lines += ["TF_UNROLL", *_braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
+            inside = phase if exact else braced(f"if (u < {vectors})", phase)
+            lines += ["TF_UNROLL", *braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
         return "\n".join(lines)
-
-    def _emitter(self) -> Emitter:
-        return Emitter(self._index_type)
-
-    # ---- loads
-
-    def _is_live(self, access: Access) -> bool:
-        return any(load in self._live for load in access.loads)
-
-    def _array(self, k: int, copies: str) -> str:
-        access = self.part.accesses[k]
-        lanes = "" if access.is_uniform else f"[{self.lanes.vector}]"
-        # Lanes outside every condition are computed with and thrown away: give them a value.
-        zero = "" if self._is_total(access) else " = {}"
-        return f"{access.loads[0].dtype.ctype} x{k}{copies}{lanes}{zero};"
-
-    def _loads(self, accesses: Sequence[int], copy: str, emitter: Emitter) -> list[str]:
-        lines: list[str] = []
-        for k in accesses:
-            access = self.part.accesses[k]
-            target = f"x{k}{copy}"
-            pointer = access.loads[0].tensor.name
-            if access.gather:
-                lines += self._gather(access, target, pointer, emitter)
-            else:
-                lines += self._variants(access, target, pointer, emitter)
-        return lines
-
-    def _variants(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
-        """Windows of all variants; equal ones become one load at a selected address."""
-        variants = access.variants
-        total = self._is_total(access)
-        shapes = {tuple((w.width, w.lanes, w.picks) for w in v.windows) for v in variants}
-        tests = [self._disjunction(v.conditions, emitter) for v in variants]
-        if len(shapes) == 1:
-            addresses = [
-                self._selected(tests, [v.windows[n].address for v in variants], emitter)
-                for n in range(len(variants[0].windows))
-            ]
-            lines = _taken(emitter)
-            loads = [
-                line
-                for address, window in zip(addresses, variants[0].windows, strict=True)
-                for line in self._window(access, window, target, pointer, address)
-            ]
-            if total:
-                return lines + loads
-            return lines + _braced(f"if ({' || '.join(dict.fromkeys(tests))})", loads)
-        lines = _taken(emitter)
-        for n, (test, variant) in enumerate(zip(tests, variants, strict=True)):
-            inner = emitter.child()
-            body: list[str] = []
-            for window in variant.windows:
-                address = inner.emit(window.address, self._names)
-                body += _taken(inner)
-                body += self._window(access, window, target, pointer, address)
-            last = total and n == len(variants) - 1
-            head = "else" if last and n else f"{'else ' if n else ''}if ({test})"
-            lines += _braced(head, body)
-        return lines
-
-    def _selected(self, tests: Sequence[str], addresses: Sequence[Form], emitter: Emitter) -> str:
-        if len(set(addresses)) == 1:
-            return emitter.emit(addresses[0], self._names)
-        texts = [emitter.emit(address, self._names) for address in addresses]
-        result = texts[-1]
-        for test, text in zip(reversed(tests[:-1]), reversed(texts[:-1]), strict=True):
-            result = f"({test}) ? {text} : {result}"
-        return f"({result})"
-
-    def _window(
-        self, access: Access, window: Window, target: str, pointer: str, address: str
-    ) -> list[str]:
-        if access.is_uniform:
-            return [f"{target} = {pointer}[{address}];"]
-        if window.width == 1:
-            return [f"{target}[{lane}] = {pointer}[{address}];" for lane in window.lanes]
-        if window.is_in_order and window.width == self.lanes.vector:
-            return [f"tf::load<{window.width}>({pointer} + {address}, {target});"]
-        ctype = access.loads[0].dtype.ctype
-        moves = [
-            f"{target}[{lane}] = w[{pick}];"
-            for lane, pick in zip(window.lanes, window.picks, strict=True)
-        ]
-        inside = [
-            f"{ctype} w[{window.width}];",
-            f"tf::load<{window.width}>({pointer} + {address}, w);",
-        ]
-        return _braced("", [*inside, " ".join(moves)])
-
-    def _gather(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
-        """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
-        lines = _taken(emitter)
-        inner = emitter.child()
-        body: list[str] = []
-        for alternative in access.gather:
-            test = self._disjunction(alternative.conditions, inner)
-            address = inner.emit(alternative.address, self._names)
-            body += _taken(inner)
-            load = f"{target}[v] = {pointer}[{address}];"
-            body.append(load if test == "true" else f"if ({test}) {load}")
-        return [*lines, "TF_UNROLL", *_braced(self._lane_loop(), body)]
-
-    def _lane_loop(self) -> str:
-        return f"for (int v = 0; v < {self.lanes.vector}; ++v)"
-
-    def _is_total(self, access: Access) -> bool:
-        """Whether every lane of every vector is read under some condition."""
-        if access.gather:
-            return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
-        everywhere = simplify(c for v in access.variants for c in v.conditions) == ALWAYS
-        read = [sum(len(w.lanes) for w in v.windows) for v in access.variants]
-        return everywhere and all(count == self.lanes.vector for count in read)
-
-    # ---- conditions
-
-    def _disjunction(self, conditions: Disjunction, emitter: Emitter) -> str:
-        texts = []
-        for conjunction in conditions:
-            parts = [self._condition(c, emitter) for c in conjunction if not at_least(c, 0)]
-            if not parts:
-                return "true"
-            texts.append(" && ".join(parts) if len(parts) == 1 else f"({' && '.join(parts)})")
-        return " || ".join(texts)
-
-    def _condition(self, condition: Form, emitter: Emitter) -> str:
-        """`condition >= 0`, printed as a comparison of what varies with a constant."""
-        varying = condition - condition.const
-        if all(coef < 0 for _, coef in varying.terms):
-            return f"{emitter.emit(-varying, self._names)} <= {condition.const}"
-        return f"{emitter.emit(varying, self._names)} >= {-condition.const}"
-
-    # ---- values
-
-    def _find_varying(self) -> set[int]:
-        """Nodes (by order) whose value differs between the lanes of a vector."""
-        varying: set[int] = set()
-        for node in self._live_nodes():
-            match node:
-                case Load():
-                    differs = not self.part.accesses[self._access[node]].is_uniform
-                case IndexValue():
-                    differs = self.lanes(node.form).depends_on(self.lanes.v)
-                case Select():
-                    differs = any(self.lanes.uniform(c) is None for c in node.conditions)
-                case _:
-                    differs = False
-            if differs or any(o.order in varying for o in operands(node)):
-                varying.add(node.order)
-        return varying
-
-    def _live_nodes(self) -> list[Value]:
-        return [node for node in self.part.graph if node in self._live]
 
     def _results(self, copy: str, emitter: Emitter) -> list[str]:
         """Values the same for all lanes, then the lane loop, then the stores."""
@@ -243,98 +62,11 @@ class PartWriter:
             scope = lane_emitter if varies else emitter
             text = self._define(node, copy, scope)
             if text is not None:
-                (inside if varies else before).extend([*_taken(scope), text])
+                (inside if varies else before).extend([*taken(scope), text])
         after: list[str] = []
         for n, store in enumerate(self.part.stores):
             dtype = store.tensor.dtype.ctype
             before.append(f"{dtype} y{n}[{self.lanes.vector}];")
             inside.append(f"y{n}[v] = {self._name(store.value, copy)};")
             after += self._store(n, store, emitter)
-        return [*before, "TF_VEC", *_braced(self._lane_loop(), inside), *after]
-
-    def _define(self, node: Value, copy: str, emitter: Emitter) -> str | None:
-        def name(value: Value) -> str:
-            return self._name(value, copy)
-
-        match node:
-            case Compute():
-                text = expressions.compute(node, name)
-            case Select():
-                tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
-                chosen = self._disjunction((tests,), emitter)
-                text = f"({chosen}) ? {name(node.inside)} : {name(node.outside)}"
-            case IndexValue():
-                index = emitter.emit(self.lanes(node.form), self._names)
-                text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
-            case Argument() if node.dtype.is_complex:
-                text = f"{node.dtype.ctype}{{{node.source.name}_real, {node.source.name}_imag}}"
-            case Argument():
-                stored = expressions.argument_type(node.dtype)
-                text = expressions.convert(node.source.name, stored, node.dtype)
-            case _:
-                return None
-        return f"const {node.dtype.ctype} t{node.order} = {text};"
-
-    def _name(self, value: Value, copy: str) -> str:
-        match value:
-            case Literal():
-                return literal(value.value, value.dtype)
-            case Load():
-                k = self._access[value]
-                lane = "" if self.part.accesses[k].is_uniform else "[v]"
-                return f"x{k}{copy}{lane}"
-            case _:
-                return f"t{value.order}"
-
-    # ---- stores
-
-    def _store(self, n: int, store: Store, emitter: Emitter) -> list[str]:
-        target = self._buffers.get(store.tensor, store.tensor)
-        vector = self.lanes.vector
-        if not store.windows:
-            inner = emitter.child()
-            address = inner.emit(self.lanes(store.address), self._names)
-            body = [*_taken(inner), f"{target.name}[{address}] = y{n}[v];"]
-            return [*_taken(emitter), "TF_UNROLL", *_braced(self._lane_loop(), body)]
-        lines: list[str] = []
-        for window in store.windows:
-            address = emitter.emit(window.address, self._names)
-            lines += _taken(emitter)
-            if window.width == 1:
-                lines.append(f"{target.name}[{address}] = y{n}[{window.lanes[0]}];")
-            elif window.is_in_order and window.width == vector:
-                lines.append(f"tf::store<{vector}>({target.name} + {address}, y{n});")
-            else:
-                order = sorted(zip(window.picks, window.lanes, strict=True))
-                values = ", ".join(f"y{n}[{lane}]" for _, lane in order)
-                lines += _braced(
-                    "",
-                    [
-                        f"const {store.tensor.dtype.ctype} w[{window.width}] = {{{values}}};",
-                        f"tf::store<{window.width}>({target.name} + {address}, w);",
-                    ],
-                )
-        return lines
-
-
-def _reachable(roots: Sequence[Value]) -> set[Value]:
-    seen: set[Value] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(operands(node))
-    return seen
-
-
-def _braced(head: str, lines: Sequence[str]) -> list[str]:
-    opening = f"{head} {{" if head else "{"
-    return [opening, *(f"  {part}" for line in lines for part in line.splitlines()), "}"]
-
-
-def _taken(emitter: Emitter) -> list[str]:
-    """The statements that the emitter has gathered since the last time."""
-    lines = list(emitter.statements)
-    emitter.statements.clear()
-    return lines
+        return [*before, "TF_VEC", *braced(self._lane_loop(), inside), *after]

@@ -11,33 +11,21 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Access, Lanes, plan_accesses, plan_store
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull
-from thunder_fuser.analysis.value import Value, ValueGraph
+from thunder_fuser.analysis.value import ValueGraph
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.schedule.store import Store
 
 THREADS = 256
 MAX_UNROLL = 4
 OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """An output of a part: its value at the point, where it goes, and in which windows.
-
-    No windows means lane by lane.
-    """
-
-    tensor: TensorView
-    value: Value
-    address: Form
-    windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True)

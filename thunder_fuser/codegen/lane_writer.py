@@ -1,0 +1,304 @@
+"""What every generated kernel is made of: loads into register arrays, values, stores.
+
+Names: u is the vector's number, v the lane; x0, x1, .. hold what is loaded, t<n> are values of the
+DAG, y0, y1, .. are stored. `copy` is the suffix of arrays that hold several vectors of one thread:
+"[k]".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.analysis.access import (
+    ALWAYS,
+    Access,
+    Disjunction,
+    Lanes,
+    Window,
+    lane_condition,
+    simplify,
+)
+from thunder_fuser.analysis.pull import at_least
+from thunder_fuser.analysis.value import (
+    Argument,
+    Compute,
+    IndexValue,
+    Literal,
+    Load,
+    Select,
+    Value,
+    ValueGraph,
+    operands,
+)
+from thunder_fuser.codegen import expressions
+from thunder_fuser.codegen.literals import literal
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.symint_emit import Emitter
+from thunder_fuser.schedule.store import Store
+
+
+class LaneWriter:
+    """Text for the vectors of one loop. `buffers`: an output written in place -> the
+    input it is in.
+    """
+
+    def __init__(
+        self,
+        graph: ValueGraph,
+        accesses: Sequence[Access],
+        lanes: Lanes,
+        roots: Sequence[Value],
+        buffers: Mapping[TensorView, TensorView],
+        index_type: str,
+    ) -> None:
+        self.graph = graph
+        self.accesses = accesses
+        self.lanes = lanes
+        self._buffers = buffers
+        self._index_type = index_type
+        self._names: dict[str, str] = {"u": "u", "v": "v"}
+        self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
+        self._live = reachable(roots)
+        self._varying = self._find_varying()
+
+    def _emitter(self) -> Emitter:
+        return Emitter(self._index_type)
+
+    # ---- loads
+
+    def _is_live(self, access: Access) -> bool:
+        return any(load in self._live for load in access.loads)
+
+    def _array(self, k: int, copies: str) -> str:
+        access = self.accesses[k]
+        lanes = "" if access.is_uniform else f"[{self.lanes.vector}]"
+        # Lanes outside every condition are computed with and thrown away: give them a value.
+        zero = "" if self._is_total(access) else " = {}"
+        return f"{access.loads[0].dtype.ctype} x{k}{copies}{lanes}{zero};"
+
+    def _loads(self, accesses: Sequence[int], copy: str, emitter: Emitter) -> list[str]:
+        lines: list[str] = []
+        for k in accesses:
+            access = self.accesses[k]
+            target = f"x{k}{copy}"
+            pointer = access.loads[0].tensor.name
+            if access.gather:
+                lines += self._gather(access, target, pointer, emitter)
+            else:
+                lines += self._variants(access, target, pointer, emitter)
+        return lines
+
+    def _variants(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
+        """Windows of all variants; equal ones become one load at a selected address."""
+        variants = access.variants
+        total = self._is_total(access)
+        shapes = {tuple((w.width, w.lanes, w.picks) for w in v.windows) for v in variants}
+        tests = [self._disjunction(v.conditions, emitter) for v in variants]
+        if len(shapes) == 1:
+            addresses = [
+                self._selected(tests, [v.windows[n].address for v in variants], emitter)
+                for n in range(len(variants[0].windows))
+            ]
+            lines = taken(emitter)
+            loads = [
+                line
+                for address, window in zip(addresses, variants[0].windows, strict=True)
+                for line in self._window(access, window, target, pointer, address)
+            ]
+            if total:
+                return lines + loads
+            return lines + braced(f"if ({' || '.join(dict.fromkeys(tests))})", loads)
+        lines = taken(emitter)
+        for n, (test, variant) in enumerate(zip(tests, variants, strict=True)):
+            inner = emitter.child()
+            body: list[str] = []
+            for window in variant.windows:
+                address = inner.emit(window.address, self._names)
+                body += taken(inner)
+                body += self._window(access, window, target, pointer, address)
+            last = total and n == len(variants) - 1
+            head = "else" if last and n else f"{'else ' if n else ''}if ({test})"
+            lines += braced(head, body)
+        return lines
+
+    def _selected(self, tests: Sequence[str], addresses: Sequence[Form], emitter: Emitter) -> str:
+        if len(set(addresses)) == 1:
+            return emitter.emit(addresses[0], self._names)
+        texts = [emitter.emit(address, self._names) for address in addresses]
+        result = texts[-1]
+        for test, text in zip(reversed(tests[:-1]), reversed(texts[:-1]), strict=True):
+            result = f"({test}) ? {text} : {result}"
+        return f"({result})"
+
+    def _window(
+        self, access: Access, window: Window, target: str, pointer: str, address: str
+    ) -> list[str]:
+        if access.is_uniform:
+            return [f"{target} = {pointer}[{address}];"]
+        if window.width == 1:
+            return [f"{target}[{lane}] = {pointer}[{address}];" for lane in window.lanes]
+        if window.is_in_order and window.width == self.lanes.vector:
+            return [f"tf::load<{window.width}>({pointer} + {address}, {target});"]
+        ctype = access.loads[0].dtype.ctype
+        moves = [
+            f"{target}[{lane}] = w[{pick}];"
+            for lane, pick in zip(window.lanes, window.picks, strict=True)
+        ]
+        inside = [
+            f"{ctype} w[{window.width}];",
+            f"tf::load<{window.width}>({pointer} + {address}, w);",
+        ]
+        return braced("", [*inside, " ".join(moves)])
+
+    def _gather(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
+        """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
+        lines = taken(emitter)
+        inner = emitter.child()
+        body: list[str] = []
+        for alternative in access.gather:
+            test = self._disjunction(alternative.conditions, inner)
+            address = inner.emit(alternative.address, self._names)
+            body += taken(inner)
+            load = f"{target}[v] = {pointer}[{address}];"
+            body.append(load if test == "true" else f"if ({test}) {load}")
+        return [*lines, "TF_UNROLL", *braced(self._lane_loop(), body)]
+
+    def _lane_loop(self) -> str:
+        return f"for (int v = 0; v < {self.lanes.vector}; ++v)"
+
+    def _is_total(self, access: Access) -> bool:
+        """Whether every lane of every vector is read under some condition."""
+        if access.gather:
+            return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
+        everywhere = simplify(c for v in access.variants for c in v.conditions) == ALWAYS
+        read = [sum(len(w.lanes) for w in v.windows) for v in access.variants]
+        return everywhere and all(count == self.lanes.vector for count in read)
+
+    # ---- conditions
+
+    def _disjunction(self, conditions: Disjunction, emitter: Emitter) -> str:
+        texts = []
+        for conjunction in conditions:
+            parts = [self._condition(c, emitter) for c in conjunction if not at_least(c, 0)]
+            if not parts:
+                return "true"
+            texts.append(" && ".join(parts) if len(parts) == 1 else f"({' && '.join(parts)})")
+        return " || ".join(texts)
+
+    def _condition(self, condition: Form, emitter: Emitter) -> str:
+        """`condition >= 0`, printed as a comparison of what varies with a constant."""
+        varying = condition - condition.const
+        if all(coef < 0 for _, coef in varying.terms):
+            return f"{emitter.emit(-varying, self._names)} <= {condition.const}"
+        return f"{emitter.emit(varying, self._names)} >= {-condition.const}"
+
+    # ---- values
+
+    def _find_varying(self) -> set[int]:
+        """Nodes (by order) whose value differs between the lanes of a vector."""
+        varying: set[int] = set()
+        for node in self._live_nodes():
+            match node:
+                case Load():
+                    differs = not self.accesses[self._access[node]].is_uniform
+                case IndexValue():
+                    differs = self.lanes(node.form).depends_on(self.lanes.v)
+                case Select():
+                    differs = any(self.lanes.uniform(c) is None for c in node.conditions)
+                case _:
+                    differs = False
+            if differs or any(o.order in varying for o in operands(node)):
+                varying.add(node.order)
+        return varying
+
+    def _live_nodes(self) -> list[Value]:
+        return [node for node in self.graph if node in self._live]
+
+    def _define(self, node: Value, copy: str, emitter: Emitter) -> str | None:
+        def name(value: Value) -> str:
+            return self._name(value, copy)
+
+        match node:
+            case Compute():
+                text = expressions.compute(node, name)
+            case Select():
+                tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
+                chosen = self._disjunction((tests,), emitter)
+                text = f"({chosen}) ? {name(node.inside)} : {name(node.outside)}"
+            case IndexValue():
+                index = emitter.emit(self.lanes(node.form), self._names)
+                text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
+            case Argument() if node.dtype.is_complex:
+                text = f"{node.dtype.ctype}{{{node.source.name}_real, {node.source.name}_imag}}"
+            case Argument():
+                stored = expressions.argument_type(node.dtype)
+                text = expressions.convert(node.source.name, stored, node.dtype)
+            case _:
+                return None
+        return f"const {node.dtype.ctype} t{node.order} = {text};"
+
+    def _name(self, value: Value, copy: str) -> str:
+        match value:
+            case Literal():
+                return literal(value.value, value.dtype)
+            case Load():
+                k = self._access[value]
+                lane = "" if self.accesses[k].is_uniform else "[v]"
+                return f"x{k}{copy}{lane}"
+            case _:
+                return f"t{value.order}"
+
+    # ---- stores
+
+    def _store(self, n: int, store: Store, emitter: Emitter) -> list[str]:
+        target = self._buffers.get(store.tensor, store.tensor)
+        vector = self.lanes.vector
+        if not store.windows:
+            inner = emitter.child()
+            address = inner.emit(self.lanes(store.address), self._names)
+            body = [*taken(inner), f"{target.name}[{address}] = y{n}[v];"]
+            return [*taken(emitter), "TF_UNROLL", *braced(self._lane_loop(), body)]
+        lines: list[str] = []
+        for window in store.windows:
+            address = emitter.emit(window.address, self._names)
+            lines += taken(emitter)
+            if window.width == 1:
+                lines.append(f"{target.name}[{address}] = y{n}[{window.lanes[0]}];")
+            elif window.is_in_order and window.width == vector:
+                lines.append(f"tf::store<{vector}>({target.name} + {address}, y{n});")
+            else:
+                order = sorted(zip(window.picks, window.lanes, strict=True))
+                values = ", ".join(f"y{n}[{lane}]" for _, lane in order)
+                lines += braced(
+                    "",
+                    [
+                        f"const {store.tensor.dtype.ctype} w[{window.width}] = {{{values}}};",
+                        f"tf::store<{window.width}>({target.name} + {address}, w);",
+                    ],
+                )
+        return lines
+
+
+def reachable(roots: Sequence[Value]) -> set[Value]:
+    seen: set[Value] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(operands(node))
+    return seen
+
+
+def braced(head: str, lines: Sequence[str]) -> list[str]:
+    opening = f"{head} {{" if head else "{"
+    return [opening, *(f"  {part}" for line in lines for part in line.splitlines()), "}"]
+
+
+def taken(emitter: Emitter) -> list[str]:
+    """The statements that the emitter has gathered since the last time."""
+    lines = list(emitter.statements)
+    emitter.statements.clear()
+    return lines
