@@ -52,12 +52,11 @@ class Segment:
     def __str__(self) -> str:
         inputs = ", ".join(t.name for t in self.inputs)
         outputs = ", ".join(t.name for t in self.outputs)
-        done = (
-            f"{self.kernels} kernel, {self.bytes_read:,} B read, {self.bytes_written:,} B written"
-        )
-        cost = done if self.kernels else "views, no kernel"
-        work = ", ".join(self.operations) or "copy"
-        return f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs}): {cost}: {work}"
+        head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
+        if not self.kernels:
+            return f"{head}: {'views' if self.views else 'empty'}, no kernel"
+        cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
+        return f"{head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
 
 
 @dataclass(frozen=True, slots=True)

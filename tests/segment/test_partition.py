@@ -1,0 +1,293 @@
+"""Partition: what goes through memory, in which order, what is a view, and what the plan says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generator import random_case
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.segment.partition import MAX_OUTPUTS, partition
+from thunder_fuser.segment.plan import SegmentedFusion
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+
+
+@pytest.fixture
+def b() -> FusionBuilder:
+    return FusionBuilder()
+
+
+def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
+    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
+    assert isinstance(made, TensorView)
+    return made
+
+
+def plan_of(b: FusionBuilder) -> SegmentedFusion:
+    return partition(b.build())
+
+
+def kinds(plan: SegmentedFusion) -> list[str]:
+    return [s.kind for s in plan.segments]
+
+
+# ---- cuts
+
+
+def test_without_cuts_everything_is_one_kernel(b: FusionBuilder) -> None:
+    """Regions that share nothing ride in one launch."""
+    for size in (64, 100, 7):
+        x = b.tensor([size], Float)
+        b.output(op(b, "exp", x))
+        b.output(op(b, "neg", op(b, "sin", x)))
+    plan = plan_of(b)
+    assert (plan.kernels, len(plan.segments), plan.boundaries) == (1, 1, ())
+    assert plan.bytes == plan.bytes_ideal == (64 + 100 + 7) * 4 * 3
+
+
+def test_a_chain_of_cuts_is_a_chain_of_kernels(b: FusionBuilder) -> None:
+    y = b.tensor([100], Float)
+    for _ in range(3):
+        y = b.segment_set(op(b, "exp", y))
+    b.output(op(b, "neg", y))
+    plan = plan_of(b)
+    assert plan.kernels == 4
+    assert [(v.producer, v.consumers) for v in plan.boundaries] == [(0, (1,)), (1, (2,)), (2, (3,))]
+    assert plan.bytes == 8 * 400
+    assert plan.bytes_ideal == 2 * 400
+    # A boundary and the next one at a time.
+    assert plan.peak_bytes == 800
+
+
+def test_kernels_at_the_same_depth_are_one(b: FusionBuilder) -> None:
+    x, y = b.tensor([100], Float), b.tensor([50], Float)
+    for t in (x, y):
+        b.output(op(b, "neg", b.segment_set(op(b, "exp", t))))
+    plan = plan_of(b)
+    assert plan.kernels == 2
+    assert [len(s.outputs) for s in plan.segments] == [2, 2]
+
+
+def test_what_needs_no_cut_runs_with_the_first_kernel(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    late = op(b, "neg", b.segment_set(op(b, "exp", x)))
+    early = op(b, "sin", x)
+    b.output(late)
+    b.output(early)
+    plan = plan_of(b)
+    assert [len(s.outputs) for s in plan.segments] == [2, 1]
+    assert plan.segments[1].outputs == (late,)
+
+
+def test_a_boundary_may_be_returned_as_well(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    middle = op(b, "exp", x)
+    b.output(middle)
+    b.output(op(b, "neg", b.segment_set(middle)))
+    plan = plan_of(b)
+    (boundary,) = plan.boundaries
+    assert boundary.tensor == middle
+    assert "segment_set" in boundary.reason
+    assert plan.bytes == 4 * 400
+    assert plan.peak_bytes == 800
+
+
+def test_cuts_of_inputs_and_of_cuts_move_nothing(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    b.output(op(b, "exp", b.segment_set(b.segment_set(x))))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.boundaries, plan.bytes) == (1, (), 800)
+
+
+def test_a_cut_of_a_view_reads_the_memory_of_its_base(b: FusionBuilder) -> None:
+    x = b.tensor([10, 10], Float)
+    cut = b.segment_set(b.permute(b.slice(x, [0, 2], [10, 6]), [1, 0]))
+    b.output(op(b, "exp", cut))
+    plan = plan_of(b)
+    assert kinds(plan) == ["alias", "map"]
+    assert plan.boundaries == ()
+    assert plan.kernels == 1
+    assert plan.bytes == 2 * 160
+
+
+def test_constants_and_what_depends_on_them_cross_cuts_for_free(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    ramp = op(b, "mul", b.iota(100, 0.0, 1.0, Float), 0.5)
+    b.output(op(b, "add", b.segment_set(op(b, "add", x, ramp)), ramp))
+    plan = plan_of(b)
+    assert plan.bytes == 4 * 400
+    assert [[t.name for t in s.inputs] for s in plan.segments] == [
+        [x.name],
+        [plan.boundaries[0].tensor.name],
+    ]
+
+
+# ---- views
+
+
+def test_results_that_are_views_launch_nothing(b: FusionBuilder) -> None:
+    x = b.tensor([4, 6], Float)
+    b.output(b.permute(x, [1, 0]))
+    b.output(b.reshape(x, [24]))
+    b.output(x)
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes, plan.peak_bytes) == (0, 0, 0)
+    assert kinds(plan) == ["alias", "alias"]
+    assert [s.alias_of for s in plan.segments] == [x, x]
+    assert [v.strides for s in plan.segments for v in s.views] == [(1, 6), (1,)]
+
+
+def test_results_that_are_views_of_results_share_their_memory(b: FusionBuilder) -> None:
+    x = b.tensor([4, 6], Float)
+    y = op(b, "exp", x)
+    half = b.slice(y, [0, 0], [2, 6])
+    b.output(half)
+    b.output(y)
+    b.output(b.permute(half, [1, 0]))
+    plan = plan_of(b)
+    assert plan.kernels == 1
+    # The slice comes before its base in the outputs: by itself it would be a kernel's output.
+    assert plan.bytes == plan.bytes_ideal
+    assert plan.layouts[y].strides == (6, 1)
+
+
+def test_padded_and_reshaped_results_lend_their_logical_dimensions(b: FusionBuilder) -> None:
+    x = b.tensor([4, 6], Float)
+    padded = b.pad(x, [1, 1])
+    flat = b.reshape(b.permute(x, [1, 0]), [24])
+    for whole, part in ((padded, b.slice(padded, [1, 1], [3, 5])), (flat, b.slice(flat, [3], [9]))):
+        b.output(whole)
+        b.output(part)
+    plan = plan_of(b)
+    views = {s.alias_of: s.views[0] for s in plan.segments if s.kind == "alias"}
+    assert (views[padded].strides, views[padded].offset) == ((8, 1), 9)
+    assert (views[flat].strides, views[flat].offset) == ((1,), 3)
+
+
+@pytest.mark.parametrize(("offset", "alignment"), [(0, 64), (1, 4), (2, 8), (4, 16), (16, 64)])
+def test_views_are_aligned_as_their_offset_allows(
+    b: FusionBuilder, offset: int, alignment: int
+) -> None:
+    x = b.tensor([40], Float)
+    view = b.slice(x, [offset], [40])
+    b.output(view)
+    assert plan_of(b).layouts[view].alignment == alignment
+
+
+def test_views_of_memory_off_alignment_are_no_better_aligned(b: FusionBuilder) -> None:
+    x = b.tensor([40], Float)
+    view = b.slice(x, [4], [40])
+    b.output(view)
+    plan = partition(b.build(), [Layout((1,), 8)])
+    assert plan.layouts[view].alignment == 8
+
+
+def test_a_result_returned_twice_is_one_tensor(b: FusionBuilder) -> None:
+    y = op(b, "exp", b.tensor([100], Float))
+    b.output(y)
+    b.output(y)
+    plan = plan_of(b)
+    assert (plan.segments[0].outputs, plan.bytes, plan.peak_bytes) == ((y,), 800, 400)
+
+
+# ---- sizes
+
+
+def test_empty_results_launch_nothing(b: FusionBuilder) -> None:
+    x = b.tensor([0, 5], Float)
+    b.output(op(b, "exp", x))
+    b.output(b.reshape(x, [5, 0]))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes, plan.peak_bytes) == (0, 0, 0)
+
+
+def test_an_empty_input_of_a_result_that_is_not_empty(b: FusionBuilder) -> None:
+    x, y = b.tensor([0, 5], Float), b.tensor([3, 5], Float)
+    b.output(op(b, "exp", b.cat([x, y])))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes) == (1, 2 * 60)
+
+
+def test_numbers_are_tensors_of_one_element(b: FusionBuilder) -> None:
+    b.output(op(b, "exp", b.tensor([], Float)))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes) == (1, 8)
+
+
+def test_numbers_on_the_cpu_cost_no_bytes(b: FusionBuilder) -> None:
+    b.output(op(b, "mul", b.tensor([100], Float), b.tensor([], Float, is_cpu=True)))
+    assert plan_of(b).bytes == 800
+
+
+def test_repeated_elements_are_read_once(b: FusionBuilder) -> None:
+    x = b.tensor([8, 100], Float, expanded=[True, False])
+    b.output(op(b, "exp", x))
+    assert plan_of(b).bytes == 400 + 3200
+
+
+def test_outputs_beyond_what_a_kernel_takes_go_into_another(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    for k in range(MAX_OUTPUTS + 5):
+        b.output(op(b, "add", x, float(k)))
+    plan = plan_of(b)
+    assert [len(s.outputs) for s in plan.segments] == [MAX_OUTPUTS, 5]
+    assert plan.kernels == 2
+
+
+def test_symbolic_sizes_need_inputs_to_be_planned(b: FusionBuilder) -> None:
+    x = b.tensor([-1], Float)
+    b.output(op(b, "exp", x))
+    with pytest.raises(FuserValueError, match="symbolic sizes"):
+        CompiledFusion(b.build()).plan()
+
+
+# ---- what holds for every plan
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_plans_are_consistent(first: int) -> None:
+    for seed in range(first, first + 100):
+        case = random_case(seed)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        fusion = plan.fusion
+        made: dict[TensorView, int] = {}
+        for k, segment in enumerate(plan.segments):
+            assert segment.index == k
+            for tensor in segment.inputs:
+                owner = plan.storage.get(tensor, tensor)
+                assert owner in fusion.inputs or made[owner] < k, f"seed {seed}: {segment}"
+            for tensor in segment.outputs:
+                assert tensor not in made
+                made[tensor] = k
+            if segment.kind == "alias":
+                assert segment.bytes == segment.kernels == 0
+        for tensor in fusion.results:
+            owner = plan.storage.get(tensor, tensor)
+            assert owner in made or owner in fusion.inputs, f"seed {seed}: {tensor}"
+        for boundary in plan.boundaries:
+            assert made[boundary.tensor] == boundary.producer < min(boundary.consumers)
+        assert set(plan.in_place) <= {u.value for u in fusion.updates}
+        cut = any(e.op == "segment_set" for e in fusion.exprs)
+        if not (cut or plan.copies):
+            assert plan.bytes == plan.bytes_ideal, f"seed {seed}"
+            assert plan.kernels <= 1
+        assert plan.bytes >= plan.bytes_ideal, f"seed {seed}"
+
+
+def test_plans_print_what_they_do_and_why(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    y = op(b, "exp", x)
+    b.output(op(b, "neg", b.segment_set(y)))
+    b.output(b.slice(x, [0], [50]))
+    assert str(plan_of(b)).splitlines() == [
+        "plan: 2 kernels, 1,600 B moved (ideal 800 B), peak 800 B",
+        "  segment 0 (alias): (T0) -> (T4): views, no kernel",
+        "  segment 1 (map): (T0) -> (T1): 1 kernel, 400 B read, 400 B written: exp",
+        "  segment 2 (map): (T1) -> (T3): 1 kernel, 400 B read, 400 B written: neg",
+        "  boundary T1 (400 B): segment 1 -> 2: the definition cuts here (segment_set)",
+    ]
