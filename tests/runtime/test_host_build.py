@@ -66,12 +66,12 @@ def unique(name: str) -> Kernel:
 def test_a_second_process_compiles_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with options(cache_dir=str(cache)):
         assert works(unique("reused"))
-        before = {path: path.stat().st_mtime_ns for path in libraries(cache)}
+        before = {path: path.stat().st_ino for path in libraries(cache)}
         assert [path.name.partition("-")[0] for path in before] == ["runtime", "scale_reused"]
         forget_kernels(monkeypatch)
         monkeypatch.setattr(compiler.Compiler, "run", None)
         assert works(unique("reused"))
-    assert {path: path.stat().st_mtime_ns for path in libraries(cache)} == before
+    assert {path: path.stat().st_ino for path in libraries(cache)} == before
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "garbage", "unreadable", "not a library"])
@@ -136,6 +136,22 @@ def test_entries_depend_on_source_templates_flags_and_compiler(
         assert works(kernel)
         assert len(names()) == 3
     assert not [path for path in libraries(cache) if path.name.startswith(".")]  # nothing left over
+
+
+def test_what_was_not_used_for_longest_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_build.cache, "CACHE_BYTES", 3500)
+    for age, name in enumerate(("new", "used", "old")):
+        temporary = host_build.cache.temporary_file(tmp_path, ".so")
+        temporary.write_bytes(bytes(900))
+        host_build.cache.publish(temporary, tmp_path / name)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    assert host_build.cache.is_intact(tmp_path / "used")
+    temporary = host_build.cache.temporary_file(tmp_path, ".so")
+    temporary.write_bytes(bytes(1600))
+    host_build.cache.publish(temporary, tmp_path / "large")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "used"]
 
 
 PROCESS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 import torch
 
@@ -165,7 +167,7 @@ def test_the_portable_context_switch() -> None:
     kernel, x, out = load("block_sizes"), noise(256), torch.zeros(2, 256)
     run(kernel, x, out, 256)
     portable = torch.zeros(2, 256)
-    with options(cxx=f"{find_compiler().command[0]} -DTF_UCONTEXT"):
+    with options(cxx=f"{shlex.join(find_compiler().command)} -DTF_UCONTEXT"):
         run(kernel, x, portable, 256)
         with pytest.raises(KernelError, match="deadlock"):
             debug_launch(load("early_exit"), [x, x.clone(), 250])
