@@ -211,6 +211,14 @@ def test_a_damaged_runtime_is_rebuilt(cache: Path) -> None:
         assert host_build.cache.is_intact(runtime)
 
 
+def test_a_kernel_that_includes_nothing() -> None:
+    assert works(scale("scale_alone", headers=()))
+
+
+def test_a_long_name_fits_into_a_file_name() -> None:
+    assert works(scale("scale_" + "and_again_" * 40))
+
+
 # --- Compilers --------------------------------------------------------------------------------
 
 

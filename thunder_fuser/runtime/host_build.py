@@ -99,7 +99,8 @@ def host_text(kernels: Sequence[Kernel]) -> str:
 
     Messages and sanitizers name a kernel's lines as <name>.cu, counted from its first line.
     """
-    parts = [header_text(kernels)]
+    # A kernel that includes nothing is complete for NVRTC, which knows CUDA's words by itself.
+    parts = ['#include "host/shim.h"', header_text(kernels)]
     for kernel in kernels:
         parts.append(f'#line 1 "{kernel.name}.cu"\n{kernel.source.rstrip()}\n')
         parts.append(f'#line 1 "{kernel.name} (entry)"\n{_entry(kernel)}')
@@ -158,7 +159,7 @@ class _Unit:
             self.needs and self.needs.file_name,
             _processor(),
         )
-        return f"{self.name}-{hashlib.sha256(repr(ingredients).encode()).hexdigest()[:32]}.so"
+        return f"{self.name[:80]}-{hashlib.sha256(repr(ingredients).encode()).hexdigest()[:32]}.so"
 
 
 # Libraries of this process by file name. One lock for all: a runtime must not be loaded twice.
