@@ -113,7 +113,8 @@ def compiled_by_torch(program: Program) -> Program:
     """For one kind of inputs, as ours is; what was compiled before it is forgotten."""
     # Programs that share a function would otherwise count as recompilations of one, up to a limit.
     torch.compiler.reset()
-    return torch.compile(program, dynamic=False, fullgraph=True)
+    compiled: Program = torch.compile(program, dynamic=False, fullgraph=True)
+    return compiled
 
 
 def _exact(tensor: Tensor) -> Tensor:
