@@ -68,8 +68,8 @@ __all__ = [
 _MAX_WORK = 64
 _MAX_TERMS = 32
 _MAX_ROUNDS = 4
-"""Divisions that one division may cause, and terms that it looks into.  Beyond them the answer is
-an opaque digit: still exact, only less canonical.  Indices of real programs stay far below."""
+"""Divisions that one division may cause, terms that it looks into, and passes over them.  Beyond
+these the answer is an opaque digit: exact, only less canonical.  Real indices stay far below."""
 
 _Change: TypeAlias = "tuple[list[Digit], list[tuple[Form, int]]]"
 """Digits to take out of a sum, and forms with coefficients to put in their place."""
@@ -238,6 +238,7 @@ class Context:
         for carry, coef in rest.terms:
             below = _carried(carry)
             if below is not None and coef == 1:
+                # (y // s + more) // f = (y + s * more) // (s * f): one division, not two nested.
                 whole = (rest - self.interned(0, ((carry, 1),))) * carry.s + below
                 q, r = self.divmod_int(whole, carry.s * f)
                 return quotient + q, self.divmod_int(r, carry.s)[0]
