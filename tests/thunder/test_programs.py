@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
 from thunder_fuser.demo import rope
@@ -16,11 +17,6 @@ from thunder_fuser.executor import fusions, refusals
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
     return (torch.randn(shape) * scale).to(dtype).requires_grad_()
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
 
 
 # ---- layers
@@ -57,6 +53,27 @@ def test_layer_norm_and_softmax() -> None:
         return torch.softmax(F.layer_norm(x, (16,), gain, bias) * 2, -1)
 
     check(program, leaf(8, 16), leaf(16), leaf(16))
+
+
+@pytest.mark.parametrize("options", [{}, {"auto_recompute_intermediates": True}], ids=str)
+def test_what_is_recomputed_in_the_backward(options: dict[str, Any]) -> None:
+    def part(x: Any, w: Any) -> Any:
+        return F.silu(x @ w) * torch.sigmoid(x @ w)
+
+    def program(x: Any, w: Any) -> Any:
+        return checkpoint(part, x, w, use_reentrant=False) + x
+
+    check(program, leaf(8, 8), leaf(8, 8, scale=0.3), **options)
+
+
+def test_autocast() -> None:
+    def program(x: Any, w: Any) -> Any:
+        return torch.relu(x @ w) * 2
+
+    x, w = torch.randn(5, 5), torch.randn(5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, eager = jit(program)(x, w), program(x, w)
+    assert_as_good_as_eager(ours, eager, program(x.double(), w.double()), "autocast", factor=4)
 
 
 def test_a_module() -> None:
@@ -144,13 +161,65 @@ def test_rope_with_gradients_on_fake_cuda_tensors() -> None:
 # ---- sizes that only a plan can have
 
 
-def test_bytes_of_large_pointwise_regions_are_ideal() -> None:
-    def glu(gate: Any, up: Any) -> Any:
-        return F.silu(gate) * up
+def glu(gate: Any, up: Any) -> Any:
+    return F.silu(gate) * up
 
-    rows, columns = 8192, 14336
-    (report,) = traced(glu, *fake((rows, columns), (rows, columns), dtype=torch.bfloat16))
-    assert (report.plan.kernels, report.plan.bytes) == (1, 3 * rows * columns * 2)
+
+def gelu_tanh(x: Any, bias: Any) -> Any:
+    return F.gelu(x + bias, approximate="tanh")
+
+
+def gelu_erf(x: Any, bias: Any) -> Any:
+    return F.gelu(x + bias)
+
+
+def residuals(x: Any, bias: Any) -> Any:
+    for _ in range(4):
+        x = x + torch.tanh(x * bias)
+    return x
+
+
+ROWS = 8192
+WIDE = [
+    (glu, [(ROWS, 14336), (ROWS, 14336)], 3 * ROWS * 14336),
+    (gelu_tanh, [(ROWS, 16384), (16384,)], 2 * ROWS * 16384 + 16384),
+    (gelu_erf, [(ROWS, 16384), (16384,)], 2 * ROWS * 16384 + 16384),
+    (residuals, [(ROWS, 4096), (4096,)], 2 * ROWS * 4096 + 4096),
+]
+
+
+@pytest.mark.parametrize(("program", "shapes", "numbers"), WIDE, ids=lambda x: str(x)[:20])
+def test_pointwise_regions_are_one_kernel_at_ideal_bytes(
+    program: Any, shapes: list[tuple[int, ...]], numbers: int
+) -> None:
+    (report,) = traced(program, *fake(*shapes, dtype=torch.bfloat16))
+    assert (report.plan.kernels, report.plan.bytes) == (1, 2 * numbers)
+
+
+def litgpt_rope(qkv: Any, cos: Any, sin: Any) -> Any:
+    """Llama-3-8B: 8 groups of 4 queries, one key and one value; all of each head is rotated."""
+    batch, length, _ = qkv.shape
+    size = cos.shape[-1]
+    grouped = qkv.view(batch, length, 8, 6, size).permute(0, 2, 3, 1, 4)
+    q, k, _ = grouped.split((4, 1, 1), dim=2)
+    q = q.reshape(batch, -1, length, size)
+    k = k.expand(batch, 8, 4, length, size).reshape(batch, -1, length, size)
+    rotated = []
+    for x in (q, k):
+        partner = torch.cat((-x[..., size // 2 :], x[..., : size // 2]), dim=-1)
+        rotated.append(torch.cat((x * cos + partner * sin, x[..., size:]), dim=-1))
+    return rotated
+
+
+def test_rope_of_llama_reads_each_needed_element_once() -> None:
+    length, size = 8192, 128
+    inputs = fake((1, length, 48 * size), (length, size), (length, size), dtype=torch.bfloat16)
+    (report,) = traced(litgpt_rope, *inputs)
+    read = length * 40 * size + 2 * length * size
+    written = 2 * 32 * length * size
+    assert (report.plan.kernels, report.plan.bytes) == (1, 2 * (read + written))
+    small = [torch.randn(1, 16, 48 * 8), torch.randn(16, 8), torch.randn(16, 8)]
+    check(litgpt_rope, *(x.bfloat16() for x in small), fusion_count=1)
 
 
 def adamw(*tensors: Any) -> Any:

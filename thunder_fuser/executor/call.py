@@ -37,6 +37,11 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 logger = logging.getLogger(__name__)
 
+_EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
+"""Errors that say something about the user's program or machine."""
+_REPLACEABLE = (InternalError, CompileError, TargetError)
+"""Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
+
 
 class FusionCall:
     """A fusion that runs on positional arguments and returns a list with all of its outputs."""
@@ -95,10 +100,8 @@ class FusionCall:
         if reason := self._unreadable(inputs):
             logger.info("%s runs in torch: %s", self.name, reason)
             return self._in_torch(inputs)
-        ours = not isinstance(error, (FuserError, torch.OutOfMemoryError, MemoryError))
-        if not ours and not isinstance(error, (InternalError, CompileError, TargetError)):
-            raise error
-        if current().strict:
+        expected = isinstance(error, _EXPECTED) and not isinstance(error, _REPLACEABLE)
+        if expected or current().strict:
             raise error
         self._is_broken = True
         warn_of_failure(self.name, error, repro.save(self))

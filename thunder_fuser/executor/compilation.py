@@ -92,5 +92,6 @@ class Compilation:
     def finish(self, trace: TraceCtx) -> Record:
         """The record, which `records_of` finds for this trace and those that come of it."""
         record = Record(self._fusions, self._refusals)
-        _records.setdefault(trace.siginfo(), []).append(record)
+        if trace.fn is not None or trace._siginfo is not None:
+            _records.setdefault(trace.siginfo(), []).append(record)
         return record

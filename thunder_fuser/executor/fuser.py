@@ -102,10 +102,10 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
         if not outputs:
             # Only updates.  Thunder drops calls without results, so one of them is a result.
-            outputs = [prims[-1].output]
+            outputs = [prims[-1].flat_proxy_outs[0]]
         read = {p.name for p in outputs} | {p.name for b in prims for p in b.flat_proxy_args}
         inputs = [p for p in inputs if p.name in read]
-        device = regions.device_of(prims)
+        device = regions.device_of_region(prims, outputs)
         name = f"{self._prefix}{fusion_counter}"
         call = FusionCall(name, build(inputs, prims, outputs, device), device)
         logger.info(

@@ -139,21 +139,21 @@ def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
 def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[Part]:
     """A group as the longest parts, in order, that one fusion can hold."""
     part: list[BoundSymbol] = []
-    current: Place | None = None
+    shared: Place | None = None
     for bsym in group:
         place = places[id(bsym)]
         if not isinstance(place, Place):
             yield Part((bsym,), None, place)
             continue
-        if place != current or not memory.accepts(bsym):
+        if place != shared or not memory.accepts(bsym):
             if part:
-                yield Part(tuple(part), current)
-            part, current = [], place
+                yield Part(tuple(part), shared)
+            part, shared = [], place
             memory.begin()
             memory.accepts(bsym)
         part.append(bsym)
     if part:
-        yield Part(tuple(part), current)
+        yield Part(tuple(part), shared)
 
 
 def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
@@ -189,6 +189,6 @@ def region_of(part: Part, facts: Survey, recorded: Recorded) -> Region:
     )
 
 
-def device_of(prims: Sequence[BoundSymbol]) -> torch.device:
-    """The device that primitives of one region run on."""
-    return to_torch_device(prims[0].flat_proxy_outs[0].device)
+def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
+    """The device of a region with these primitives, or, if it passes its inputs on, of these."""
+    return to_torch_device((prims[0].flat_proxy_outs if prims else outputs)[0].device)

@@ -28,16 +28,15 @@ from thunder_fuser.segment.plan import SegmentedFusion
 class FusionReport:
     """One fusion of a compiled function.
 
-    name      as the trace calls it
-    inputs    Thunder's proxies, in calling order
-    outputs   Thunder's proxies, in the order in which they are returned
-    refusals  what kept the fusion from being larger, then what its plan refused
+    name     as the trace calls it
+    inputs   Thunder's proxies, in calling order
+    outputs  Thunder's proxies, in the order in which they are returned
     """
 
     name: str
     inputs: tuple[Proxy, ...]
     outputs: tuple[Proxy, ...]
-    refusals: tuple[Refusal, ...]
+    _around: tuple[Refusal, ...] = field(repr=False)
     _call: FusionCall = field(repr=False)
 
     @property
@@ -54,6 +53,11 @@ class FusionReport:
     def kernels(self) -> tuple[Kernel, ...]:
         """Source and launch geometry of every kernel; compiles nothing."""
         return self._call.kernels()
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What kept the fusion from being larger, then what its plan refused."""
+        return self._around + tuple(r for s in self.plan.segments for r in s.refusals)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -132,6 +136,5 @@ def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, 
             continue
         outputs = tuple(p for p in bsym.output if p is not None)
         around = tuple(r for record in records for r in record.around(call.name))
-        planned = tuple(r for segment in call.plan().segments for r in segment.refusals)
-        found.append(FusionReport(call.name, bsym.args, outputs, around + planned, call))
+        found.append(FusionReport(call.name, bsym.args, outputs, around, call))
     return tuple(found)
