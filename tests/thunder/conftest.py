@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "transformer_engine module not found",
         r"torch\.(is|get)_autocast_\w+ is deprecated",
         r"torch\.(is|get)_autocast_\w+\(\) is deprecated",
-        "Warning: Profiler clears events",
+        "Warning. Profiler clears events",
     )
     for pattern in patterns:
         config.addinivalue_line("filterwarnings", f"ignore:{pattern}")
