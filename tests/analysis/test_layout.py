@@ -202,10 +202,12 @@ def test_a_number_on_the_cpu_lends_no_memory() -> None:
         ([1, 0], (6, 1), True),
         ([0, 1], (6, 1), False),
         ([0, 1], (1, 4), True),
-        ([1, 0], (1, 4), True),  # the default order asks for nothing
+        ([1, 0], (1, 4), False),
+        ([1, 0], (8, 1), False),  # gaps
+        ([1, 0], (0, 1), False),  # repeated rows
     ],
 )
-def test_a_stride_order_is_a_view_iff_memory_has_it(
+def test_a_stride_order_is_a_view_iff_memory_is_dense_in_it(
     order: list[int], strides: tuple[int, int], is_view: bool
 ) -> None:
     b = FusionBuilder()

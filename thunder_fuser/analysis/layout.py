@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from thunder_fuser.ir.domain import Layout, Reorder, dense_strides, pull
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
@@ -35,8 +34,8 @@ def view_of(
 ) -> View | None:
     """`tensor` as a view of the nearest tensor in `bases`, or None if it needs memory of its own.
 
-    `set` asks for a copy and is one; a stride order that the view would not have is not a view
-    either.
+    `set` asks for a copy and is one. `stride_order` asks for memory that is dense in an order: it
+    is a view of memory that is.
     """
     chain: list[ViewOp] = []
     base = tensor
@@ -59,8 +58,10 @@ def view_of(
     moving = iter(coefficients)
     strides = [0 if i.is_constant else next(moving) for i in index]
     _stride_over_single_elements(tensor.sizes, strides)
-    view = View(base, tensor.sizes, tuple(strides), offset)
-    return view if _has_order(view, tensor.domain.allocation) else None
+    dense = dense_strides(tensor.sizes, tensor.domain.allocation)
+    if chain and chain[0].op == "stride_order" and not _same_steps(tensor.sizes, strides, dense):
+        return None
+    return View(base, tensor.sizes, tuple(strides), offset)
 
 
 def _pull_chain(index: Sequence[Form], chain: Sequence[ViewOp], context: Context) -> Sequence[Form]:
@@ -103,12 +104,8 @@ def _stride_over_single_elements(sizes: Sequence[int], strides: list[int]) -> No
             strides[k] = max(sizes[k + 1] * strides[k + 1], 1) if inner else 1
 
 
-def _has_order(view: View, allocation: Sequence[int]) -> bool:
-    """Whether the view's memory order is the one asked for (the identity asks for nothing)."""
-    if list(allocation) == list(range(len(allocation))):
-        return True
-    strides = [view.strides[k] for k in allocation if view.sizes[k] != 1]
-    return all(a >= b for a, b in pairwise(strides))
+def _same_steps(sizes: Sequence[int], some: Sequence[int], others: Sequence[int]) -> bool:
+    return all(n == 1 or a == b for n, a, b in zip(sizes, some, others, strict=True))
 
 
 def memory_orders(

@@ -230,9 +230,10 @@ _NAMES: tuple[tuple[str, tuple[type[Transform], ...]], ...] = (
 
 
 def view_name(program: Program, *, pads: bool) -> str:
-    """The view that such steps make up; what no single one does goes by the most general name."""
-    if not program:
-        return "stride_order"
+    """The view that such steps make up; what no single one does goes by the most general name.
+
+    No steps are a permutation: a stride_order would ask for an order in memory as well.
+    """
     for name, steps in _NAMES:
         if all(isinstance(step, steps) for step in program):
             return "pad" if name == "slice" and pads else name

@@ -4,7 +4,8 @@ Needs: static sizes.
 Leaves: views that read something else than a view, but for segment_sets and copies for results.
 
 A chain ends at a segment_set, and where two pads have different values. A copy (`set`) that a
-result looks at stays: without it the result would be a view of something else.
+result looks at stays: without it the result would be a view of something else. So does a
+stride_order, the only view that asks for memory; views of it see through it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
             rewrite.copy(expr)
             continue
         chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
-        if not _replaced(expr, chain, rewrite):
+        if expr.op == "stride_order" or not _replaced(expr, chain, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
 
