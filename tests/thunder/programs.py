@@ -82,34 +82,43 @@ def assert_as_good_as_eager(
 
 
 def check(
-    program: Program, *inputs: Any, fusion_count: int | None = None, **options: Any
+    program: Program,
+    *inputs: Any,
+    fusion_count: int | None = None,
+    device: torch.device | None = None,
+    **options: Any,
 ) -> Program:
     """Runs a program and, where inputs require it, its gradients; compares with float64.
 
-    Returns the compiled program.
+    `device` is where the inputs are put first.  Returns the compiled program.
     """
+    inputs = tuple(_leaf(x, device) for x in inputs)
+    eager = [_leaf(x, device) for x in inputs]
+    truths = [as_double(x) for x in inputs]
     compiled = jit(program, **options)
-    copies = [as_double(x) for x in inputs]
-    eager = [
-        x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-        for x in inputs
-    ]
-    results = [
-        flat(f(*args)) for f, args in ((compiled, inputs), (program, eager), (program, copies))
-    ]
-    assert len(results[0]) == len(results[1])
+    runs = ((compiled, inputs), (program, eager), (program, truths))
+    results = [flat(function(*arguments)) for function, arguments in runs]
     for k, (ours, theirs, truth) in enumerate(zip(*results, strict=True)):
         assert_as_good_as_eager(ours, theirs, truth.to(as_double(theirs).dtype), f"output {k}")
-    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+    leaves = [k for k, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if leaves:
         seeds = [torch.randn(t.shape, dtype=torch.float64).to(t.device) for t in results[1]]
-        for outputs in results:
-            pairs = [
-                (t, s.to(t.dtype)) for t, s in zip(outputs, seeds, strict=True) if t.requires_grad
-            ]
-            torch.autograd.backward([t for t, _ in pairs], [s for _, s in pairs])
-        for k, (ours, theirs, truth) in enumerate(zip(inputs, eager, copies, strict=True)):
-            if isinstance(ours, torch.Tensor) and ours.requires_grad:
-                assert_as_good_as_eager(ours.grad, theirs.grad, truth.grad, f"gradient of {k}")
+        gradients = []
+        for outputs, (_, arguments) in zip(results, runs, strict=True):
+            roots = [(t, s.to(t.dtype)) for t, s in zip(outputs, seeds, strict=True) if t.grad_fn]
+            sources = [arguments[k] for k in leaves]
+            outs, outs_seeds = [t for t, _ in roots], [s for _, s in roots]
+            gradients.append(torch.autograd.grad(outs, sources, outs_seeds))
+        for k, *found in zip(leaves, *gradients, strict=True):
+            assert_as_good_as_eager(*found, f"gradient of input {k}")
     if fusion_count is not None:
         assert len(fusions(compiled)) == fusion_count
     return compiled
+
+
+def _leaf(x: Any, device: torch.device | None) -> Any:
+    """A copy that autograd takes for an input."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    copy = x.detach().clone() if device is None else x.detach().to(device, copy=True)
+    return copy.requires_grad_(x.requires_grad)

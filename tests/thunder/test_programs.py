@@ -26,33 +26,35 @@ def swiglu(x: Any, w: Any, v: Any, out: Any) -> Any:
     return (F.silu(x @ w) * (x @ v)) @ out
 
 
-def test_swiglu() -> None:
+def test_swiglu(device: torch.device) -> None:
     weights = [leaf(24, 40, scale=0.2), leaf(24, 40, scale=0.2), leaf(40, 24, scale=0.2)]
-    check(swiglu, leaf(6, 24), *weights)
+    check(swiglu, leaf(6, 24), *weights, device=device)
 
 
 @pytest.mark.parametrize("approximate", ["tanh", "none"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_bias_gelu(approximate: str, dtype: torch.dtype) -> None:
+def test_bias_gelu(approximate: str, dtype: torch.dtype, device: torch.device) -> None:
     def program(x: Any, bias: Any) -> Any:
         return F.gelu(x + bias, approximate=approximate)
 
-    check(program, leaf(12, 20, dtype=dtype), leaf(20, dtype=dtype), fusion_count=2)
+    inputs = leaf(12, 20, dtype=dtype), leaf(20, dtype=dtype)
+    check(program, *inputs, fusion_count=2, device=device)
 
 
-def test_mlp_with_residual_and_normalisation() -> None:
+def test_mlp_with_residual_and_normalisation(device: torch.device) -> None:
     def program(x: Any, w1: Any, w2: Any, gain: Any) -> Any:
         scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
         return x + F.relu(((x * scale) * gain) @ w1) @ w2
 
-    check(program, leaf(8, 16), leaf(16, 32, scale=0.3), leaf(32, 16, scale=0.3), leaf(16))
+    weights = leaf(16, 32, scale=0.3), leaf(32, 16, scale=0.3), leaf(16)
+    check(program, leaf(8, 16), *weights, device=device)
 
 
-def test_layer_norm_and_softmax() -> None:
+def test_layer_norm_and_softmax(device: torch.device) -> None:
     def program(x: Any, gain: Any, bias: Any) -> Any:
         return torch.softmax(F.layer_norm(x, (16,), gain, bias) * 2, -1)
 
-    check(program, leaf(8, 16), leaf(16), leaf(16))
+    check(program, leaf(8, 16), leaf(16), leaf(16), device=device)
 
 
 @pytest.mark.parametrize("options", [{}, {"auto_recompute_intermediates": True}], ids=str)
@@ -137,9 +139,9 @@ def test_rope_forward_is_one_kernel_at_ideal_bytes() -> None:
     assert len(report.kernels) == 1
 
 
-def test_rope_gradients() -> None:
+def test_rope_gradients(device: torch.device) -> None:
     inputs = [x.requires_grad_() for x in rope_inputs(length=64)]
-    check(lambda *args: rope(*args, *ROPE), *inputs)
+    check(lambda *args: rope(*args, *ROPE), *inputs, device=device)
 
 
 def test_rope_on_fake_cuda_tensors() -> None:

@@ -61,6 +61,15 @@ def test_a_cpu_scalar_joins_a_cuda_region() -> None:
     assert report.plan.bytes == 2 * 12 * 4
 
 
+@pytest.mark.gpu
+def test_a_cpu_scalar_is_read_at_every_call() -> None:
+    compiled = jit(lambda x, s: x * s + s)
+    x = torch.randn(3, 4, device="cuda")
+    for s in (torch.tensor(2.0), torch.tensor(-3.0)):
+        torch.testing.assert_close(compiled(x, s), x * s + s)
+    assert len(fusions(compiled)) == 1
+
+
 def test_cpu_and_cuda_regions_do_not_mix() -> None:
     (x,) = fake((3, 4), dtype=torch.float32)
     with x.fake_mode:
