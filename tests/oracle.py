@@ -44,6 +44,11 @@ _ROUNDED_ONCE = frozenset({
 _BY_PARTS = frozenset({"cast", "real", "imag", "neg", "where"})
 """Operations that treat the parts of a complex number each for itself."""
 
+_TELL_ZEROS_APART = frozenset({
+    "signbit", "atan2", "reciprocal", "rsqrt", "div", "truediv", "pow", "nextafter",
+})  # fmt: skip
+"""Operations whose result may depend on the sign of a zero."""
+
 _ULPS = {"pow": 16, "lgamma": 16, "erfinv": 16, "erfcinv": 32, "nextafter": 2}
 _ULPS_DEFAULT = 8
 _ULPS_COMPLEX = 64
@@ -135,6 +140,8 @@ class Oracle:
         base = self.value(expr.output)
         come = self._propagated(expr, operands, errors, base)
         come = torch.where(_unspecified(expr.op, operands, base), torch.inf, come)
+        if expr.op in _TELL_ZEROS_APART:
+            come = torch.where(self._depends_on_zeros(expr, operands, base), torch.inf, come)
         if expr.output.dtype.category < Category.FLOAT:
             return come
         certain = torch.ones((), dtype=torch.bool)
@@ -142,6 +149,20 @@ class Oracle:
             certain = certain & (error == 0)
         own = _own(expr, operands, base, certain)
         return self._stored(expr.output, come + own)
+
+    def _depends_on_zeros(
+        self, expr: PointwiseOp, operands: Sequence[torch.Tensor], base: torch.Tensor
+    ) -> torch.Tensor:
+        """Where the sign of a zero decides, which minimum, relu and compilers choose as they like.
+
+        (g++ makes x = -0.25 a -0.0 on its way from float over int to float.)
+        """
+        depends = torch.zeros((), dtype=torch.bool)
+        for k, x in enumerate(operands):
+            if x.is_floating_point() and bool((x == 0).any()):
+                others = [*operands[:k], torch.where(x == 0, -x, x), *operands[k + 1 :]]
+                depends = depends | (_gap(self.evaluator.pointwise(expr, others), base) > 0)
+        return depends
 
     def _propagated(
         self,
