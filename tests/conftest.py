@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,12 @@ from thunder_fuser.runtime.target import Target, target_for
 # No deadline: the first example of a test may compile a kernel.  No randomness from run to run.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden instead of comparing"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,3 +74,18 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def target(device: torch.device) -> Target:
     """Each target; `device` is one of its devices."""
     return target_for(device)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: the text is that of tests/golden/`name`, or becomes it if asked to."""
+    folder = Path(__file__).parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+        assert path.is_file(), f"{path} is missing; pytest --update-golden writes it"
+        assert text == path.read_text(), f"{name} changed; if that is right, pytest --update-golden"
+
+    return check
