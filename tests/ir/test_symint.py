@@ -289,6 +289,36 @@ def test_a_division_that_does_not_come_out_even_stays_one_division(context: Cont
     (digit, coef), *more = ((u + 2) // 4).terms
     assert (str(digit), coef, more) == ("(u + 2)//4", 1, [])
     assert str((u + 2) % 4) == "((u + 2)%4)"
+    assert (u % 8 + 2) % 4 is (u + 2) % 4
+    assert (3 * (x % 4) + y) % 4 is (3 * x + y) % 4
+
+
+@pytest.mark.parametrize(
+    ("extents", "strides", "offset", "shape"),
+    [
+        ((4,), (3,), 11, (2, 6, 2)),
+        ((9,), (3,), 62, (4, 1, 6, 4)),
+        ((2, 18), (32, 1), 42, (4, 6, 2, 2)),
+        ((5, 3), (7, 1), 3, (4, 3, 5)),
+    ],
+)
+def test_a_slice_of_a_reshape_is_affine_again(
+    context: Context,
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+    shape: tuple[int, ...],
+) -> None:
+    """Read a strided piece through a shape that it does not line up with: still a view."""
+    variables = [context.var(f"i{k}", 0, n - 1) for k, n in enumerate(extents)]
+    position = sum((v * s for v, s in zip(variables, strides, strict=True)), context.const(offset))
+    rest, size, linear = position, 1, context.const(0)
+    for n in reversed(shape[1:]):
+        rest, coordinate = divmod(rest, n)
+        linear += coordinate * size
+        size *= n
+    linear += rest * size
+    assert linear.affine(variables) == (offset, strides)
 
 
 def test_permuted_index_has_no_division_across_variables(context: Context) -> None:

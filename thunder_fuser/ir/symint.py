@@ -157,7 +157,7 @@ class Context:
                 parts = mixed_radix(group) if len(group) > 1 else None
                 if parts is not None:
                     base = group[0][0].base
-                    new = [(self._digit(base, s, e), coef) for s, e, coef in parts]
+                    new = [(self.read(base, s, e), coef) for s, e, coef in parts]
                     return [digit for digit, _ in group], new
         for digit, coef in terms.items():
             base = digit.base
@@ -185,17 +185,25 @@ class Context:
         if not isinstance(whole, Form) or high.s != place or whole is low.base:
             return None
         gap = whole - low.base
-        if gap.const % place or any(coef % place for _, coef in gap.terms):
+        if not self.divmod_int(gap, place)[1].equals(0):
             return None
         joined = self.read(whole, low.s, high.e and low.e * high.e)
         return joined if len(joined.terms) == 1 or joined is whole else None
 
     # --------------------------------------------------------------------------------- division
 
-    def read(self, form: Form, s: int, e: int | None) -> Form:
-        """floor(form / s) mod e."""
-        quotient = self.divmod_int(form, s)[0]
-        return quotient if e is None else self.divmod_int(quotient, e)[1]
+    def read(self, base: Base, s: int, e: int | None) -> Form:
+        """floor(base / s) mod e."""
+        if not isinstance(base, Form):
+            return self._digit(base, s, e)
+        if e is None:
+            return self.divmod_int(base, s)[0]
+        rest = self.divmod_int(base, s * e)[1]
+        if len(rest.terms) == 1 and not rest.const:
+            digit, coef = rest.terms[0]
+            if (digit.s, digit.e, coef) == (1, s * e, 1):
+                return self._digit(digit.base, s, e)
+        return self.divmod_int(rest, s)[0]
 
     def divmod_int(self, x: Form, f: int) -> tuple[Form, Form]:
         """(floor(x / f), x mod f) for f >= 1."""
@@ -213,6 +221,7 @@ class Context:
         return pair
 
     def _divide(self, x: Form, f: int) -> tuple[Form, Form]:
+        """By bounds, by peeling multiples and cutting digits, in steps, or else as a new digit."""
         period = period_of(x.lo, x.hi, f)
         if period is not None:
             return self.const(period), x - period * f
@@ -227,23 +236,39 @@ class Context:
             if less is rest:
                 break
             quotient, rest = quotient + more, less
-        for g in division_steps(rest, f):
-            high, low = self._peel(rest, g)
+        # Cutting digits has led nowhere, so leave them whole: one division instead of several.
+        quotient, rest = self._peel(x, f, cut=False)
+        q, r = self._divide_whole(rest, f)
+        return quotient + q, r
+
+    def _divide_whole(self, x: Form, f: int) -> tuple[Form, Form]:
+        """Division in steps: by a divisor of f first, or together with an earlier division."""
+        for g in division_steps(x, f):
+            high, low = self._peel(x, g)
             period = period_of(low.lo, low.hi, g)
             if period is not None:
                 q, r = self.divmod_int(high + period, f // g)
-                return quotient + q, r * g + (low - period * g)
-        # Cutting digits has led nowhere, so leave them whole: one division instead of several.
-        quotient, rest = self._peel(x, f, cut=False)
-        for carry, coef in rest.terms:
+                return q, r * g + (low - period * g)
+        for carry, coef in x.terms:
             below = _carried(carry)
             if below is not None and coef == 1:
                 # (y // s + more) // f = (y + s * more) // (s * f): one division, not two nested.
-                whole = (rest - self.interned(0, ((carry, 1),))) * carry.s + below
+                whole = (x - self.interned(0, ((carry, 1),))) * carry.s + below
                 q, r = self.divmod_int(whole, carry.s * f)
-                return quotient + q, self.divmod_int(r, carry.s)[0]
-        q, r = self._opaque_divmod(rest, f)
-        return quotient + q, r
+                return q, self.divmod_int(r, carry.s)[0]
+        q, r = self._opaque_divmod(x, f)
+        wide = self._widened(x, f)
+        return q, r if wide is x else self.divmod_int(wide, f)[1]
+
+    def _widened(self, x: Form, f: int) -> Form:
+        """A simpler form congruent to x modulo f: digits without a mod that makes no difference."""
+        const, terms = x.const, dict[Digit, int]()
+        for digit, coef in x.terms:
+            if digit.e is not None and digit.base.lo is not None and coef * digit.e % f == 0:
+                const += add_into(terms, self.read(digit.base, digit.s, None), coef)
+            else:
+                terms[digit] = terms.get(digit, 0) + coef
+        return x if const == x.const and terms == dict(x.terms) else self.normal(const, terms)
 
     def _peel(self, x: Form, f: int, *, cut: bool = True) -> tuple[Form, Form]:
         """(q, r) with x = q * f + r, term by term; r may lie outside [0, f)."""
@@ -262,26 +287,13 @@ class Context:
             if inexact or not cut or not can_cut(digit, t):
                 rest[digit] = rest.get(digit, 0) + coef
                 continue
-            high = self._part(digit.base, digit.s * t, digit.e and digit.e // t)
-            low = self._part(digit.base, digit.s, t)
+            high = self.read(digit.base, digit.s * t, digit.e and digit.e // t)
+            low = self.read(digit.base, digit.s, t)
             q_const += add_into(quotient, high, coef * t // f)
             r_const += add_into(rest, low, coef)
         if not quotient and not q_const:
             return self.const(0), x
         return self.normal(q_const, quotient), self.normal(r_const, rest)
-
-    def _part(self, base: Base, s: int, e: int | None) -> Form:
-        """floor(base / s) mod e, a part of a digit of `base`."""
-        if not isinstance(base, Form):
-            return self._digit(base, s, e)
-        if e is None or s == 1:
-            return self.read(base, s, e)
-        rest = self.divmod_int(base, s * e)[1]
-        if len(rest.terms) == 1 and not rest.const:
-            digit, coef = rest.terms[0]
-            if (digit.s, digit.e, coef) == (1, s * e, 1):
-                return self._digit(digit.base, s, e)
-        return self.divmod_int(rest, s)[0]
 
     def _opaque_divmod(self, x: Form, f: int) -> tuple[Form, Form]:
         """No rule applies: digits over x itself, moved by periods so that x does not go below 0."""
