@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
+from thunder_fuser.analysis.layout import address_in
 from thunder_fuser.analysis.value import Condition, Conjunction, Value, ValueGraph
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import ops
@@ -55,11 +56,14 @@ class Pull:
         definitions: Mapping[Val, Expr],
         memory: Mapping[TensorView, Layout],
         context: Context,
+        inside: Conjunction = (),
     ) -> None:
+        """`inside` holds wherever values are wanted: points that a loop visits in vain."""
         self.graph = ValueGraph()
         self.context = context
         self._definitions = definitions
         self._memory = memory
+        self._inside = inside
         self._memo: dict[Request, Value] = {}
         self._zero = context.const(0)
         self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
@@ -70,7 +74,7 @@ class Pull:
 
     def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
         """The value of `tensor` at `index`, one form per logical dimension."""
-        first: Request = (tensor, self._canonical(tensor, index), ())
+        first: Request = (tensor, self._canonical(tensor, index), self._inside)
         stack: list[tuple[Request, Pulling]] = []
         self._enter(first, stack)
         sent: Value | None = None
@@ -143,12 +147,9 @@ class Pull:
     def _load(self, tensor: TensorView, index: tuple[Index, ...], context: Conjunction) -> Pulling:
         if tensor.is_cpu:
             return self.graph.argument(tensor)
-        domain = tensor.domain
-        point, _ = pull(index, domain.root, domain.transforms, self._zero)
-        address = self._zero
-        for i, stride, dim in zip(point, self._memory[tensor].strides, domain.root, strict=True):
-            if not dim.is_broadcast:
-                address = address + i * stride
+        is_input = tensor not in self._definitions
+        layout = self._memory[tensor]
+        address = address_in(tensor, index, layout, self.context, is_input=is_input)
         return self.graph.load(tensor, address, context)
         yield
 

@@ -8,17 +8,21 @@ first use.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.value import Argument, Compute, Load
+from thunder_fuser.analysis.value import Argument, Compute, Load, Value
 from thunder_fuser.codegen.expressions import argument_type
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
+from thunder_fuser.codegen.row_kernel import RowWriter, shared_bytes
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.schedule.map import THREADS, MapSchedule
+from thunder_fuser.schedule.map import MapSchedule
+from thunder_fuser.schedule.row import RowSchedule
+
+Schedule = MapSchedule | RowSchedule
 
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that say little about a kernel in its name."""
@@ -26,7 +30,7 @@ _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 
 
 @dataclass(frozen=True, slots=True)
-class MapKernel:
+class GeneratedKernel:
     """A kernel and what its parameters are bound to, in the order of `kernel.params`.
 
     A tensor stands for its data pointer; a scalar input or CPU scalar tensor for its value; complex
@@ -37,18 +41,13 @@ class MapKernel:
     arguments: tuple[TensorView | Scalar, ...]
 
 
-def generate(
-    schedule: MapSchedule, buffers: Mapping[TensorView, TensorView], index_type: str | None = None
-) -> MapKernel:
+def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> GeneratedKernel:
     """The kernel of a schedule. `buffers` maps an output that is written in place to its input."""
-    wide = index_type == "long long" or not _fits_int32(schedule)
-    writers = [PartWriter(part, buffers, "long long" if wide else "int") for part in schedule.parts]
-    body = _blocks([(w.part.blocks, w.text()) for w in writers])
     parameters = _parameters(schedule, buffers)
     signature = ", ".join(_declaration(p, buffers) for p in parameters)
     text = (
-        f'extern "C" __global__ void __launch_bounds__({THREADS}) NAME({signature}) {{\n'
-        f"{_indented(body)}\n}}\n"
+        f'extern "C" __global__ void __launch_bounds__({schedule.block_threads}) '
+        f"NAME({signature}) {{\n{_indented(_body(schedule, buffers))}\n}}\n"
     )
     name = _name(schedule, text)
     kernel = Kernel(
@@ -57,9 +56,21 @@ def generate(
         headers=_headers(schedule),
         params=tuple(Param(p.name, p.ctype) for p in parameters),
         grid=(schedule.blocks, 1, 1),
-        block=(THREADS, 1, 1),
+        block=(schedule.block_threads, 1, 1),
+        shared_bytes=shared_bytes(schedule) if isinstance(schedule, RowSchedule) else 0,
+        collectives=isinstance(schedule, RowSchedule) and schedule.threads > 1,
     )
-    return MapKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
+    return GeneratedKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
+
+
+def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
+    if isinstance(schedule, RowSchedule):
+        index = "int" if RowWriter.fits_int32(schedule) else "long long"
+        return RowWriter(schedule, buffers, index).text()
+    narrow = all(PartWriter.fits_int32(part) for part in schedule.parts)
+    index = "int" if narrow else "long long"
+    writers = [PartWriter(part, buffers, index) for part in schedule.parts]
+    return _blocks([(w.part.blocks, w.text()) for w in writers], index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +80,18 @@ class _Parameter:
     bound: TensorView | Scalar
 
 
-def _parameters(
-    schedule: MapSchedule, buffers: Mapping[TensorView, TensorView]
-) -> list[_Parameter]:
+def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> list[_Parameter]:
     read: dict[int, TensorView] = {}
     scalars: dict[int, TensorView | Scalar] = {}
     written: dict[int, TensorView] = {}
-    for part in schedule.parts:
-        for node in part.graph:
-            if isinstance(node, Load):
-                read[node.tensor.id] = node.tensor
-            elif isinstance(node, Argument):
-                scalars[node.source.id] = node.source
-        for store in part.stores:
-            target = buffers.get(store.tensor, store.tensor)
-            written[target.id] = target
+    for node in _nodes(schedule):
+        if isinstance(node, Load):
+            read[node.tensor.id] = node.tensor
+        elif isinstance(node, Argument):
+            scalars[node.source.id] = node.source
+    for store in schedule.stores:
+        target = buffers.get(store.tensor, store.tensor)
+        written[target.id] = target
     found = [
         _Parameter(t.name, f"const {t.dtype.ctype}*", t)
         for t in sorted(read.values(), key=lambda t: t.id)
@@ -111,10 +119,10 @@ def _declaration(p: _Parameter, buffers: Mapping[TensorView, TensorView]) -> str
     return f"{p.ctype} __restrict__ {p.name}"
 
 
-def _blocks(parts: Sequence[tuple[int, str]]) -> str:
+def _blocks(parts: Sequence[tuple[int, str]], index: str) -> str:
     """Each part under its range of blocks; `block` counts from the start of the range."""
     if len(parts) == 1:
-        return f"const int block = blockIdx.x;\n{parts[0][1]}"
+        return f"const {index} block = blockIdx.x;\n{parts[0][1]}"
     lines: list[str] = []
     first = 0
     for k, (blocks, text) in enumerate(parts):
@@ -122,7 +130,7 @@ def _blocks(parts: Sequence[tuple[int, str]]) -> str:
         head = "{" if last else f"if (blockIdx.x < {first + blocks}u) {{"
         origin = f" - {first}" if first else ""
         lines.append(f"{'' if k == 0 else '} else '}{head}")
-        lines.append(_indented(f"const int block = (int)blockIdx.x{origin};\n{text}"))
+        lines.append(_indented(f"const {index} block = ({index})blockIdx.x{origin};\n{text}"))
         first += blocks
     return "\n".join([*lines, "}"])
 
@@ -131,40 +139,41 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" if line else "" for line in text.splitlines())
 
 
-def _fits_int32(schedule: MapSchedule) -> bool:
-    return all(PartWriter.fits_int32(part) for part in schedule.parts)
+def _nodes(schedule: Schedule) -> Iterator[Value]:
+    for graph in schedule.graphs:
+        yield from graph
 
 
-def _headers(schedule: MapSchedule) -> tuple[str, ...]:
+def _headers(schedule: Schedule) -> tuple[str, ...]:
     found = ["prelude.cuh", "types.cuh", "vector.cuh"]
-    dtypes = {node.dtype for part in schedule.parts for node in part.graph}
-    dtypes |= {
-        d
-        for part in schedule.parts
-        for node in part.graph
-        if isinstance(node, Compute)
-        for d in node.operand_dtypes
-    }
+    dtypes = {node.dtype for node in _nodes(schedule)}
+    for node in _nodes(schedule):
+        if isinstance(node, Compute):
+            dtypes.update(node.operand_dtypes)
     if _FLOAT8 & dtypes:
         found.append("fp8.cuh")
     if any(d.is_complex for d in dtypes):
         found.append("complex.cuh")
     if any(ops.lookup(op).header for op in _operations(schedule)):
         found.append("math.cuh")
+    if isinstance(schedule, RowSchedule):
+        found.append("reduce.cuh")
     return tuple(found)
 
 
-def _operations(schedule: MapSchedule) -> Iterable[str]:
-    for part in schedule.parts:
-        for node in part.graph:
-            if isinstance(node, Compute):
-                yield node.op
+def _operations(schedule: Schedule) -> Iterator[str]:
+    for node in _nodes(schedule):
+        if isinstance(node, Compute):
+            yield node.op
 
 
-def _name(schedule: MapSchedule, text: str) -> str:
-    """tf_map_<up to four telling operations>_<hash of the text>: the same program, the
-    same name.
+def _name(schedule: Schedule, text: str) -> str:
+    """tf_<template>_<up to four telling operations>_<hash of the text>: the same program,
+    the same name.
     """
-    telling = [op for op in dict.fromkeys(_operations(schedule)) if op not in _QUIET]
+    folded = [f.op for f in schedule.folds] if isinstance(schedule, RowSchedule) else []
+    done = dict.fromkeys([*folded, *_operations(schedule)])
+    telling = [op for op in done if op not in _QUIET]
+    kind = "row" if isinstance(schedule, RowSchedule) else "map"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return "_".join(["tf", "map", *(telling[:4] or ["copy"]), digest])
+    return "_".join(["tf", kind, *(telling[:4] or ["copy"]), digest])

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser import passes
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import FuserValueError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.options import current
@@ -65,9 +66,11 @@ class CompiledFusion:
             )
         return partition(self._optimised(self.fusion))
 
-    def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
+    def kernels(
+        self, inputs: Sequence[Any], device: torch.device | None = None
+    ) -> tuple[Kernel, ...]:
         """The kernels for `inputs` as text. Compiles nothing, needs no device."""
-        binding = bind(self.fusion, inputs)
+        binding = bind(self.fusion, inputs, device)
         info = target_for(binding.device).device_info(binding.device)
         return tuple(k.kernel for k in generate_kernels(self._planned(binding), info).values())
 
@@ -78,6 +81,11 @@ class CompiledFusion:
 
     def _compile(self, key: Key, inputs: Sequence[Any], device: torch.device | None) -> Executable:
         binding = bind(self.fusion, inputs, device)
+        if any(isinstance(x, FakeTensor) for x in inputs):
+            raise FuserTypeError(
+                f"{self.name} got fake tensors, which have no elements to compute with: pass real "
+                "tensors, or ask plan(inputs) or kernels(inputs)"
+            )
         with self._lock:
             found = self._executables.get(key)
             if found is None:

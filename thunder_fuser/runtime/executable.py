@@ -13,30 +13,43 @@ from typing import Any
 import torch
 
 from thunder_fuser import log
-from thunder_fuser.codegen.cuda import MapKernel, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, generate
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
-from thunder_fuser.schedule.map import schedule_map
+from thunder_fuser.schedule.map import MapSchedule, schedule_map
+from thunder_fuser.schedule.row import RowSchedule, schedule_rows
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
-def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, MapKernel]:
+def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
     """Kernels by segment, as text: no compiler, no device."""
     definitions = plan.fusion.definitions()
-    memory = {t: plan.layouts[t] for t in (*plan.fusion.tensor_inputs, *plan.storage)}
     overwritten = set(plan.in_place.values())
-    found: dict[int, MapKernel] = {}
+    found: dict[int, GeneratedKernel] = {}
     for segment in plan.segments:
-        if segment.kernels:
-            destinations = {t: plan.layouts[t] for t in segment.outputs}
+        if not segment.kernels:
+            continue
+        memory = plan.memory_of(segment)
+        destinations = {t: plan.layouts[t] for t in segment.outputs}
+        schedule: MapSchedule | RowSchedule | Refusal
+        if segment.kind == "row":
+            schedule = schedule_rows(
+                segment.outputs, segment.folds, definitions, memory, destinations, device
+            )
+        else:
             schedule = schedule_map(
                 segment.outputs, definitions, memory, destinations, overwritten, device
             )
-            found[segment.index] = generate(schedule, plan.in_place)
+        if isinstance(schedule, Refusal):
+            raise InternalError(
+                f"segment {segment.index} of a plan cannot be scheduled: {schedule}"
+            )
+        found[segment.index] = generate(schedule, plan.in_place)
     return found
 
 
@@ -52,7 +65,9 @@ class Executable:
         self._slots = {value: k for k, value in enumerate(plan.fusion.inputs)}
         self._empty = steps.allocator(device)
         self._steps = self._link(launches, generated)
-        self._returned = tuple(self._slot(t) for t in plan.fusion.outputs)
+        # A result that is also an update is the updated input.
+        updated = {u.value: u.target for u in plan.fusion.updates}
+        self._returned = tuple(self._slot(updated.get(t, t)) for t in plan.fusion.outputs)
         self._made: list[Any] = [None] * (len(self._slots) - len(plan.fusion.inputs))
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -84,7 +99,7 @@ class Executable:
         return self._slots.setdefault(self._owner(tensor), len(self._slots))
 
     def _link(
-        self, launches: dict[int, Launch], generated: dict[int, MapKernel]
+        self, launches: dict[int, Launch], generated: dict[int, GeneratedKernel]
     ) -> tuple[Step, ...]:
         found: list[Step] = []
         for segment in self.plan.segments:
@@ -111,7 +126,7 @@ class Executable:
             for t, v in zip(segment.outputs, segment.views, strict=True)
         ]
 
-    def _launch(self, launch: Launch, generated: MapKernel) -> Step:
+    def _launch(self, launch: Launch, generated: GeneratedKernel) -> Step:
         pointers: list[Slot] = []
         scalars: list[Read] = []
         params = iter(generated.kernel.params)

@@ -66,6 +66,18 @@ class MapSchedule:
     def blocks(self) -> int:
         return sum(part.blocks for part in self.parts)
 
+    @property
+    def block_threads(self) -> int:
+        return THREADS
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return tuple(part.graph for part in self.parts)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(store for part in self.parts for store in part.stores)
+
     def __str__(self) -> str:
         return "\n".join(["map", *(f"  {part}" for part in self.parts)])
 

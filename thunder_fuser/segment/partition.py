@@ -1,32 +1,36 @@
 """Partition: which tensors go through memory, and which kernel writes each of them.
 
-So far only the user cuts (`segment_set`). Everything between two cuts is one segment, for a map
-kernel can hold any number of pointwise regions side by side; results that are views of memory that
-exists anyway become alias segments. Cuts by cost come with a later stage, in this same place.
+Reductions are placed in program order, each into the kernel that has its elements and the
+reductions that these need, if a row kernel can hold them together; results follow the reductions
+that they are computed from. Everything else is one map kernel a level, for a map kernel can hold
+any number of pointwise regions side by side. Results that are views of memory that exists anyway
+become alias segments. Only the user (`segment_set`) and legality cut so far; cuts by cost come in
+this same place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import (
     View,
-    address_in,
     declared_layout,
     dense_layout,
-    loop_order,
     memory_orders,
     view_of,
 )
-from thunder_fuser.analysis.pull import Pull
+from thunder_fuser.analysis.space import refuse_rows
+from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
-from thunder_fuser.ir.symint import Context
-from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.segment.in_place import updates_in_place
+from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""
+CUT = "the definition cuts here (segment_set)"
 
 
 def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> SegmentedFusion:
@@ -34,6 +38,30 @@ def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> Segmen
     declared).
     """
     return _Partition(fusion, layouts).plan()
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """A kernel in the making. It reads only what groups of lower levels leave in memory."""
+
+    kind: Kind
+    level: int
+    outputs: list[TensorView] = field(default_factory=list)
+    folds: list[ReductionOp] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    @property
+    def folded(self) -> set[TensorView]:
+        return {f.output for f in self.folds}
+
+
+@dataclass(frozen=True, slots=True)
+class _Frontier:
+    """Where computing a value ends: reductions, cuts, and tensors in memory."""
+
+    folds: tuple[ReductionOp, ...]
+    cuts: tuple[TensorView, ...]
+    sources: frozenset[TensorView]
 
 
 class _Partition:
@@ -48,22 +76,30 @@ class _Partition:
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}
         self.level: dict[TensorView, int] = dict.fromkeys(tensors, -1)
+        self.groups: list[_Group] = []
+        self.home: dict[TensorView, _Group] = {}
+        # Reductions that other kernels than their own read, and why.
+        self.reasons: dict[TensorView, str] = {}
 
     def plan(self) -> SegmentedFusion:
-        kernels = self._materialise()
-        in_place = self._in_place(kernels)
+        self._place_all()
+        written = [t for g in self.groups for t in g.outputs]
+        rows = {t for g in self.groups if g.kind == "row" for t in g.outputs}
+        in_place = updates_in_place(
+            self.fusion, self.layouts, self.level, self.storage, self.views, written, rows
+        )
         segments: list[Segment] = []
         made: dict[TensorView, int] = {}
-        for depth in sorted({self.level[t] for t in (*kernels, *self.views)}):
-            group = [t for t in kernels if self.level[t] == depth]
-            for first in range(0, len(group), MAX_OUTPUTS):
-                outputs = tuple(group[first : first + MAX_OUTPUTS])
-                segments.append(self._map_segment(len(segments), outputs))
-                made.update(dict.fromkeys(outputs, len(segments) - 1))
+        for depth in sorted(
+            {*(g.level for g in self.groups), *(self.level[t] for t in self.views)}
+        ):
+            for group in self.groups:
+                if group.level == depth:
+                    segments.append(self._segment(len(segments), group))
+                    made.update(dict.fromkeys(group.outputs, len(segments) - 1))
             for tensor, view in self.views.items():
                 if self.level[tensor] == depth:
                     segments.append(_alias_segment(len(segments), tensor, view))
-                    made[tensor] = len(segments) - 1
         return SegmentedFusion(
             self.fusion,
             tuple(segments),
@@ -71,30 +107,26 @@ class _Partition:
             self.layouts,
             self.storage,
             in_place,
-            self._ideal(kernels),
+            self._ideal(written),
         )
 
     # ---- what must exist in memory
 
-    def _materialise(self) -> list[TensorView]:
-        """Tensors that kernels write, in SSA order; fills `views`, `storage`, `layouts` and
-        `level`.
-        """
+    def _place_all(self) -> None:
+        """Give every reduction, result and source of a cut its place, in program order."""
         results = set(self.fusion.results)
         # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
-        kernels: list[TensorView] = []
+        live = self._live()
 
         def settle(tensor: TensorView) -> None:
             """Decide how `tensor` comes to be in memory, unless that is decided."""
-            if tensor in bases or tensor in self.layouts:
+            if tensor in self.layouts:
                 return
             view = view_of(tensor, self.definitions, bases, self.layouts)
             if view is None:
-                self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
-                self.level[tensor] = self._depth(tensor)
-                kernels.append(tensor)
+                self._place(tensor)
             else:
                 self.views[tensor] = view
                 self.layouts[tensor] = Layout(view.strides, self._alignment(view, tensor))
@@ -102,23 +134,30 @@ class _Partition:
             bases.add(tensor)
 
         for expr in self.fusion.exprs:
-            if not isinstance(expr.output, TensorView):
+            if not isinstance(expr.output, TensorView) or expr.output not in live:
                 continue
-            if (
-                isinstance(expr, ViewOp)
-                and expr.op == "segment_set"
-                and expr.input not in overwritten
-            ):
-                settle(expr.input)
-                owner = self.storage.get(expr.input, expr.input)
-                self.storage[expr.output] = owner
-                self.layouts[expr.output] = self.layouts[expr.input]
+            if isinstance(expr, ReductionOp):
+                self._place_fold(expr)
+            is_cut = isinstance(expr, ViewOp) and expr.op == "segment_set"
+            if is_cut and expr.inputs[0] not in overwritten:
+                (source,) = expr.inputs
+                assert isinstance(source, TensorView)
+                settle(source)
+                self.storage[expr.output] = self.storage.get(source, source)
+                self.layouts[expr.output] = self.layouts[source]
                 # Behind the cut: whatever reads this runs in a later kernel.
-                self.level[expr.output] = self.level[expr.input]
+                self.level[expr.output] = self.level[source]
                 bases.add(expr.output)
             elif expr.output in results:
                 settle(expr.output)
-        return kernels
+
+    def _live(self) -> set[Val]:
+        """Values that a result needs."""
+        live: set[Val] = set(self.fusion.results)
+        for expr in reversed(self.fusion.exprs):
+            if expr.output in live:
+                live.update(expr.inputs)
+        return live
 
     def _alignment(self, view: View, tensor: TensorView) -> int:
         """Bytes that the view's first element is aligned to."""
@@ -126,9 +165,111 @@ class _Partition:
         base = self.layouts[view.base].alignment
         return base if shift == 0 else min(base, shift & -shift)
 
-    def _depth(self, tensor: TensorView) -> int:
-        """One more than the deepest cut that computing the tensor reads across."""
-        deepest = -1
+    # ---- which kernel
+
+    def _place_fold(self, fold: ReductionOp) -> None:
+        """Put a reduction into a row kernel that can have it, or into one of its own."""
+        frontier = self._frontier(fold.input)
+        group = self._row_group(frontier, fold)
+        if group is None:
+            group = _Group("row", self._floor(frontier))
+            self.groups.append(group)
+        group.folds.append(fold)
+        self.home[fold.output] = group
+        self._store_foreign(frontier, group)
+
+    def _place(self, tensor: TensorView) -> None:
+        """Put a result into the kernel that has what it is computed from, or into a map kernel."""
+        self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+        group = self.home.get(tensor)
+        if group is None:
+            frontier = self._frontier(tensor)
+            group = self._row_group(frontier, tensor) or self._map_group(self._floor(frontier))
+            self._store_foreign(frontier, group)
+        group.outputs.append(tensor)
+        self.home[tensor] = group
+        self.level[tensor] = group.level
+
+    def _row_group(self, frontier: _Frontier, wanted: ReductionOp | TensorView) -> _Group | None:
+        """The latest row kernel that shares data with `wanted` and can have it besides."""
+        refusals: list[Refusal] = []
+        needed = {f.output for f in frontier.folds}
+        for group in reversed(self.groups):
+            if group.kind != "row" or not self._may_read(group, frontier):
+                continue
+            related = needed & group.folded
+            if not related and not self._is_sibling(group, frontier, wanted):
+                continue
+            refusal = self._refuse(group, wanted)
+            if refusal is None:
+                return group
+            refusals.append(refusal)
+            for tensor in related:
+                self.reasons.setdefault(tensor, str(refusal))
+        return None
+
+    def _may_read(self, group: _Group, frontier: _Frontier) -> bool:
+        """Whether all that a value needs is there when the group runs."""
+        folds = (self.home[f.output] for f in frontier.folds)
+        return all(home is group or home.level < group.level for home in folds) and all(
+            self.level[cut] < group.level for cut in frontier.cuts
+        )
+
+    def _is_sibling(
+        self, group: _Group, frontier: _Frontier, wanted: ReductionOp | TensorView
+    ) -> bool:
+        """Whether both read the same tensors at the same points."""
+        sizes = wanted.input.sizes if isinstance(wanted, ReductionOp) else wanted.sizes
+        if sizes != group.folds[0].input.sizes:
+            return False
+        shared = {t for f in group.folds for t in self._frontier(f.input).sources if t.numel > 1}
+        return bool(shared & frontier.sources)
+
+    def _refuse(self, group: _Group, wanted: ReductionOp | TensorView) -> Refusal | None:
+        """Why one row kernel cannot do the group's work and `wanted`."""
+        folds, outputs = list(group.folds), list(group.outputs)
+        if isinstance(wanted, ReductionOp):
+            folds.append(wanted)
+        else:
+            outputs.append(wanted)
+        if len(outputs) > MAX_OUTPUTS:
+            return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
+        stored = {t: self.layouts[t] for t in self.reasons if t in self.layouts}
+        memory = {t: self.layouts[t] for t in self._stops()} | stored
+        mine = {f.output for f in folds}
+        memory = {t: layout for t, layout in memory.items() if t not in mine}
+        return refuse_rows(outputs, folds, self.definitions, memory)
+
+    def _map_group(self, level: int) -> _Group:
+        for group in self.groups:
+            fits = len(group.outputs) < MAX_OUTPUTS
+            if group.kind == "map" and group.level == level and fits:
+                return group
+        self.groups.append(_Group("map", level))
+        return self.groups[-1]
+
+    def _floor(self, frontier: _Frontier) -> int:
+        """The lowest level at which all that a value needs is in memory."""
+        levels = [self.home[f.output].level for f in frontier.folds]
+        levels += [self.level[cut] for cut in frontier.cuts]
+        return 1 + max(levels, default=-1)
+
+    def _store_foreign(self, frontier: _Frontier, group: _Group) -> None:
+        """Reductions of other kernels that this one reads go through memory."""
+        for fold in frontier.folds:
+            home, tensor = self.home[fold.output], fold.output
+            if home is group:
+                continue
+            self.reasons.setdefault(tensor, "no kernel can compute it where it is read")
+            if tensor not in home.outputs:
+                home.outputs.append(tensor)
+                self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+                self.level[tensor] = home.level
+
+    def _frontier(self, tensor: TensorView) -> _Frontier:
+        folds: list[ReductionOp] = []
+        cuts: list[TensorView] = []
+        sources: set[TensorView] = set()
         seen: set[int] = set()
         stack: list[Val] = [tensor]
         while stack:
@@ -136,40 +277,49 @@ class _Partition:
             if value.id in seen or not isinstance(value, TensorView):
                 continue
             seen.add(value.id)
+            expr = self.definitions.get(value)
             if value in self.storage:
-                deepest = max(deepest, self.level[value])
-            elif value in self.definitions:
-                stack.extend(self.definitions[value].inputs)
-        return deepest + 1
+                cuts.append(value)
+                sources.add(value)
+            elif isinstance(expr, ReductionOp):
+                folds.append(expr)
+            elif expr is not None:
+                stack.extend(expr.inputs)
+            else:
+                sources.add(value)
+        return _Frontier(tuple(folds), tuple(cuts), frozenset(sources))
 
     # ---- segments
 
     def _stops(self) -> set[TensorView]:
         return {*self.fusion.tensor_inputs, *self.storage}
 
-    def _map_segment(self, index: int, outputs: tuple[TensorView, ...]) -> Segment:
-        reads = footprint(self.fusion, outputs, self._stops())
+    def _segment(self, index: int, group: _Group) -> Segment:
+        stops = self._stops() | {t for t in self.reasons if self.home[t] is not group}
+        outputs = tuple(group.outputs)
+        reads = footprint(self.fusion, outputs, stops)
         read = {t: f for t, f in reads.items() if not t.is_cpu}
-        owners = dict.fromkeys(self.storage.get(t, t) for t in read)
-        cone = self._cone(outputs)
+        cone = self._cone(outputs, stops)
         return Segment(
             index,
-            "map",
-            tuple(owners),
+            group.kind,
+            tuple(dict.fromkeys(self.storage.get(t, t) for t in read)),
             outputs,
             tuple(e.op for e in self.fusion.exprs if e.output in cone and e.op != "cast"),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
+            folds=tuple(group.folds),
+            refusals=tuple(group.refusals),
         )
 
-    def _cone(self, outputs: Sequence[TensorView]) -> set[Val]:
+    def _cone(self, outputs: Sequence[TensorView], stops: set[TensorView]) -> set[Val]:
         """Everything that a segment computes."""
         seen: set[Val] = set()
         stack: list[Val] = list(outputs)
         while stack:
             value = stack.pop()
-            if value not in seen and value not in self.storage and value in self.definitions:
+            if value not in seen and value not in stops and value in self.definitions:
                 seen.add(value)
                 stack.extend(self.definitions[value].inputs)
         return seen
@@ -177,85 +327,25 @@ class _Partition:
     def _boundaries(
         self, segments: Sequence[Segment], made: dict[TensorView, int]
     ) -> tuple[Boundary, ...]:
+        why = dict.fromkeys(self.storage.values(), CUT) | self.reasons
         found: list[Boundary] = []
-        for tensor in dict.fromkeys(self.storage.values()):
-            readers = tuple(s.index for s in segments if s.kind == "map" and tensor in s.inputs)
+        for tensor, reason in why.items():
             producer = made.get(tensor)
+            readers = tuple(
+                s.index
+                for s in segments
+                if s.kernels and tensor in s.inputs and s.index != producer
+            )
             if producer is not None and tensor not in self.views and readers:
-                reason = "the definition cuts here (segment_set)"
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
 
-    def _ideal(self, kernels: Sequence[TensorView]) -> int:
+    def _ideal(self, written: Sequence[TensorView]) -> int:
         """Bytes if nothing but inputs and results touched memory."""
-        results = [t for t in self.fusion.results if t in set(kernels)]
+        results = [t for t in self.fusion.results if t in set(written)]
         reads = footprint(self.fusion, results, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in results)
-
-    # ---- updates
-
-    def _in_place(self, kernels: Sequence[TensorView]) -> dict[TensorView, TensorView]:
-        """Updates whose kernel may write the input directly: value -> target.
-
-        Safe iff all that reads the target is computed point by point with the value: then each
-        element is read by the thread that overwrites it, before it does. Fills in their layouts.
-        """
-        written = [u.value for u in self.fusion.updates]
-        targets = [u.target for u in self.fusion.updates]
-        # Memory that other results share as well: it must not become an input's.
-        shared = {self.storage.get(view.base, view.base) for view in self.views.values()}
-        shared |= {self.storage[t] for t in self.fusion.results if t in self.storage}
-        found = {
-            u.value: u.target
-            for u in self.fusion.updates
-            if u.value in kernels
-            and written.count(u.value) == targets.count(u.target) == 1
-            and not u.target.domain.transforms
-            and u.value not in shared
-        }
-        while unsafe := [v for v in found if not self._may_overwrite(v, found, kernels)]:
-            for value in unsafe:
-                del found[value]
-        for value, target in found.items():
-            for tensor in (value, *(t for t, owner in self.storage.items() if owner is value)):
-                self.layouts[tensor] = self.layouts[target]
-        return found
-
-    def _may_overwrite(
-        self,
-        value: TensorView,
-        in_place: dict[TensorView, TensorView],
-        kernels: Sequence[TensorView],
-    ) -> bool:
-        target = in_place[value]
-        order = loop_order(value, self.layouts[target])
-        readers: list[TensorView] = []
-        for tensor in kernels:
-            if not tensor.numel:
-                continue
-            context = Context()
-            index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
-            memory = {t: self.layouts[t] for t in self._stops()}
-            pull = Pull(self.definitions, memory, context)
-            pull.emit(tensor, index)
-            loads = [load for load in pull.graph.loads if load.tensor is target]
-            if not loads:
-                continue
-            destination = self.layouts[in_place.get(tensor, tensor)]
-            together = (
-                tensor.sizes == value.sizes
-                and self.level[tensor] == self.level[value]
-                and loop_order(tensor, destination) == order
-            )
-            if not together:
-                return False
-            here = address_in(target, index, self.layouts[target], context)
-            if any(load.address is not here for load in loads):
-                return False
-            readers.append(tensor)
-        # What is read by others only would be overwritten by another thread than the readers'.
-        return not readers or value in readers
 
 
 def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:

@@ -12,9 +12,9 @@ from typing import Literal
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
 
-Kind = Literal["map", "alias"]
+Kind = Literal["map", "row", "alias"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Segment:
     bytes_written  bytes of `outputs`, written once
     kernels        launches (0 for views)
     views          for an alias segment: how each output lies in the memory of another tensor
+    folds          for a row segment: the reductions that it does, in order
     """
 
     index: int
@@ -38,6 +39,7 @@ class Segment:
     bytes_written: int = 0
     kernels: int = 0
     views: tuple[View, ...] = ()
+    folds: tuple[ReductionOp, ...] = ()
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -94,6 +96,13 @@ class SegmentedFusion:
     storage: dict[TensorView, TensorView]
     in_place: dict[TensorView, TensorView]
     bytes_ideal: int
+
+    def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
+        """Tensors that a segment can load, and where their elements are."""
+        boundaries = (b.tensor for b in self.boundaries if b.tensor not in segment.outputs)
+        stored = [t for t in boundaries if t not in self.storage.values()]
+        found = (*self.fusion.tensor_inputs, *self.storage, *stored)
+        return {t: self.layouts[t] for t in found}
 
     @property
     def kernels(self) -> int:

@@ -1,0 +1,403 @@
+"""The text of a row kernel: loads, then a loop over the columns for each stage, then the stores.
+
+Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
+that lanes divide), t the thread's number within the row, k the vector's number within the thread,
+a<n> the accumulators of a fold, one a lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.analysis.access import lane_condition
+from thunder_fuser.analysis.value import (
+    Folded,
+    IndexValue,
+    Load,
+    Select,
+    Value,
+    forms,
+    operands,
+)
+from thunder_fuser.codegen import expressions
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced, reachable, taken
+from thunder_fuser.codegen.literals import literal
+from thunder_fuser.ir import reductions
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.symint_emit import Emitter, fits
+from thunder_fuser.schedule.row import WARP, Fold, RowSchedule
+from thunder_fuser.schedule.store import Store
+
+_SMALLEST_ACCUMULATOR = 4
+"""Bytes: shuffles exchange words."""
+
+
+class RowWriter(LaneWriter):
+    """Writes the body of one row kernel."""
+
+    def __init__(
+        self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
+    ) -> None:
+        stores = [*schedule.wide, *schedule.narrow]
+        roots = [s.value for s in stores] + [f.value for f in schedule.folds]
+        super().__init__(
+            schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
+        )
+        self.schedule = schedule
+        self._names |= {"r": "r", "c": "c"}
+        self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
+        self._row_values = self._find_row_values()
+        self._written: set[Value] = set()
+
+    @staticmethod
+    def fits_int32(schedule: RowSchedule) -> bool:
+        """Every index that the text can mention, and all steps towards it, fit into an int."""
+        mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
+        mentioned += [schedule.lanes(s.address) for s in (*schedule.wide, *schedule.narrow)]
+        points = max(schedule.rows, 1) * max(schedule.columns, 1)
+        return points < 2**31 and all(fits(form) for form in mentioned)
+
+    def text(self) -> str:
+        schedule = self.schedule
+        by_rows = schedule.lane_axis == "rows"
+        row = self._emitter()
+        lines = self._owned_rows()
+        body: list[str] = []
+        if self._shared_bytes:
+            lines.insert(0, "TF_SHARED(smem);")
+        if schedule.is_held:
+            body += self._held_loads(row)
+        body += self._row_section(None, row)
+        for stage in range(schedule.stages):
+            folds = [f for f in schedule.folds if f.stage == stage]
+            body += self._stage(folds, row)
+            body += self._row_section(stage, row)
+        body += self._stores(row)
+        # Threads that share a row synchronise: those without a row of their own work in vain.
+        if by_rows:
+            exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
+            lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
+        else:
+            lines += body
+        return "\n".join(lines)
+
+    # ---- geometry
+
+    def _owned_rows(self) -> list[str]:
+        schedule, ctype = self.schedule, self._index_type
+        owned = schedule.rows_per_block
+        if schedule.lane_axis == "rows":
+            return [f"const {ctype} u = ({ctype})blockIdx.x * {owned} + threadIdx.x;"]
+        threads = schedule.threads
+        number = "threadIdx.x" if owned == 1 else f"threadIdx.x % {threads}u"
+        lines = [f"const int t = {number};"] if threads > 1 else []
+        own = f"({ctype})blockIdx.x"
+        if owned > 1:
+            place = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
+            own = f"{own} * {owned} + (int)({place})"
+        if self._has_spare_rows:
+            last = schedule.rows - 1
+            return [
+                *lines,
+                f"const {ctype} own = {own};",
+                f"const {ctype} r = own < {last} ? own : {last};",
+            ]
+        return [*lines, f"const {ctype} r = {own};"]
+
+    @property
+    def _has_spare_rows(self) -> bool:
+        schedule = self.schedule
+        return (
+            schedule.lane_axis == "columns"
+            and schedule.blocks * schedule.rows_per_block != schedule.rows
+        )
+
+    @property
+    def _shared_bytes(self) -> int:
+        return shared_bytes(self.schedule)
+
+    # ---- which values live where
+
+    def _find_row_values(self) -> set[int]:
+        """Nodes (by order) that are one value for all columns of a row."""
+        found: set[int] = set()
+        for node in self._live_nodes():
+            if not self._moves(node) and all(o.order in found for o in operands(node)):
+                found.add(node.order)
+        return found
+
+    def _moves(self, node: Value) -> bool:
+        """Whether the node itself depends on the column (or, with lanes of rows, on the lane)."""
+        match node:
+            case Load():
+                mentioned = [node.address]
+            case IndexValue():
+                mentioned = [node.form]
+            case Select():
+                mentioned = list(node.conditions)
+            case _:
+                mentioned = []
+        return any(self._is_column_dependent(f) for f in mentioned)
+
+    def _is_column_dependent(self, form: Form) -> bool:
+        names = {v.name for v in self.lanes(form).variables()}
+        return bool(names & ({"c", "v"} if self.schedule.lane_axis == "rows" else {"u", "v"}))
+
+    def _stage_of(self, node: Value) -> int | None:
+        """The stage after which a row value can be computed; None: from the start."""
+        stages = [
+            self.schedule.folds[self._folds[n.tensor]].stage
+            for n in reachable([node])
+            if isinstance(n, Folded)
+        ]
+        return max(stages, default=None)
+
+    def _row_section(self, stage: int | None, emitter: Emitter) -> list[str]:
+        """Row values that can be computed from here on."""
+        lines: list[str] = []
+        if self.schedule.lane_axis == "rows":
+            return lines
+        for node in self._live_nodes():
+            if node.order not in self._row_values or node in self._written:
+                continue
+            if self._stage_of(node) != stage:
+                continue
+            self._written.add(node)
+            if isinstance(node, Load):
+                k = self._access[node]
+                lines += [self._array(k, ""), *self._loads([k], "", emitter)]
+                continue
+            text = self._define(node, "", emitter)
+            if text is not None:
+                lines += [*taken(emitter), text]
+        return lines
+
+    def _row_loads(self) -> set[int]:
+        """Accesses that are read once a row."""
+        if self.schedule.lane_axis == "rows":
+            return set()
+        return {
+            self._access[n]
+            for n in self._live
+            if isinstance(n, Load) and n.order in self._row_values
+        }
+
+    # ---- loops over columns
+
+    def _column_loop(self, lines: Sequence[str]) -> list[str]:
+        """`lines` for every vector of the row that this thread works on."""
+        schedule, ctype = self.schedule, self._index_type
+        if schedule.lane_axis == "rows":
+            return braced(f"for ({ctype} c = 0; c < {schedule.columns}; ++c)", lines)
+        vectors, threads = self.lanes.vectors, schedule.threads
+        if not schedule.is_held:
+            start = "t" if threads > 1 else "0"
+            return braced(f"for ({ctype} u = {start}; u < {vectors}; u += {threads})", lines)
+        u = f"k * {threads} + t" if threads > 1 else "k"
+        whole = schedule.steps * threads == vectors
+        inside = lines if whole else braced(f"if (u < {vectors})", lines)
+        head = f"for (int k = 0; k < {schedule.steps}; ++k)"
+        return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
+
+    def _held_loads(self, row: Emitter) -> list[str]:
+        """Every column of the row into registers, before the first use of any."""
+        wanted = self._column_accesses(self._live)
+        copies = f"[{self.schedule.steps}]"
+        loads = self._loads(wanted, "[k]", row.child())
+        arrays = [self._array(k, copies) for k in wanted]
+        return [*arrays, *self._column_loop(loads)] if wanted else []
+
+    def _column_accesses(self, nodes: set[Value]) -> list[int]:
+        found = {self._access[n] for n in nodes if isinstance(n, Load)}
+        return sorted(found - self._row_loads())
+
+    def _stage(self, folds: Sequence[Fold], row: Emitter) -> list[str]:
+        """One pass over the columns that leaves the values of `folds`."""
+        before: list[str] = []
+        lane: list[str] = []
+        after: list[str] = []
+        for fold in folds:
+            n = self._folds[fold.tensor]
+            ctype = accumulator_type(fold.accumulate)
+            row_of_table = reductions.lookup(fold.op)
+            functor = row_of_table.functor
+            identity = literal(row_of_table.identity(fold.accumulate), fold.accumulate)
+            before.append(f"{ctype} a{n}[{self.lanes.vector}];")
+            before += [
+                "TF_UNROLL",
+                f"{self._lane_loop()} a{n}[v] = {identity};",
+            ]
+            value = expressions.operand(fold.value, fold.accumulate, self._column_name)
+            lane.append(f"a{n}[v] = {functor}::combine(a{n}[v], ({ctype}){value});")
+            after += self._combined(fold, n, ctype, functor)
+        roots = {v for f in folds for v in reachable([f.value])}
+        return [*before, *self._column_loop(self._column_body(roots, lane, row)), *after]
+
+    def _column_body(self, roots: set[Value], lane: Sequence[str], row: Emitter) -> list[str]:
+        """What one vector of columns does: loads unless held, values, and the statements `lane`."""
+        emitter = row.child()
+        lines: list[str] = []
+        if not self.schedule.is_held:
+            wanted = self._column_accesses(roots)
+            lines += [self._array(k, "") for k in wanted]
+            lines += self._loads(wanted, "", emitter)
+        inside: list[str] = []
+        lane_emitter = emitter.child()
+        for node in self._live_nodes():
+            if node not in roots or self._is_of_row(node):
+                continue
+            varies = node.order in self._varying or self.schedule.lane_axis == "rows"
+            scope = lane_emitter if varies else emitter
+            text = self._define(node, self._copy, scope)
+            if text is not None:
+                (inside if varies else lines).extend([*taken(scope), text])
+        guard = [
+            self._condition(lane_condition(c, self.lanes), lane_emitter)
+            for c in self.schedule.inside
+        ]
+        statements = [*taken(lane_emitter), *lane]
+        if guard and self.schedule.lane_axis == "columns":
+            statements = [
+                *statements[: len(statements) - len(lane)],
+                *braced(f"if ({' && '.join(guard)})", lane),
+            ]
+        return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
+
+    @property
+    def _copy(self) -> str:
+        return "[k]" if self.schedule.is_held else ""
+
+    def _is_of_row(self, node: Value) -> bool:
+        return self.schedule.lane_axis == "columns" and node.order in self._row_values
+
+    def _column_name(self, value: Value) -> str:
+        return self._name(value, self._copy)
+
+    def _name(self, value: Value, copy: str) -> str:
+        if isinstance(value, Folded):
+            lane = "[v]" if self.schedule.lane_axis == "rows" else ""
+            return f"f{self._folds[value.tensor]}{lane}"
+        if isinstance(value, Load) and self._access[value] in self._row_loads():
+            return f"x{self._access[value]}"
+        return super()._name(value, copy)
+
+    def _combined(self, fold: Fold, n: int, ctype: str, functor: str) -> list[str]:
+        """The lanes' accumulators as one value of the row, in a fixed order."""
+        schedule = self.schedule
+        stored = fold.tensor.dtype
+        if schedule.lane_axis == "rows":
+            done = expressions.convert(f"({fold.accumulate.ctype})a{n}[v]", fold.accumulate, stored)
+            return [
+                f"{stored.ctype} f{n}[{self.lanes.vector}];",
+                "TF_VEC",
+                f"{self._lane_loop()} f{n}[v] = {done};",
+            ]
+        lines = []
+        for half in _halves(self.lanes.vector):
+            lines.append(
+                f"for (int v = 0; v < {half}; ++v) "
+                f"a{n}[v] = {functor}::combine(a{n}[v], a{n}[v + {half}]);"
+            )
+        value = f"a{n}[0]"
+        if 1 < schedule.threads <= WARP:
+            value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
+        elif schedule.threads > WARP:
+            offset = shared_offset(schedule, n)
+            slots = f"({ctype}*)(smem + {offset})"
+            value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
+        done = expressions.convert(f"({fold.accumulate.ctype}){value}", fold.accumulate, stored)
+        return [*lines, f"const {stored.ctype} f{n} = {done};"]
+
+    # ---- stores
+
+    def _stores(self, row: Emitter) -> list[str]:
+        lines: list[str] = []
+        if self.schedule.wide:
+            lines += self._wide_stores(row)
+        if self.schedule.lane_axis == "rows":
+            return lines + self._lane_rows(row)
+        narrow: list[str] = []
+        for store in self.schedule.narrow:
+            target = self._buffers.get(store.tensor, store.tensor)
+            value = expressions.operand(store.value, store.tensor.dtype, self._column_name)
+            address = row.emit(self.lanes(store.address), self._names)
+            narrow += [*taken(row), f"{target.name}[{address}] = {value};"]
+        tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._own_row
+        if narrow and tests:
+            narrow = braced(f"if ({' && '.join(tests)})", narrow)
+        return lines + narrow
+
+    @property
+    def _own_row(self) -> list[str]:
+        return ["own == r"] if self._has_spare_rows else []
+
+    def _wide_stores(self, row: Emitter) -> list[str]:
+        stores = self.schedule.wide
+        roots = {v for s in stores for v in reachable([s.value])}
+        names = [f"y{n}[v] = {self._column_name(s.value)};" for n, s in enumerate(stores)]
+        emitter = row.child()
+        arrays = [
+            f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
+        ]
+        body = self._column_body(roots, names, row)
+        ends = [line for n, s in enumerate(stores) for line in self._guarded_store(n, s, emitter)]
+        if self._own_row:
+            ends = braced(f"if ({self._own_row[0]})", ends)
+        return self._column_loop([*arrays, *body, *ends])
+
+    def _guarded_store(self, n: int, store: Store, emitter: Emitter) -> list[str]:
+        if not self.schedule.inside:
+            return self._store(n, store, emitter)
+        target = self._buffers.get(store.tensor, store.tensor)
+        inner = emitter.child()
+        address = inner.emit(self.lanes(store.address), self._names)
+        guard = self._inside(inner)
+        body = [*taken(inner), f"if ({guard}) {target.name}[{address}] = y{n}[v];"]
+        return ["TF_UNROLL", *braced(self._lane_loop(), body)]
+
+    def _inside(self, emitter: Emitter) -> str:
+        """Whether the lane is a point that exists."""
+        return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), emitter)
+
+    def _lane_rows(self, row: Emitter) -> list[str]:
+        """Stores of one value a row where lanes are rows."""
+        if not self.schedule.narrow:
+            return []
+        stores = self.schedule.narrow
+        roots = {v for s in stores for v in reachable([s.value])}
+        arrays = [
+            f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
+        ]
+        names = [f"y{n}[v] = {self._column_name(s.value)};" for n, s in enumerate(stores)]
+        body = self._column_body(roots, names, row)
+        ends = [
+            line for n, s in enumerate(stores) for line in self._guarded_store(n, s, row.child())
+        ]
+        return braced("", [*arrays, *body, *ends])
+
+
+def accumulator_type(dtype: DataType) -> str:
+    """C++ type that a fold accumulates in: no narrower than what shuffles exchange."""
+    return "int" if dtype.itemsize < _SMALLEST_ACCUMULATOR else dtype.ctype
+
+
+def shared_offset(schedule: RowSchedule, n: int) -> int:
+    """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
+    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in schedule.folds[:n]]
+    return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
+
+
+def shared_bytes(schedule: RowSchedule) -> int:
+    if schedule.lane_axis == "rows" or schedule.threads <= WARP:
+        return 0
+    return shared_offset(schedule, len(schedule.folds))
+
+
+def _halves(vector: int) -> list[int]:
+    found = []
+    while vector > 1:
+        vector //= 2
+        found.append(vector)
+    return found
