@@ -1,0 +1,28 @@
+"""Kernels as text, from workloads and from builders, for any device and without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.workloads import Workload
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.segment.partition import partition
+
+
+def kernels_of(workload: Workload, size: int, device: DeviceInfo = H200) -> list[Kernel]:
+    plan = CompiledFusion(workload.fusion(size)).plan()
+    return [k.kernel for k in generate_kernels(plan, device).values()]
+
+
+def kernel_of(
+    b: FusionBuilder, layouts: Sequence[Layout] | None = None, device: DeviceInfo = H200
+) -> Kernel:
+    """The only kernel of what a builder holds."""
+    (found,) = generate_kernels(partition(b.build(), layouts), device).values()
+    return found.kernel

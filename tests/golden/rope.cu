@@ -1,0 +1,70 @@
+extern "C" __global__ void __launch_bounds__(256) tf_map_mul_neg_add_3789c9fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+  const int block = blockIdx.x;
+  const int u = block * 256 + threadIdx.x;
+  bf16 x0[8];
+  bf16 x1[8];
+  bf16 x2[8] = {};
+  bf16 x3[8] = {};
+  bf16 x4[8] = {};
+  bf16 x5[8];
+  bf16 x6[8] = {};
+  const int i0 = (unsigned)u / 4u;
+  const int i1 = (unsigned)i0 / 64u;
+  const int i2 = (unsigned)i1 / 4u;
+  const int i3 = (unsigned)u % 4u;
+  const int i4 = (unsigned)i0 % 16u;
+  const int i5 = (unsigned)i1 % 4u;
+  tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 160, x0);
+  const int i6 = (unsigned)i0 / 16u;
+  const int i7 = (unsigned)i6 % 4u;
+  tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, x1);
+  if (i3 <= 0) {
+    tf::load<8>(T1 + 8 * i4, x2);
+  }
+  if (i3 <= 0) {
+    {
+      bf16 w[8];
+      tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, w);
+      x3[0] = w[4]; x3[1] = w[5]; x3[2] = w[6]; x3[3] = w[7]; x3[4] = w[0]; x3[5] = w[1]; x3[6] = w[2]; x3[7] = w[3];
+    }
+  }
+  if (i3 <= 0) {
+    tf::load<8>(T2 + 8 * i4, x4);
+  }
+  tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, x5);
+  if (i3 <= 0) {
+    {
+      bf16 w[8];
+      tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, w);
+      x6[0] = w[4]; x6[1] = w[5]; x6[2] = w[6]; x6[3] = w[7]; x6[4] = w[0]; x6[5] = w[1]; x6[6] = w[2]; x6[7] = w[3];
+    }
+  }
+  bf16 y0[8];
+  bf16 y1[8];
+  bf16 y2[8];
+  TF_VEC
+  for (int v = 0; v < 8; ++v) {
+    const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(x2[v]);
+    const float t5 = -(tf::cast<float>(x3[v]));
+    const bf16 t6 = tf::cast<bf16>(t5);
+    const bf16 t8 = (v + 8 * i3 <= 3) ? t6 : x3[v];
+    const float t10 = tf::cast<float>(t8) * tf::cast<float>(x4[v]);
+    const float t11 = t3 + t10;
+    const bf16 t12 = tf::cast<bf16>(t11);
+    const bf16 t13 = (i3 <= 0) ? t12 : x1[v];
+    const float t15 = tf::cast<float>(x5[v]) * tf::cast<float>(x2[v]);
+    const float t17 = -(tf::cast<float>(x6[v]));
+    const bf16 t18 = tf::cast<bf16>(t17);
+    const bf16 t20 = (v + 8 * i3 <= 3) ? t18 : x6[v];
+    const float t21 = tf::cast<float>(t20) * tf::cast<float>(x4[v]);
+    const float t22 = t15 + t21;
+    const bf16 t23 = tf::cast<bf16>(t22);
+    const bf16 t24 = (i3 <= 0) ? t23 : x5[v];
+    y0[v] = x0[v];
+    y1[v] = t13;
+    y2[v] = t24;
+  }
+  tf::store<8>(T3 + 8 * u, y0);
+  tf::store<8>(T15 + 8 * u, y1);
+  tf::store<8>(T27 + 8 * u, y2);
+}
