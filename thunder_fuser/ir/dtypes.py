@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -61,7 +62,7 @@ class DataType(enum.Enum):
     # nvFuser's Index is "the width the kernel indexes with"; values of that type are Int to a user.
     Index = Int
 
-    @property
+    @cached_property
     def _storage(self) -> _Storage:
         if self.value is None:
             raise FuserTypeError(
@@ -70,42 +71,42 @@ class DataType(enum.Enum):
         storage: _Storage = self.value
         return storage
 
-    @property
+    @cached_property
     def torch(self) -> torch.dtype:
         return self._storage.torch
 
-    @property
+    @cached_property
     def ctype(self) -> str:
         """Name of the C++ type in generated kernels."""
         return self._storage.ctype
 
-    @property
+    @cached_property
     def category(self) -> Category:
         return self._storage.category
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return self._storage.itemsize
 
-    @property
+    @cached_property
     def is_floating(self) -> bool:
         return self.category is Category.FLOAT
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
         return self.category is Category.COMPLEX
 
-    @property
+    @cached_property
     def is_integral(self) -> bool:
         """Integers, bool not included."""
         return self.category is Category.INT
 
-    @property
+    @cached_property
     def is_unsigned(self) -> bool:
         return self in _UNSIGNED
 
-    @property
+    @cached_property
     def is_reduced_precision(self) -> bool:
         """Floats narrower than fp32: stored as they are, computed in fp32."""
         return self.is_floating and self.itemsize < 4

@@ -66,6 +66,10 @@ class ArgumentBlock:
         """Write the arguments of the next launch; InternalError when they do not fit the kernel."""
         try:
             self._layout.pack_into(self._values, 0, *args)
+        except OverflowError:
+            # A number beyond fp32 is infinite there; `struct` refuses where ctypes rounds.
+            rounded = (ctypes.c_float(x).value if isinstance(x, float) else x for x in args)
+            self._layout.pack_into(self._values, 0, *rounded)
         except struct.error as error:
             expected = ", ".join(f"{param.ctype} {param.name}" for param in self._kernel.params)
             raise InternalError(

@@ -18,6 +18,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
@@ -142,7 +143,9 @@ class Executable:
                 scalars += [steps.real(read), steps.imag(read)]
             else:
                 scalars.append(read)
-        return steps.launch(launch, pointers, scalars)
+        guarded = current().host_debug and self.device.type == "cpu"
+        make = steps.guarded_launch if guarded else steps.launch
+        return make(launch, pointers, scalars)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
         kept = {self._owner(t) for t in self.plan.fusion.results}

@@ -62,6 +62,21 @@ def launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[Read]) ->
     return step_with_scalars
 
 
+def guarded_launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[Read]) -> Step:
+    """A launch on the host in which every access out of a tensor's bounds is an error."""
+    # Not needed by anybody who does not debug, and not there for other targets.
+    from thunder_fuser.runtime.host import HostLaunch
+    from thunder_fuser.runtime.host_debug import debug_launch
+
+    assert isinstance(kernel, HostLaunch)
+
+    def step(values: Values) -> None:
+        tensors = [values[k].detach() for k in pointers]
+        debug_launch(kernel, [*tensors, *(read(values) for read in scalars)])
+
+    return step
+
+
 def alias(
     slot: Slot, base: Slot, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> Step:
