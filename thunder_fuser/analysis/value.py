@@ -7,7 +7,7 @@ nodes such that operands come first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -98,6 +98,18 @@ def operands(value: Value) -> tuple[Value, ...]:
             return (value.inside, value.outside)
         case _:
             return ()
+
+
+def reachable(roots: Iterable[Value]) -> set[Value]:
+    """All nodes that some values are computed from, themselves included."""
+    seen: set[Value] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(operands(node))
+    return seen
 
 
 def forms(value: Value) -> tuple[Form, ...]:

@@ -29,6 +29,7 @@ from thunder_fuser.analysis.value import (
     Value,
     ValueGraph,
     operands,
+    reachable,
 )
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.literals import literal
@@ -279,17 +280,6 @@ class LaneWriter:
                     ],
                 )
         return lines
-
-
-def reachable(roots: Sequence[Value]) -> set[Value]:
-    seen: set[Value] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(operands(node))
-    return seen
 
 
 def braced(head: str, lines: Sequence[str]) -> list[str]:

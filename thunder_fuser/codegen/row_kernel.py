@@ -18,9 +18,10 @@ from thunder_fuser.analysis.value import (
     Value,
     forms,
     operands,
+    reachable,
 )
 from thunder_fuser.codegen import expressions
-from thunder_fuser.codegen.lane_writer import LaneWriter, braced, reachable, taken
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
 from thunder_fuser.analysis.space import LaneAxis, Space, pull_rows, refuse_rows
-from thunder_fuser.analysis.value import Conjunction, Folded, Value, ValueGraph, operands
+from thunder_fuser.analysis.value import Conjunction, Folded, Value, ValueGraph, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
@@ -218,20 +218,9 @@ def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:
     """A fold comes one stage after the latest fold that its elements are computed from."""
     stages: dict[TensorView, int] = {}
     for fold, value in made:
-        needed = [n.tensor for n in _reachable(value) if isinstance(n, Folded)]
+        needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
         stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
     return stages
-
-
-def _reachable(root: Value) -> set[Value]:
-    seen: set[Value] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(operands(node))
-    return seen
 
 
 def _instructions_per_point(schedule: RowSchedule) -> float:
