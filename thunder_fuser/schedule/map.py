@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.access import Access, Lanes, plan_accesses, plan_store
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull
-from thunder_fuser.analysis.value import ValueGraph
+from thunder_fuser.analysis.value import Compute, ValueGraph
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir import ops
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
@@ -23,6 +24,10 @@ from thunder_fuser.schedule.store import Store
 
 THREADS = 256
 MAX_UNROLL = 4
+MAX_INSTRUCTIONS = 8192
+"""Arithmetic of one thread on a GPU, whose compiler unrolls all lanes and vectors: beyond some
+thousand instructions wider accesses gain nothing and compiling takes longer than running.
+"""
 OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
@@ -117,6 +122,8 @@ def _schedule_group(
     values = [(t, pull.emit(t, index), _address(index, destinations[t], context)) for t in group]
     alignment = {t.id: layout.alignment for t, layout in memory.items()}
 
+    most = _most_points(pull.graph, device)
+
     def plan(count: int, offset: int, vector: int) -> MapPart:
         lanes = Lanes(point, count, offset, vector)
         accesses = plan_accesses(pull.graph, lanes, alignment)
@@ -129,11 +136,14 @@ def _schedule_group(
             )
             for t, value, address in values
         )
-        unroll = _unroll(accesses, lanes, device)
+        unroll = _unroll(accesses, lanes, most // vector, device)
         return MapPart(stores, pull.graph, accesses, lanes, count, unroll)
 
     best = _best(
-        [plan(count - count % v, 0, v) for v in _vectors(pull.graph, group, count, device)]
+        [
+            plan(count - count % v, 0, v)
+            for v in _vectors(pull.graph, group, min(count, most), device)
+        ]
     )
     left = count - best.count
     return [best] + ([plan(left, best.count, 1)] if left else [])
@@ -164,7 +174,13 @@ def _vectors(
     return [v for v in (64, 32, 16, 8, 4, 2, 1) if v <= widest and v <= max(count, 1)]
 
 
-def _unroll(accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo) -> int:
+def _most_points(graph: ValueGraph, device: DeviceInfo) -> int:
+    """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
+    cost = sum(ops.lookup(node.op).cost for node in graph if isinstance(node, Compute))
+    return 1 << 30 if device.kind == "host" else max(1, MAX_INSTRUCTIONS // max(cost, 1))
+
+
+def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceInfo) -> int:
     """Vectors per thread such that enough bytes are in flight, while blocks still fill
     the device.
     """
@@ -173,7 +189,8 @@ def _unroll(accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo) -> int
         return 1
     threads = int(device.threads_per_sm * OCCUPANCY)
     unroll = 1
-    while unroll < MAX_UNROLL and loaded * unroll * threads < device.bytes_in_flight_per_sm:
+    wanted = device.bytes_in_flight_per_sm
+    while unroll * 2 <= min(MAX_UNROLL, most) and loaded * unroll * threads < wanted:
         unroll *= 2
     resident = device.sm_count * max(1, threads // THREADS)
     while unroll > 1 and lanes.vectors < THREADS * unroll * resident:
