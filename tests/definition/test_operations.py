@@ -56,13 +56,14 @@ def test_operations_can_be_listed_and_explained() -> None:
     assert "elementwise" in inspect.getdoc(fd.ops.lerp)
     assert list(inspect.signature(fd.ops.permute).parameters) == ["arg", "dims"]
     assert hasattr(fd.ops, "relu")
-    assert not hasattr(fd.ops, "sum")
+    assert not hasattr(fd.ops, "cumsum")
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("sum", "reductions"), ("var_mean", "reductions"), ("matmul", "matrix products"),
-     ("uniform", "random numbers"), ("gather", "indexing"), ("sdpfa_fwd", "attention")],
+    [("welford", "running statistics"), ("cumsum", "scans and searches"),
+     ("matmul", "matrix products"), ("uniform", "random numbers"), ("gather", "indexing"),
+     ("sdpfa_fwd", "attention")],
 )  # fmt: skip
 def test_what_is_not_there_yet_says_so(name: str, kind: str) -> None:
     with FusionDefinition() as fd, pytest.raises(FuserError) as caught:

@@ -1,4 +1,4 @@
-"""`fd.ops`: every operation by name, made from the op table and from `views.py`.
+"""`fd.ops`: every operation by name, made from the op table, `views.py` and `reductions.py`.
 
 Operations act on one definition, or on the innermost one whose `with` block is open: that is what
 the module-level `ops` does, as in scripts that import it.
@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from thunder_fuser.definition.reductions import REDUCTIONS
 from thunder_fuser.definition.views import VIEWS
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.builder import FusionBuilder
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from thunder_fuser.definition.recorder import Recorder
 
 _NOT_YET = {
-    "reductions": "sum prod max min var var_mean welford",
+    "running statistics (var_mean gives variance and mean)": "welford",
     "scans and searches": "cumsum cumprod cummin cummax topk argsort",
     "random numbers": "uniform normal rand_like randn_like",
     "indexing": "index_select select gather take_along_axis scatter embedding_fwd",
@@ -69,8 +70,9 @@ def _unavailable(name: str) -> Exception:
         return AttributeError(f"there is no operation fd.ops.{name}{hint}")
     return UnavailableOp(
         f"fd.ops.{name} is not available in this version of thunder_fuser, which has no "
-        f"{_KIND[name]}; it has pointwise operations, casts, {', '.join(VIEWS)} (dir(fd.ops) lists "
-        "all): leave the rest to torch, between two definitions"
+        f"{_KIND[name]}; it has pointwise operations, casts, "
+        f"{', '.join((*REDUCTIONS, *VIEWS))} (dir(fd.ops) lists all): "
+        "leave the rest to torch, between two definitions"
     )
 
 
@@ -84,4 +86,4 @@ def _pointwise(row: Op) -> Callable[..., Val]:
     return build
 
 
-_BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | dict(VIEWS)
+_BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | dict(VIEWS) | dict(REDUCTIONS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir import reductions
-from thunder_fuser.ir.domain import NewBroadcast, Reduce, tensor_domain
-from thunder_fuser.ir.dtypes import DataType, compute_dtype
-from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.ir.domain import Extent, NewBroadcast, Reduce, tensor_domain
+from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
+from thunder_fuser.ir.fusion import ReductionOp, Scalar, TensorView
+from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.view_builder import ViewBuilder
 
 
@@ -31,9 +33,12 @@ class ReductionBuilder(ViewBuilder):
         row = reductions.lookup(op)
         row.check(x.dtype)
         axes = self._axes(op, x, dims)
+        if dtype is not None and not row.takes_dtype:
+            raise FuserTypeError(f"{op} of {x}: takes no dtype, its result has one; cast that")
         result = dtype or row.result_dtype(x.dtype)
-        if not row.of_empty and any(x.domain.logical[k].size == 0 for k in axes):
-            raise FuserValueError(f"{op} of {x}: folding no elements has no value")
+        if result.is_reduced_precision and result is not x.dtype:
+            # What accumulates in a wider type than the result's does not round elements.
+            x = self.cast_tensor(x, result)
         folded = self.fold(op, x, axes, row.accumulate_dtype(result), result)
         return self._kept(folded, axes) if keepdim else folded
 
@@ -41,6 +46,12 @@ class ReductionBuilder(ViewBuilder):
         self, op: str, x: TensorView, axes: Sequence[int], accumulate: DataType, dtype: DataType
     ) -> TensorView:
         """The general reduction, with both of its types given."""
+        empty = [k for k in axes if x.domain.logical[k].size == 0]
+        if empty and not reductions.lookup(op).of_empty:
+            raise FuserValueError(
+                f"{op} of {x}: folds dimension {empty[0]}, which has no elements, and there is no "
+                f"{op} of nothing"
+            )
         steps = [Reduce(axis) for axis in sorted(axes, reverse=True)]
         out = TensorView(self._id(), dtype, tensor_domain(x.domain.logical, steps))
         self._append(ReductionOp(op, x, accumulate, out, self.origin))
@@ -62,24 +73,18 @@ class ReductionBuilder(ViewBuilder):
 
         Divides by the number of elements less `correction`, or by 0 if that is negative, as torch.
         """
+        self._expect_tensor("var_mean", x)
         if not x.dtype.is_floating:
             raise FuserTypeError(f"var_mean of {x}: expected a tensor of floats; cast it first")
         axes = self._axes("var_mean", x, dims)
         wide = compute_dtype(x.dtype)
-        count = 1
-        for axis in axes:
-            size = x.domain.logical[axis].size
-            if not isinstance(size, int):
-                raise FuserValueError(
-                    f"var_mean of {x}: dimension {axis} must have a static size, got {size}"
-                )
-            count *= size
+        count = math.prod(x.domain.logical[axis].size for axis in axes)
         values = x if x.dtype is wide else self.cast_tensor(x, wide)
         mean = self._divided(self.fold("sum", values, axes, wide, wide), count)
         centred = self.apply("sub", (values, self._kept(mean, axes)), wide)
         squares = self.apply("mul", (centred, centred), wide)
         folded = self.fold("sum", squares, axes, wide, wide)
-        variance = self._divided(folded, max(count - correction, 0))
+        variance = self._divided(folded, self._freedom(count, correction))
         found = [
             t if t.dtype is x.dtype else self.cast_tensor(t, x.dtype) for t in (variance, mean)
         ]
@@ -87,8 +92,19 @@ class ReductionBuilder(ViewBuilder):
             found = [self._kept(t, axes) for t in found]
         return found[0], found[1]
 
-    def _divided(self, x: TensorView, count: float) -> TensorView:
-        return self.apply("div", (x, self.scalar(float(count), DataType.Double)), x.dtype)
+    def _divided(self, x: TensorView, count: Number | Form | Scalar) -> TensorView:
+        if not isinstance(count, Scalar):
+            count = self.scalar(count if isinstance(count, Form) else float(count.real))
+        return self.apply("div", (x, count), x.dtype)
+
+    def _freedom(self, count: Extent, correction: float) -> Number | Scalar:
+        """max(count - correction, 0)"""
+        if isinstance(count, int):
+            return max(count - correction, 0)
+        left = self.pointwise("sub", self.scalar(count), correction)
+        found = self.pointwise("maximum", left, 0)
+        assert isinstance(found, Scalar)
+        return found
 
     def cast_tensor(self, x: TensorView, dtype: DataType) -> TensorView:
         """`cast` of a tensor, which is a tensor."""
@@ -101,4 +117,8 @@ class ReductionBuilder(ViewBuilder):
         found = [0 if x.rank == 0 and d in (0, -1) else self._axis(op, x, d) for d in dims]
         if len(set(found)) != len(found):
             raise FuserValueError(f"{op} of {x}: dimensions {list(dims)} repeat")
+        if x.rank and not found:
+            raise FuserValueError(
+                f"{op} of {x}: no dimensions are named; name some, or leave dims out to fold all"
+            )
         return tuple(sorted(found)) if x.rank else ()

@@ -65,6 +65,11 @@ class Reduction:
             case Rule.BOOL:
                 return DataType.Bool
 
+    @property
+    def takes_dtype(self) -> bool:
+        """Whether users may ask for a dtype of the result; the others' follows from the input."""
+        return self.rule is Rule.SUM
+
     def accumulate_dtype(self, result: DataType) -> DataType:
         """The type that elements are converted to and folded in."""
         return compute_dtype(result)

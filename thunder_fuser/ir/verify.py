@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from thunder_fuser.errors import FuserError, InternalError
-from thunder_fuser.ir import ops
+from thunder_fuser.ir import ops, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
     NewBroadcast,
+    Reduce,
     Reorder,
     Resize,
     Split,
@@ -31,6 +32,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -203,9 +205,11 @@ VIEW_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
 def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """A view's root is its input's logical domain; it changes no element and no dtype."""
     for expr in fusion.exprs:
+        if isinstance(expr, ReductionOp):
+            continue
         if not isinstance(expr, ViewOp):
             if isinstance(expr.output, TensorView) and expr.output.domain.transforms:
-                yield expr, "only views and inputs have transforms"
+                yield expr, "only views, reductions and inputs have transforms"
             continue
         if expr.op not in VIEW_STEPS:
             yield expr, f"there is no view called {expr.op}"
@@ -217,6 +221,8 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             yield expr, f"the fill value is {expr.fill.dtype!r}"
         if expr.fill is not None and expr.fill.rank:
             yield expr, "the fill value must have no dimensions"
+        if any(isinstance(step, Reduce) for step in expr.output.domain.transforms):
+            yield expr, "a view folds nothing"
 
 
 def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
@@ -271,6 +277,36 @@ def _factories(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
                 yield expr, "an iota counts in integers or floats"
 
 
+def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Whole dimensions of the input are folded, in the type that the op's row says."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, ReductionOp):
+            continue
+        domain, dtype = expr.output.domain, expr.output.dtype
+        if domain.root != expr.input.domain.logical:
+            yield expr, "its root is not its input's logical domain"
+        if not all(isinstance(step, Reduce) for step in domain.transforms):
+            yield expr, "a reduction folds dimensions and does nothing else"
+        elif list(domain.transforms) != [Reduce(k) for k in sorted(expr.dims, reverse=True)]:
+            yield expr, "dimensions are folded from the last to the first, each of them once"
+        if expr.input.rank and not domain.transforms:
+            yield expr, "it folds no dimension"
+        try:
+            row = reductions.lookup(expr.op)
+            inferred = row.result_dtype(expr.input.dtype)
+        except FuserError as error:
+            yield expr, str(error)
+            continue
+        if not row.takes_dtype and dtype is not inferred:
+            yield expr, f"its dtype should be {inferred!r}"
+        if expr.accumulate is not row.accumulate_dtype(dtype):
+            yield expr, f"it should accumulate in {row.accumulate_dtype(dtype)!r}"
+        if dtype.is_reduced_precision and dtype is not expr.input.dtype:
+            yield expr, f"its elements should be converted to {dtype!r} first"
+        if not row.of_empty and any(expr.input.domain.shape[k] == 0 for k in expr.dims):
+            yield expr, f"there is no {expr.op} of nothing"
+
+
 def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """No symbolic size is left."""
     for value in fusion.inputs:
@@ -284,7 +320,16 @@ def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
                 yield expr, f"{value} is symbolic"
 
 
-_ALWAYS: tuple[Check, ...] = (_ssa, _updates, _domains, _views, _cats, _factories, _pointwise)
+_ALWAYS: tuple[Check, ...] = (
+    _ssa,
+    _updates,
+    _domains,
+    _views,
+    _cats,
+    _factories,
+    _reductions,
+    _pointwise,
+)
 
 STAGES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
     {

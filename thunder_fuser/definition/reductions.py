@@ -1,0 +1,83 @@
+"""The operations that fold dimensions, with nvFuser's signatures. Each is one builder call.
+
+Dimensions are named as an integer, as a list, or not at all, which means every one of them. The
+dtype may then stand in their place: `sum(x, DataType.Double)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from thunder_fuser.definition.arguments import flag, integer, integers, storage
+from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.reductions import TABLE, Reduction
+
+Dims = int | Sequence[int] | None
+
+
+def _fold(row: Reduction) -> Callable[..., TensorView]:
+    def build(
+        b: FusionBuilder,
+        arg: TensorView,
+        dims: Dims | DataType = None,
+        keepdim: bool = False,
+        dtype: DataType = DataType.Null,
+        *,
+        dim: Dims = None,
+    ) -> TensorView:
+        named, wanted = (None, dims) if isinstance(dims, DataType) else (dims, dtype)
+        asked = None if wanted is DataType.Null else storage("dtype", wanted)
+        axes = _dims(named, dim)
+        return b.reduce(row.name, arg, axes, keepdim=flag("keepdim", keepdim), dtype=asked)
+
+    build.__name__ = build.__qualname__ = row.name
+    build.__doc__ = (
+        f"{row.name} of `arg` over `dims`: an integer (also `dim`), a list, or every dimension. "
+        f"Result: {row.rule.value}{_DTYPE_HELP if row.takes_dtype else ''}."
+    )
+    return build
+
+
+_DTYPE_HELP = ", or `dtype`, which elements are converted to first"
+
+
+def var_mean(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
+    keepdim: bool = False, *, dim: Dims = None,
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """(variance, mean) of a tensor of floats; the variance divides by the number of elements less
+    `correction`.
+    """
+    if isinstance(correction, bool) or not isinstance(correction, (int, float)):
+        raise FuserTypeError(f"correction: expected a number, got {correction!r}")
+    axes = _dims(dims, dim)
+    return b.var_mean(arg, axes, correction=correction, keepdim=flag("keepdim", keepdim))
+
+
+def var(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
+    keepdim: bool = False, *, dim: Dims = None,
+) -> TensorView:  # fmt: skip
+    """The variance alone; see `var_mean`."""
+    return var_mean(b, arg, dims, correction, keepdim, dim=dim)[0]
+
+
+def _dims(dims: Any, dim: Any) -> list[int] | None:
+    """The dimensions under whichever of their two names they were passed; None means all."""
+    if dims is not None and dim is not None:
+        raise FuserTypeError("pass either dims or dim")
+    named = dims if dim is None else dim
+    if named is None:
+        return None
+    return [integer("dim", named)] if isinstance(named, int) else integers("dims", named)
+
+
+REDUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {name: _fold(row) for name, row in TABLE.items()} | {"var": var, "var_mean": var_mean}
+)
+"""By name; each takes the builder first."""
