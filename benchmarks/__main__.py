@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.device == "cuda":
             parser.error("torch finds no CUDA device here")
         devices = [d for d in devices if d.type != "cuda"]
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
     print(heading(devices))
     tables = []
     # A failure of ours is a row that says so, not a silent run in torch.
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "cuda", "all"), default="all")
     add("--peers", nargs="*", choices=PEERS, default=PEERS, help="whom to run beside us")
     add("--small", action="store_true", help="tiny tensors: tries the harness out")
+    add("--threads", type=int, help="that everyone may use on a CPU; default: torch's number")
     add("--seconds", type=float, default=3.0, help="of timing, for each row")
     add("--out", nargs="?", const=RESULTS, type=Path, help="a folder for Markdown and JSON")
     return parser

@@ -17,12 +17,13 @@ from thunder_fuser import log
 Row = Mapping[str, Any]
 
 _NOTE = {
-    "cpu": "Wall time of all {threads} threads.",
-    "cuda": "Between CUDA events, L2 flushed before each run.  A copy on this device moves "
-    "{copy:.2f} TB/s, read plus written; % of copy is our bytes a second over that.",
+    "cpu": "Wall time with {threads} threads, the tenth percentile of runs that take turns.",
+    "cuda": "Between CUDA events, the median of runs that take turns, L2 flushed before each.  A "
+    "copy on this device moves {copy:.2f} TB/s, read plus written; % of copy is our bytes a second "
+    "over that.",
 }
 _COMMON = (
-    "Medians of runs that take turns; where a ratio is below 1 we are faster.  "
+    "Where a ratio is below 1 we are faster.  "
     "Bytes are what our kernels read and write, each tensor once a kernel.  Everyone's results "
     "were compared with float64 before the first timed run."
 )
@@ -75,11 +76,11 @@ def _row(
         "in_torch": plan.in_torch,
         "failed": any(c.problem and (c.name == OURS or c.is_wrong) for c in found),
     }
-    row |= {c.name: timings[c.name].median if c.call else c.problem for c in found}
+    row |= {c.name: timings[c.name].seconds if c.call else c.problem for c in found}
     row |= {f"spread of {name}": timing.spread for name, timing in timings.items()}
     row |= dict(_comparisons(timings))
     if copy and OURS in timings:
-        row["of_copy"] = plan.bytes / timings[OURS].median / copy
+        row["of_copy"] = plan.bytes / timings[OURS].seconds / copy
     return row
 
 
