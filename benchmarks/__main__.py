@@ -17,7 +17,7 @@ import torch
 
 from benchmarks import symint
 from benchmarks.compiling import compiled
-from benchmarks.contenders import OURS, PEERS
+from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
 from benchmarks.measuring import measured
 from benchmarks.report import heading, save
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iterator[Table]:
     workloads = [w for w in WORKLOADS if chosen.filter.lower() in w.name.lower()]
-    names = (OURS, *chosen.peers)
+    names = (OURS, FAST, *chosen.peers)
     if "compilation" in chosen.section:
         yield compiled(workloads, "small" if chosen.small else "full")
     for device in devices:

@@ -1,4 +1,4 @@
-"""Who is measured: thunder_fuser, eager torch and torch.compile on one program, checked first.
+"""Who is measured: thunder_fuser, torch and torch.compile on one program, all checked first.
 
 Nobody is timed who computes the wrong numbers, and nobody disappears from a table: what is absent
 says why.
@@ -17,10 +17,13 @@ from torch import Tensor
 
 import thunder_fuser
 from benchmarks.workloads import Workload
+from thunder_fuser.options import options
 
-OURS, EAGER, COMPILED = "thunder_fuser", "torch", "torch.compile"
-NAMES = (OURS, EAGER, COMPILED)
+OURS, FAST, EAGER, COMPILED = "thunder_fuser", "fast", "torch", "torch.compile"
 PEERS = (EAGER, COMPILED)
+NAMES = (OURS, FAST, *PEERS)
+"""`fast` is thunder_fuser under the option precision="fast": like torch.compile, it keeps what a
+program rounds between two operations in float32."""
 
 Program = Callable[..., Any]
 
@@ -73,7 +76,9 @@ class _Run:
     def of(workload: Workload, arguments: Sequence[Tensor], name: str) -> _Run:
         own = [t.clone() for t in arguments]
         call = prepared(workload, own, name)
-        returned = call()
+        # Ours are compiled at the first call, under the options of that call.
+        with options(precision="fast" if name == FAST else "strict"):
+            returned = call()
         outputs = [returned] if isinstance(returned, Tensor) else list(returned or ())
         with torch.no_grad():
             return _Run(call, [t.detach().clone() for t in (*outputs, *own)])
@@ -94,7 +99,7 @@ def prepared(workload: Workload, arguments: Sequence[Tensor], name: str) -> Call
     if name == EAGER:
         return workload.in_torch(arguments)
     program: Program = workload.program
-    if name == OURS:
+    if name in (OURS, FAST):
         compiled = jit(workload)
     else:
         compiled = compiled_by_torch(program)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.contenders import COMPILED, EAGER, OURS, contenders
+from benchmarks.contenders import COMPILED, EAGER, FAST, OURS, contenders
 from benchmarks.planning import planned
 from benchmarks.table import Column, Table
-from benchmarks.timing import Timing, clock_for, copy_rate, interleaved
+from benchmarks.timing import clock_for, copy_rate, interleaved
 from benchmarks.workloads import Size, Workload
 from thunder_fuser import log
 
 Row = Mapping[str, Any]
+_COMPARED = ((OURS, EAGER), (OURS, COMPILED), (FAST, COMPILED))
 
 _NOTE = {
     "cpu": "Wall time with {threads} threads, the tenth percentile of runs that take turns.",
@@ -23,7 +24,8 @@ _NOTE = {
     "over that.",
 }
 _COMMON = (
-    "Where a ratio is below 1 we are faster.  "
+    'Where a ratio is below 1 we are faster.  `fast` is thunder_fuser with precision="fast", '
+    "which like torch.compile does not round between operations.  "
     "Bytes are what our kernels read and write, each tensor once a kernel.  Everyone's results "
     "were compared with float64 before the first timed run."
 )
@@ -50,7 +52,11 @@ def measured(
         Column("MB", "bytes", 1e-6, 1),
         Column("kernels", "kernels"),
         *(Column(f"{name}, {unit}", name, scale, 2) for name in names),
-        *(Column(f"ours / {name}", f"over {name}", digits=2) for name in names if name != OURS),
+        *(
+            Column(f"{a} / {b}", f"{a} over {b}", digits=2)
+            for a, b in _COMPARED
+            if {a, b} <= {*names}
+        ),
         *([Column("% of copy", "of_copy", 100, 1)] if on_gpu else []),
     ]
     note = _NOTE[device.type].format(threads=torch.get_num_threads(), copy=(copy or 0) * 1e-12)
@@ -74,18 +80,13 @@ def _row(
         "bytes": plan.bytes,
         "kernels": plan.kernels,
         "in_torch": plan.in_torch,
-        "failed": any(c.problem and (c.name == OURS or c.is_wrong) for c in found),
+        "failed": any(c.problem and (c.name in (OURS, FAST) or c.is_wrong) for c in found),
     }
     row |= {c.name: timings[c.name].seconds if c.call else c.problem for c in found}
     row |= {f"spread of {name}": timing.spread for name, timing in timings.items()}
-    row |= dict(_comparisons(timings))
+    row |= {
+        f"{a} over {b}": timings[a].over(timings[b]) for a, b in _COMPARED if {a, b} <= {*timings}
+    }
     if copy and OURS in timings:
         row["of_copy"] = plan.bytes / timings[OURS].seconds / copy
     return row
-
-
-def _comparisons(timings: Mapping[str, Timing]) -> Iterator[tuple[str, float]]:
-    if OURS in timings:
-        for name in (EAGER, COMPILED):
-            if name in timings:
-                yield f"over {name}", timings[OURS].over(timings[name])

@@ -61,7 +61,7 @@ def test_the_command_measures_prints_and_writes(
     assert [row["workload"] for row in speed["rows"]] == ["SwiGLU", "SwiGLU backward"]
     for row in speed["rows"]:
         assert (row["kernels"], row["in_torch"], row["failed"]) == (1, 0, False)
-        assert row["over torch"] == row["thunder_fuser"] / row["torch"] > 0
+        assert row["thunder_fuser over torch"] == row["thunder_fuser"] / row["torch"] > 0
     rows, columns = 3, 14336
     assert speed["rows"][0]["bytes"] == 3 * rows * columns * 2
     assert [row["called"] for row in dispatch["rows"]] == [
