@@ -60,19 +60,31 @@ void Worker::sync_block(tf_site site) {
   wait(meeting);
 }
 
+// Combines what `count` parked threads brought, for the last of them to arrive. Values stay with
+// their threads until then: warps are apart in the program, and so are the sizes of their values.
+static void combine_values(Block& block, unsigned first, unsigned count, int bytes,
+                           tf_combine combine, unsigned char* room) {
+  for (unsigned i = 0; i < count; ++i) {
+    memcpy(room + i * size_t(bytes), block.fibers[first + i]->value, bytes);
+  }
+  combine(room, count);
+  for (unsigned i = 0; i < count; ++i) {
+    memcpy(block.fibers[first + i]->value, room + i * size_t(bytes), bytes);
+  }
+}
+
 void Worker::combine_block(void* value, int bytes, tf_combine combine, tf_site site) {
   Fiber& fiber = *current_;
   Block& block = *fiber.block;
   char* const meeting = block.meeting.arrive();
-  unsigned char* const mine = &block.values[fiber.linear * static_cast<size_t>(bytes)];
-  memcpy(mine, value, bytes);
+  fiber.value = value;
   if (arrive_in_block(site)) {
-    combine(block.values.data(), block.threads);
+    Meeting::depart(meeting);
+    combine_values(block, 0, block.threads, bytes, combine, block.values.data());
     block.meeting.complete();
     wake(block);
   }
   wait(meeting);
-  memcpy(value, mine, bytes);
 }
 
 // ---- the grid
@@ -166,17 +178,17 @@ unsigned long long Worker::warp(const WarpCall& call) {
 void Worker::combine_warp(void* value, int bytes, tf_combine combine, tf_site site) {
   Fiber& fiber = *current_;
   Warp& warp = *fiber.warp;
-  Block& block = *fiber.block;
   char* const meeting = warp.meeting.arrive();
-  unsigned char* const mine = &block.values[fiber.linear * static_cast<size_t>(bytes)];
-  memcpy(mine, value, bytes);
+  fiber.value = value;
   if (arrive_in_warp({0, site, TF_SYNC_WARP, 0, 32, ~0u})) {
-    combine(mine - fiber.lane() * static_cast<size_t>(bytes), __builtin_popcount(warp.exists));
+    alignas(16) unsigned char room[32 * TF_MAX_VALUE];
+    const unsigned lanes = __builtin_popcount(warp.exists);
+    Meeting::depart(meeting);
+    combine_values(*fiber.block, fiber.linear - fiber.lane(), lanes, bytes, combine, room);
     warp.meeting.complete();
     warp.ready |= warp.exists;
   }
   wait(meeting);
-  memcpy(value, mine, bytes);
 }
 
 }  // namespace tf

@@ -47,6 +47,7 @@ struct Fiber {
   Warp* warp;
   unsigned linear;  // position in the block
   State state;      // why it is parked, or running (which includes ready)
+  void* value;      // what it brings to a combine, and gets back
   tf_site site;     // the collective in which it is parked
   StackHooks hooks;
 
@@ -58,7 +59,7 @@ struct Block {
 
   std::vector<std::unique_ptr<Fiber>> fibers;  // at least `threads` of them
   std::vector<Warp> warps;
-  std::vector<unsigned char> values;  // of a combine: threads in order
+  std::vector<unsigned char> values;  // room for a combine
   unsigned char* shared = nullptr;
   size_t shared_bytes = 0;
   bool shared_guarded = false;

@@ -97,6 +97,23 @@ def test_fast_and_faithful_reductions_have_the_same_bits(block: tuple[int, int, 
     check_orders(kernel, [x, faithful, count])
 
 
+def test_warps_reduce_values_of_other_sizes_at_the_same_time() -> None:
+    x = noise(256)
+    kernel = load("mixed_sums")
+    fast, faithful = ((torch.zeros(256), torch.zeros(256, dtype=torch.float64)) for _ in range(2))
+    run(kernel, x, *fast)
+    debug_launch(kernel, [x, *faithful])
+    assert all(torch.equal(a, b) for a, b in zip(fast, faithful, strict=True))
+    warp = torch.arange(256) // WARP
+    groups = {n: x.double().view(-1, n) for n in (2, 4, 8, WARP)}
+    single = groups[WARP].sum(1).repeat_interleave(WARP)
+    single += warp * groups[4].amin(1).repeat_interleave(4)
+    wide = groups[8].amax(1).repeat_interleave(8) + x.double().sum()
+    wide += warp * groups[2].sum(1).repeat_interleave(2)
+    assert torch.allclose(fast[0].double(), single, atol=1e-5)
+    assert torch.allclose(fast[1], wide, atol=1e-12)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_operators_that_do_not_commute_give_every_thread_the_same_bits(threads: int) -> None:
     rows = 9
