@@ -1,0 +1,139 @@
+"""Generated kernels through NVRTC: they compile for every GPU, spill nothing, divide nothing.
+
+Schedules are those of a GPU of each architecture; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+
+from tests.codegen.kernels import kernel_of, kernels_of
+from tests.generator import random_case
+from tests.tools import sass
+from tests.workloads import BY_NAME, WORKLOADS
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
+from thunder_fuser.runtime.device_table import A100, B200, H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import generate_kernels
+
+pytestmark = pytest.mark.nvrtc
+DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+needs_disassembler = pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
+RANDOM = range(5000, 5040)
+
+
+@functools.cache
+def workload_kernels(device: DeviceInfo) -> dict[str, list[Kernel]]:
+    return {w.name: kernels_of(w, w.full, device) for w in WORKLOADS}
+
+
+@functools.cache
+def workload_cubin(device: DeviceInfo) -> Cubin:
+    kernels = [k for found in workload_kernels(device).values() for k in found]
+    return compile_cubin(kernels, device.arch)
+
+
+@functools.cache
+def workload_sass() -> dict[str, list[sass.Sass]]:
+    code = sass.disassemble(workload_cubin(H200).image)
+    return {
+        name: [code[k.name] for k in kernels] for name, kernels in workload_kernels(H200).items()
+    }
+
+
+def assert_no_spills(cubin: Cubin) -> None:
+    for name, resources in cubin.resources.items():
+        assert not resources.spills, f"{name}: {resources}"
+
+
+@DEVICES
+def test_workloads_compile_without_spills(device: DeviceInfo) -> None:
+    cubin = workload_cubin(device)
+    assert_no_spills(cubin)
+    for name, kernels in workload_kernels(device).items():
+        for kernel in kernels:
+            resources = cubin.resources[kernel.name]
+            # The slow path of sin and cos, for large arguments, has an array.
+            assert resources.stack_bytes == 0 or name == "sin_cos", f"{name}: {resources}"
+            # Two blocks of a multiprocessor's threads at least: what unrolling counts on.
+            assert resources.registers <= 128, f"{name}: {resources}"
+
+
+@DEVICES
+def test_random_fusions_compile_without_spills(device: DeviceInfo) -> None:
+    kernels: dict[str, Kernel] = {}
+    for seed in RANDOM:
+        case = random_case(seed)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        for found in generate_kernels(plan, device).values():
+            kernels[found.kernel.name] = found.kernel
+    assert len(kernels) > len(RANDOM) // 2
+    assert_no_spills(compile_cubin(list(kernels.values()), device.arch))
+
+
+@DEVICES
+def test_indices_beyond_int_compile(device: DeviceInfo) -> None:
+    b = FusionBuilder()
+    x = b.tensor([3, 2**16, 2**16], DataType.Float)
+    y = b.permute(b.reshape(x, [2**16, 3, 2**16]), [2, 1, 0])
+    b.output(b.pointwise("neg", y))  # type: ignore[arg-type]
+    b.output(b.pointwise("exp", b.pad(x, [8, 8])))  # type: ignore[arg-type]
+    kernel = kernel_of(b, device=device)
+    assert "long long u" in kernel.source
+    assert_no_spills(compile_cubin([kernel], device.arch))
+
+
+@needs_disassembler
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_kernel_of_a_workload_divides_integers(name: str) -> None:
+    for code in workload_sass()[name]:
+        assert code.integer_divisions == 0
+        assert code.local_accesses == 0
+
+
+@needs_disassembler
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_access_of_a_workload_is_128_bits_wide(name: str) -> None:
+    for code in workload_sass()[name]:
+        assert set(code.store_bits) == {128}
+        # Large arguments of sin and cos look pi up in a table, a word at a time.
+        words = {32} if name == "sin_cos" else set()
+        assert set(code.load_bits) - words == {128}
+
+
+@needs_disassembler
+@pytest.mark.parametrize(
+    ("name", "loads", "stores"),
+    [
+        ("swiglu", 2, 1),
+        ("swiglu_backward", 3, 2),
+        ("residual", 4, 2),
+        ("rope_2577", 7, 3),
+        ("rope_llama", 6, 2),
+        ("cat_relu", 2, 1),
+    ],
+)
+def test_a_vector_is_loaded_and_stored_once(name: str, loads: int, stores: int) -> None:
+    """q and k of a rotary embedding: each half beside the other one, cos and sin; and v."""
+    (code,), (kernel,) = workload_sass()[name], workload_kernels(H200)[name]
+    unroll = 2 if "[2][8]" in kernel.source else 1
+    assert code.load_bits[128] == loads * unroll
+    assert code.store_bits[128] == stores * unroll
+
+
+@needs_disassembler
+def test_divisions_by_constants_are_multiplications() -> None:
+    b = FusionBuilder()
+    x = b.tensor([30, 7, 11], DataType.Float)
+    b.output(b.reshape(b.permute(b.pad(x, [1, 2]), [2, 0, 1]), [70, 42]))
+    kernel = kernel_of(b)
+    (code,) = sass.disassemble(compile_cubin([kernel], "sm_90").image).values()
+    assert re.search(r"/ \d*[3579]u", kernel.source)
+    assert code.integer_divisions == 0
