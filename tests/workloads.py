@@ -133,7 +133,7 @@ def _constant(x: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return torch.relu(x * scale[:, None, None] + bias[:, None, None])
+    return torch.relu(x * scale[:, None, None] + bias[:, None, None]).to(x.dtype)
 
 
 def _rope_gradient(groups: int, *args: torch.Tensor) -> Any:
