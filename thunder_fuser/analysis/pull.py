@@ -150,8 +150,18 @@ class Pull:
         is_input = tensor not in self._definitions
         layout = self._memory[tensor]
         address = address_in(tensor, index, layout, self.context, is_input=is_input)
-        return self.graph.load(tensor, address, context)
+        return self.graph.load(tensor, address, self._needed(address, context))
         yield
+
+    def _needed(self, address: Form, context: Conjunction) -> Conjunction:
+        """What an access must be guarded by. Points visited in vain do no harm to one that is the
+        same at a point that exists.
+        """
+        visited = {v for condition in self._inside for v in condition.variables()}
+        rest = tuple(c for c in context if c not in self._inside)
+        if any(visited.intersection(form.variables()) for form in (address, *rest)):
+            return context
+        return rest
 
     def _pointwise(
         self, expr: PointwiseOp, index: tuple[Index, ...], context: Conjunction
@@ -180,7 +190,8 @@ class Pull:
             wanted += [guard.extent - 1 - guard.index] if guard.upper else []
         outside: Value = yield expr.fill, (), ()
         open_conditions = self._open(wanted, context)
-        if open_conditions is None or not expr.input.numel:
+        is_empty = not expr.input.numel or any(guard.extent == 0 for guard in guards)
+        if open_conditions is None or is_empty:
             return outside
         inner = _and(context, open_conditions)
         inside: Value = yield self._at(expr.input, point, inner)

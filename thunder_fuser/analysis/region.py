@@ -160,8 +160,8 @@ def _pull(box: Box, step: Transform, before: Sequence[IterDomain]) -> Iterator[B
         case Reorder(order):
             yield tuple(box[order.index(k)] for k in range(len(order)))
         case Reduce(axis):
-            (whole,) = everything(before).boxes
-            yield (*box[:axis], whole[axis], *box[axis:])
+            for whole in everything(before[axis : axis + 1]).boxes:
+                yield (*box[:axis], *whole, *box[axis:])
 
 
 def _bounded(boxes: Iterable[Box], dims: Sequence[IterDomain], exact: bool) -> Region:

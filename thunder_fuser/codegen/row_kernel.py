@@ -133,7 +133,11 @@ class RowWriter(LaneWriter):
         """Whether the node itself depends on the column (or, with lanes of rows, on the lane)."""
         match node:
             case Load():
-                mentioned = [node.address]
+                # Loads that share an access are read in one place.
+                shared = self.accesses[self._access[node]].loads
+                contexts = [c for load in shared for c in self.graph.contexts[load]]
+                mentioned = [load.address for load in shared]
+                mentioned += [condition for context in contexts for condition in context]
             case IndexValue():
                 mentioned = [node.form]
             case Select():

@@ -232,7 +232,12 @@ class Evaluator:
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
         """Elements in the type that they are folded in; the result is rounded once."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
-        folded = reductions.lookup(expr.op).reference(elements, expr.dims)
+        fold = reductions.lookup(expr.op).reference
+        if expr.accumulate is DataType.UInt64 and expr.op in ("max", "min"):
+            # With the top bit changed, carriers are in the order of the unsigned numbers.
+            folded = fold(elements ^ _TOP_BIT, expr.dims) ^ _TOP_BIT
+        else:
+            folded = fold(elements, expr.dims)
         return self.convert(folded, expr.accumulate, expr.output.dtype)
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
@@ -298,6 +303,8 @@ def _resized(
 
 
 # ---- uint64
+
+_TOP_BIT = -(2**63)
 
 
 def _numpy(function: Callable[..., np.ndarray]) -> Callable[..., torch.Tensor]:

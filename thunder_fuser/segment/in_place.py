@@ -24,10 +24,12 @@ def updates_in_place(
     views: Mapping[TensorView, View],
     written: Sequence[TensorView],
     rows: Collection[TensorView],
+    folded: Collection[TensorView],
 ) -> dict[TensorView, TensorView]:
     """Value -> target of the updates that their kernel writes directly; fills in their layouts.
 
     written  tensors that kernels write; `rows`: those of row kernels, which write nothing in place
+    folded   reductions that other kernels load
     level    of the kernel that writes a tensor
     """
     values = [u.value for u in fusion.updates]
@@ -44,8 +46,9 @@ def updates_in_place(
         and not u.target.domain.transforms
         and u.value not in shared
     }
-    check = _Check(fusion.definitions(), layouts, level, {*fusion.tensor_inputs, *storage}, written)
-    while unsafe := [v for v in found if not check.may_overwrite(v, found, rows)]:
+    stops = {*fusion.tensor_inputs, *storage}
+    check = _Check(fusion.definitions(), layouts, level, stops, written, rows, folded)
+    while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
     for value, target in found.items():
@@ -61,13 +64,10 @@ class _Check:
     level: Mapping[TensorView, int]
     stops: Collection[TensorView]
     written: Sequence[TensorView]
+    rows: Collection[TensorView]
+    folded: Collection[TensorView]
 
-    def may_overwrite(
-        self,
-        value: TensorView,
-        in_place: Mapping[TensorView, TensorView],
-        rows: Collection[TensorView],
-    ) -> bool:
+    def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
         target = in_place[value]
         order = loop_order(value, self.layouts[target])
         readers: list[TensorView] = []
@@ -76,7 +76,7 @@ class _Check:
                 continue
             destination = self.layouts[in_place.get(tensor, tensor)]
             together = (
-                tensor not in rows
+                tensor not in self.rows
                 and tensor.sizes == value.sizes
                 and self.level[tensor] == self.level[value]
                 and loop_order(tensor, destination) == order
@@ -91,21 +91,26 @@ class _Check:
         """Whether computing `tensor` reads `target` at all."""
         seen: set[int] = set()
         stack: list[Val] = [tensor]
+        loaded = self._loaded(tensor)
         while stack:
             value = stack.pop()
             if value is target:
                 return True
-            stops = value in self.stops and value is not tensor
+            stops = value in loaded and value is not tensor
             if value.id not in seen and not stops and value in self.definitions:
                 seen.add(value.id)
                 stack.extend(self.definitions[value].inputs)
         return False
 
+    def _loaded(self, tensor: TensorView) -> set[TensorView]:
+        """Where computing `tensor` ends: only row kernels fold, others load what those left."""
+        return {*self.stops, *(() if tensor in self.rows else self.folded)}
+
     def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
         """Whether every read of `target` is of the element at the point that is computed."""
         context = Context()
         index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.stops}, context)
+        pull = Pull(self.definitions, {t: self.layouts[t] for t in self._loaded(tensor)}, context)
         pull.emit(tensor, index)
         here = address_in(target, index, self.layouts[target], context)
         return all(x.address is here for x in pull.graph.loads if x.tensor is target)

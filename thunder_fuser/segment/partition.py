@@ -86,7 +86,14 @@ class _Partition:
         written = [t for g in self.groups for t in g.outputs]
         rows = {t for g in self.groups if g.kind == "row" for t in g.outputs}
         in_place = updates_in_place(
-            self.fusion, self.layouts, self.level, self.storage, self.views, written, rows
+            self.fusion,
+            self.layouts,
+            self.level,
+            self.storage,
+            self.views,
+            written,
+            rows,
+            self.reasons,
         )
         segments: list[Segment] = []
         made: dict[TensorView, int] = {}

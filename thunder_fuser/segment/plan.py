@@ -99,8 +99,9 @@ class SegmentedFusion:
 
     def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
         """Tensors that a segment can load, and where their elements are."""
-        boundaries = (b.tensor for b in self.boundaries if b.tensor not in segment.outputs)
-        stored = [t for t in boundaries if t not in self.storage.values()]
+        # What lies in front of a cut is computed again; what another kernel folded cannot be.
+        others = (s for s in self.segments if s is not segment)
+        stored = [f.output for s in others for f in s.folds if f.output in s.outputs]
         found = (*self.fusion.tensor_inputs, *self.storage, *stored)
         return {t: self.layouts[t] for t in found}
 
@@ -124,7 +125,8 @@ class SegmentedFusion:
     def peak_bytes(self) -> int:
         """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
         last = {b.tensor: max(b.consumers) for b in self.boundaries}
-        kept = set(self.fusion.results)
+        bases = [view.base for segment in self.segments for view in segment.views]
+        kept = {self.storage.get(t, t) for t in (*self.fusion.results, *bases)}
         alive = peak = 0
         for segment in self.segments:
             if segment.kind == "alias":
