@@ -16,6 +16,7 @@ import torch
 from tests import oracle
 from tests.generator_pointwise import pointwise_step, scalar_step
 from tests.generator_program import Program
+from tests.generator_reductions import reduction_step
 from tests.generator_views import factory_step, view_step
 from tests.inputs import copy_of
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -59,11 +60,13 @@ def random_case(
     dtypes: Sequence[DataType] = DTYPES,
     operations: Sequence[str] = tuple(TABLE),
     updates: bool = True,
+    reductions: bool = False,
 ) -> Case:
     """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
 
     Most are much smaller; views make a few results up to four times as large.
-    `dtypes` and `operations` are what is drawn from; others appear where those need them.
+    `dtypes` and `operations` are what is drawn from; others appear where those need them. With
+    `reductions` a third of the steps folds dimensions.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations))
     shape = p.shape()
@@ -71,14 +74,15 @@ def random_case(
         p.tensor([1 if p.chance(0.15) else size for size in shape])
     if p.chance(0.5):
         p.number()
+    weights = _WITH_REDUCTIONS if reductions else _WEIGHTS
     for _ in range(steps):
-        p.rng.choices(_STEPS, _WEIGHTS)[0](p)
+        p.rng.choices(list(weights), list(weights.values()))[0](p)
     _results(p, updates)
     return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)
 
 
-_STEPS = (pointwise_step, view_step, factory_step, scalar_step)
-_WEIGHTS = (58, 35, 5, 2)
+_WEIGHTS = {pointwise_step: 58, view_step: 35, factory_step: 5, scalar_step: 2}
+_WITH_REDUCTIONS = _WEIGHTS | {reduction_step: 60}
 
 
 def _results(p: Program, updates: bool) -> None:

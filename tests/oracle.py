@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import torch
 
+from tests import oracle_reductions
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
@@ -27,6 +28,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     IotaOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -98,6 +100,8 @@ class Oracle:
                 error = self.error(expr.fill).expand(expr.output.sizes)
             case IotaOp():
                 error = self._iota(expr)
+            case ReductionOp():
+                error = self._reduction(expr)
         self.errors[expr.output] = error
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
@@ -112,6 +116,21 @@ class Oracle:
             exact, _rounding(value, dtype), _eps(dtype) * (start.abs() + count * step.abs())
         )
         return self._stored(expr.output, come + own)
+
+    def _reduction(self, expr: ReductionOp) -> torch.Tensor:
+        dtype, source = expr.accumulate, self.value(expr.input)
+        x = self.evaluator.convert(source, expr.input.dtype, dtype)
+        error = _converted(source, self.error(expr.input), expr.input.dtype, x, dtype)
+        if dtype.is_integral:
+            error = torch.where(self.error(expr.input) > 0, torch.inf, 0.0)
+        error = oracle_reductions.bound(
+            expr.op,
+            oracle_reductions.rows(x, expr.dims),
+            oracle_reductions.rows(error.expand(x.shape), expr.dims),
+            self.value(expr.output),
+            dtype,
+        )
+        return error if dtype.category < Category.FLOAT else self._stored(expr.output, error)
 
     def _stored(self, view: Val, error: torch.Tensor) -> torch.Tensor:
         """The bound after rounding to the storage dtype, which is done to the value as well."""
