@@ -1,8 +1,9 @@
 """Random fusions over the whole op table, compiled and run: every element within its error bound.
 
-2,000 programs (tests/generator.py) with sizes of 0, 1 and primes, any strides, all dtypes. On the
-host every other batch is scheduled for an H200, so that what runs is the text that the GPU would
-get. A part runs once more between guard pages, its threads and blocks in other orders.
+2,000 programs (tests/generator.py) with sizes of 0, 1 and primes, any strides, all dtypes; every
+fourth is cut into several kernels. On the host every other batch is scheduled for an H200, so that
+what runs is the text that the GPU would get. A part runs once more between guard pages, its threads
+and blocks in other orders.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests.batch import Batch, Guarded, allocations, executable, tensors_in
+from tests.cuts import with_cuts
 from tests.generator import Case, random_case
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -32,15 +34,17 @@ def cases(first: int) -> list[Case]:
     return [random_case(seed) for seed in range(first, first + BATCH)]
 
 
+def compiled_from(case: Case) -> CompiledFusion:
+    return CompiledFusion(with_cuts(case.fusion, case.seed) if case.seed % 4 == 3 else case.fusion)
+
+
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))
 def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
     batch = batch_for(device, first)
     planned = []
     for case in cases(first):
         inputs = case.fresh_inputs(device)
-        planned.append(
-            (case, inputs, executable(CompiledFusion(case.fusion), inputs, batch, device))
-        )
+        planned.append((case, inputs, executable(compiled_from(case), inputs, batch, device)))
     for case, inputs, compiled in planned:
         outputs = compiled(inputs)
         case.check(outputs, case.updated(inputs))
@@ -56,7 +60,7 @@ def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     planned = []
     for case in cases(first):
         inputs = case.fresh_inputs()
-        plan = CompiledFusion(case.fusion).plan(inputs)
+        plan = compiled_from(case).plan(inputs)
         target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
         target.memory += tensors_in(inputs)
         with allocations(monkeypatch, target.memory.append):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cuts import with_cuts
 from tests.generator import random_case
 from tests.simulation import schedule, simulate
 from tests.workloads import BY_NAME
@@ -61,7 +62,8 @@ def test_schedules_of_random_fusions_compute_the_right_numbers(
     """And every element is stored once; see tests/simulation.py for what else is asserted."""
     for seed in range(first, first + 100):
         case = random_case(seed, max_numel=600)
-        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        fusion = with_cuts(case.fusion, seed) if seed % 4 == 3 else case.fusion
+        plan = CompiledFusion(fusion).plan(case.inputs)
         try:
             found = simulate(plan, case.inputs, device)
         except AssertionError as error:

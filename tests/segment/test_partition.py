@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cuts import with_cuts
 from tests.generator import random_case
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
@@ -253,7 +254,8 @@ def test_symbolic_sizes_need_inputs_to_be_planned(b: FusionBuilder) -> None:
 def test_plans_are_consistent(first: int) -> None:
     for seed in range(first, first + 100):
         case = random_case(seed)
-        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        fusion = with_cuts(case.fusion, seed) if seed % 2 else case.fusion
+        plan = CompiledFusion(fusion).plan(case.inputs)
         fusion = plan.fusion
         made: dict[TensorView, int] = {}
         for k, segment in enumerate(plan.segments):

@@ -1,0 +1,343 @@
+"""Executables: allocation, views, freed boundaries, scalars, and calls from several threads."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.batch import Batch, allocations
+from tests.cuts import with_cuts
+from tests.generator import random_case
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.host import HOST
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def b() -> FusionBuilder:
+    return FusionBuilder()
+
+
+def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
+    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
+    assert isinstance(made, TensorView)
+    return made
+
+
+# ---- memory
+
+
+class Still:
+    """A target whose launches do nothing: what is left of a call is its memory."""
+
+    name = "host"
+
+    def device_info(self, device: torch.device) -> DeviceInfo:
+        return HOST.device_info(device)
+
+    def compile(self, kernels: Sequence[Kernel]) -> tuple[_Nothing, ...]:
+        return tuple(map(_Nothing, kernels))
+
+
+class _Nothing:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, *args: float) -> None:
+        pass
+
+
+class Meter:
+    """Bytes of the tensors that were shown to it and still exist."""
+
+    def __init__(self) -> None:
+        self.alive = self.peak = 0
+
+    def see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        count = storage.nbytes()
+        self.alive += count
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(tensor, self.forget, count)
+
+    def forget(self, count: int) -> None:
+        self.alive -= count
+
+
+def test_a_call_allocates_as_much_as_its_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_boundaries = 0
+    for seed in range(300):
+        case = random_case(seed)
+        plan = CompiledFusion(with_cuts(case.fusion, seed)).plan(case.inputs)
+        meter = Meter()
+        with allocations(monkeypatch, meter.see):
+            run = Executable(plan, CPU, Still())
+        outputs = run(case.fresh_inputs())
+        assert meter.peak == plan.peak_bytes, f"seed {seed}: {plan}"
+        del outputs
+        assert meter.alive == 0
+        with_boundaries += bool(plan.boundaries)
+    assert with_boundaries > 100
+
+
+def test_boundaries_are_freed_when_their_last_reader_has_run(
+    monkeypatch: pytest.MonkeyPatch, b: FusionBuilder
+) -> None:
+    y = b.tensor([1000], Float)
+    for _ in range(4):
+        y = b.segment_set(op(b, "neg", y))
+    b.output(op(b, "neg", y))
+    alive: list[weakref.ref[torch.Tensor]] = []
+    counts = []
+
+    def see(tensor: torch.Tensor) -> None:
+        counts.append(sum(ref() is not None for ref in alive))
+        alive.append(weakref.ref(tensor))
+
+    with allocations(monkeypatch, see):
+        run = Executable(CompiledFusion(b.build()).plan(), CPU, HOST)
+    x = torch.randn(1000)
+    (result,) = run([x])
+    assert torch.equal(result, -x)
+    # Never more than the one that is being read.
+    assert counts == [0, 1, 1, 1, 1]
+    assert sum(ref() is not None for ref in alive) == 1
+
+
+def test_nothing_is_kept_between_calls(b: FusionBuilder) -> None:
+    x = b.tensor([1000], Float)
+    b.output(op(b, "neg", b.segment_set(op(b, "exp", x))))
+    compiled = CompiledFusion(b.build())
+    data = torch.randn(1000)
+    outputs = compiled([data])
+    refs = [weakref.ref(t) for t in (data, *outputs)]
+    del data, outputs
+    assert [ref() for ref in refs] == [None, None]
+
+
+# ---- views
+
+
+def test_views_share_the_memory_of_what_they_are_views_of(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([4, 6], Float)
+    y = op(b, "neg", x)
+    views = [b.permute(x, [1, 0]), b.slice(x, [1, 2], [4, 6]), b.reshape(y, [24]), y, x]
+    for view in views:
+        b.output(view)
+    memory = torch.arange(40.0, device=device)
+    data = memory[8:32].view(4, 6)  # off the start of its storage
+    turned, cut, flat, negative, same = CompiledFusion(b.build())([data])
+    assert torch.equal(turned, data.t())
+    assert torch.equal(cut, data[1:, 2:])
+    assert torch.equal(flat, -data.flatten())
+    assert turned.data_ptr() == data.data_ptr()
+    assert cut.data_ptr() == data[1:, 2:].data_ptr()
+    assert (turned.stride(), cut.stride()) == ((1, 6), (6, 1))
+    assert flat.data_ptr() == negative.data_ptr()
+    assert same is data
+    memory.zero_()
+    assert not turned.any()
+    assert not cut.any()
+    assert bool(negative.any())
+
+
+def test_copies_do_not_share(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([4, 6], Float)
+    b.output(b.set(x))
+    b.output(b.permute(b.set(x), [1, 0]))
+    b.output(b.stride_order(b.permute(x, [1, 0]), [1, 0]))
+    data = torch.randn(4, 6, device=device)
+    outputs = CompiledFusion(b.build())([data])
+    expected = [data.clone(), data.clone().t(), data.t().contiguous()]
+    data.zero_()
+    for got, want in zip(outputs, expected, strict=True):
+        assert torch.equal(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_dense_results_are_dense_as_torch_has_them(device: torch.device) -> None:
+    """x.t().contiguous() and x[:, :3].contiguous() are; x.contiguous() is x."""
+    b = FusionBuilder()
+    x = b.tensor([4, 6], Float)
+    for view in (b.permute(x, [1, 0]), b.slice(x, [0, 0], [4, 3]), x):
+        b.output(b.stride_order(view, [1, 0]))
+    data = torch.randn(4, 6, device=device)
+    outputs = CompiledFusion(b.build())([data])
+    for got, want in zip(outputs, (data.t(), data[:, :3], data), strict=True):
+        assert torch.equal(got, want)
+        assert got.is_contiguous()
+    assert outputs[2].data_ptr() == data.data_ptr()
+
+
+def test_a_result_returned_twice_is_one_tensor(b: FusionBuilder) -> None:
+    y = op(b, "exp", b.tensor([8], Float))
+    b.output(y)
+    b.output(y)
+    first, second = CompiledFusion(b.build())([torch.zeros(8)])
+    assert first is second
+
+
+def test_results_follow_the_layout_of_channels_last_inputs(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([2, 8, 5, 5], BFloat16, allocation=[0, 2, 3, 1])
+    b.output(op(b, "mul", x, b.broadcast(b.tensor([8], Float), [False, True, True])))
+    data = torch.randn(2, 8, 5, 5, device=device).bfloat16()
+    data = data.to(memory_format=torch.channels_last)
+    scale = torch.randn(8, device=device)
+    (result,) = CompiledFusion(b.build())([data, scale])
+    assert torch.equal(result, data.float() * scale[:, None, None])
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+# ---- sizes
+
+
+def test_more_outputs_than_one_kernel_takes(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([5], Float)
+    for k in range(150):
+        b.output(op(b, "add", x, float(k)))
+    data = torch.randn(5, device=device)
+    compiled = CompiledFusion(b.build())
+    outputs = compiled([data])
+    assert len(compiled.executables[0].kernels) == 2
+    assert all(torch.equal(y, data + k) for k, y in enumerate(outputs))
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1], [0, 3], [3, 0, 2], [1, 1, 1]], ids=str)
+def test_tensors_of_no_or_one_element(device: torch.device, sizes: list[int]) -> None:
+    b = FusionBuilder()
+    x, y = b.tensor(sizes, Float), b.tensor(sizes, DataType.Int)
+    b.output(op(b, "add", x, y))
+    b.output(b.reshape(x, [-1] if 0 not in sizes else [0]))
+    b.output(b.broadcast(op(b, "neg", y), [True, *[False] * len(sizes)]))
+    data = torch.rand(sizes, device=device), torch.randint(9, sizes, device=device)
+    total, flat, wide = CompiledFusion(b.build())(data)
+    assert torch.equal(total, data[0] + data[1])
+    assert torch.equal(flat, data[0].reshape(-1))
+    assert torch.equal(wide, -data[1][None])
+
+
+POINTS = (1, 2, 3, 5, 7, 8, 9, 15, 31, 63, 64, 65, 127, 255, 257, 1023, 1025, 4097, 8191)
+
+
+def test_every_number_of_points_is_computed_to_the_last(device: torch.device) -> None:
+    """Whole vectors and the rest; whole blocks and the rest."""
+    batch = Batch(device)
+    ready = []
+    for count in POINTS:
+        b = FusionBuilder()
+        x, y = b.tensor([count], BFloat16), b.tensor([count], Float)
+        b.output(op(b, "add", op(b, "mul", x, 2.0), y))
+        b.output(op(b, "gt", x, y))
+        data = [torch.randn(count, device=device).bfloat16(), torch.randn(count, device=device)]
+        plan = CompiledFusion(b.build()).plan(data)
+        ready.append((data, Executable(plan, device, batch)))
+    for (x_data, y_data), run in ready:
+        total, larger = run([x_data, y_data])
+        assert torch.equal(total, x_data.float() * 2 + y_data)
+        assert torch.equal(larger, x_data.float() > y_data)
+
+
+# ---- scalars
+
+
+def test_numbers_are_read_at_every_call(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([6], Float)
+    rate = b.scalar(None, DataType.Double)
+    shift = b.tensor([], Float, is_cpu=True)
+    flag = b.scalar(None, DataType.Bool)
+    scaled = op(b, "add", op(b, "mul", x, rate), shift)
+    b.output(op(b, "mul", scaled, b.cast(flag, Float)))
+    compiled = CompiledFusion(b.build())
+    data = torch.randn(6, device=device)
+    held = torch.tensor(0.0)
+    for k in range(3):
+        held.fill_(float(k))
+        (result,) = compiled([data, 0.5 * k, held, k != 1])
+        assert torch.equal(result, (data * (0.5 * k) + k) * (k != 1))
+    assert len(compiled.executables) == 1
+
+
+def test_complex_numbers_are_two_arguments(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([4], DataType.ComplexFloat)
+    z = b.scalar(None, DataType.ComplexDouble)
+    b.output(op(b, "mul", x, z))
+    data = torch.tensor([1, 1j, 2 - 1j, 0], device=device)
+    compiled = CompiledFusion(b.build())
+    for value in (2 + 1j, -1j, 3.0):
+        (result,) = compiled([data, value])
+        assert torch.allclose(result, data * value)
+
+
+def test_arithmetic_between_numbers_is_done_in_the_kernel(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([4], DataType.Double)
+    a, c = b.scalar(None, DataType.Double), b.scalar(None, DataType.Int)
+    b.output(op(b, "add", x, b.pointwise("mul", b.pointwise("tanh", a), c)))
+    data = torch.zeros(4, dtype=torch.float64, device=device)
+    (result,) = CompiledFusion(b.build())([data, 0.3, 5])
+    expected = 5 * torch.tensor(0.3, dtype=torch.float64).tanh()
+    assert torch.allclose(result.cpu(), expected.expand(4), rtol=1e-15)
+
+
+# ---- gradients, threads
+
+
+def test_calls_take_no_part_in_autograd(device: torch.device) -> None:
+    b = FusionBuilder()
+    x, y = b.tensor([8], Float), b.tensor([8], Float)
+    b.output(op(b, "mul", x, y))
+    b.output(b.slice(x, [0], [4]))
+    b.output(op(b, "sub", y, x), y)
+    leaf = torch.randn(8, device=device, requires_grad=True)
+    parameter = torch.nn.Parameter(torch.randn(8, device=device))
+    expected = (parameter - leaf).detach()
+    product, part = CompiledFusion(b.build())([leaf, parameter])
+    assert not product.requires_grad
+    assert not part.requires_grad
+    assert part.data_ptr() == leaf.data_ptr()
+    assert torch.equal(parameter.detach(), expected)
+    assert parameter.requires_grad
+
+
+def test_threads_may_share_an_executable(b: FusionBuilder) -> None:
+    """Each with its own data and numbers; boundaries of one call are not another's."""
+    x = b.tensor([2000], Float)
+    scale = b.scalar(None, DataType.Double)
+    b.output(op(b, "neg", b.segment_set(op(b, "mul", x, scale))))
+    compiled = CompiledFusion(b.build())
+    wrong: list[str] = []
+    start = threading.Barrier(4)
+
+    def work(k: int) -> None:
+        data = torch.full((2000,), float(k))
+        start.wait()
+        for n in range(200):
+            (result,) = compiled([data, float(n)])
+            if not torch.equal(result, -data * n):
+                wrong.append(f"thread {k}, call {n}")
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(compiled.executables) == 1
