@@ -7,6 +7,7 @@ failure is an InternalError that names the expression and the user's line that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
 from thunder_fuser.errors import FuserError, InternalError
@@ -285,11 +286,12 @@ def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
         domain, dtype = expr.output.domain, expr.output.dtype
         if domain.root != expr.input.domain.logical:
             yield expr, "its root is not its input's logical domain"
-        if not all(isinstance(step, Reduce) for step in domain.transforms):
+        steps = [step for step in domain.transforms if isinstance(step, Reduce)]
+        if len(steps) < len(domain.transforms):
             yield expr, "a reduction folds dimensions and does nothing else"
-        elif list(domain.transforms) != [Reduce(k) for k in sorted(expr.dims, reverse=True)]:
+        elif any(a.axis <= b.axis for a, b in pairwise(steps)):
             yield expr, "dimensions are folded from the last to the first, each of them once"
-        if expr.input.rank and not domain.transforms:
+        if expr.input.rank and not steps:
             yield expr, "it folds no dimension"
         try:
             row = reductions.lookup(expr.op)

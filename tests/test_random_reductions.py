@@ -1,0 +1,71 @@
+"""Random fusions with reductions, compiled and run: every element within its error bound.
+
+A third of the steps folds dimensions, alone or beside others, so that kernels have several
+reductions, stages, and values that go through memory. Every other batch is scheduled for an H200:
+warps and blocks reduce together then. A part runs between guard pages, with collectives carried out
+step by step and threads in other orders.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.batch import Batch, Guarded, allocations, executable, tensors_in
+from tests.generator import Case, random_case
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.host_debug import OrderName
+
+CASES = 320
+BATCH = 80
+GUARDED = range(5_000, 5_060)
+ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
+
+
+def case(seed: int) -> Case:
+    return random_case(seed, reductions=True)
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_random_reductions_equal_float64(device: torch.device, first: int) -> None:
+    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
+    batch = Batch(device, H200 if for_gpu else None)
+    planned = []
+    several = staged = 0
+    for seed in range(first, first + BATCH):
+        made = case(seed)
+        inputs = made.fresh_inputs(device)
+        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
+        segments = [s for s in compiled.plan.segments if s.folds]
+        several += sum(len(s.folds) > 1 for s in segments)
+        staged += len({s.index for s in segments} & {b.producer for b in compiled.plan.boundaries})
+        planned.append((made, inputs, compiled))
+    for made, inputs, compiled in planned:
+        outputs = compiled(inputs)
+        made.check(outputs, made.updated(inputs))
+    assert several > 10
+    assert staged > 5
+
+
+def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    batch = Batch(cpu, H200)
+    launches = 0
+    planned = []
+    for seed in GUARDED:
+        made = case(seed)
+        inputs = made.fresh_inputs()
+        plan = CompiledFusion(made.fusion).plan(inputs)
+        target = Guarded(batch, plan, ORDERS[seed % len(ORDERS)], seed)
+        target.memory += tensors_in(inputs)
+        with allocations(monkeypatch, target.memory.append):
+            planned.append((made, inputs, target, Executable(plan, cpu, target)))
+    for made, inputs, target, compiled in planned:
+        outputs = compiled(inputs)
+        made.check(outputs, made.updated(inputs))
+        launches += target.launches
+    assert launches > len(GUARDED)
