@@ -46,23 +46,31 @@ def contenders(
     workload: Workload, arguments: Sequence[Tensor], names: Sequence[str] = NAMES
 ) -> list[Contender]:
     """One contender a name, compiled for `arguments` and compared with float64."""
-    truth = _Run.of(workload, [_exact(t) for t in arguments], EAGER)
-    eager = _Run.of(workload, arguments, EAGER)
+    try:
+        truth = _Run.of(workload, [_exact(t) for t in arguments], EAGER).results
+        eager = _Run.of(workload, arguments, EAGER).results
+    except RuntimeError as error:  # memory does not suffice
+        return [Contender(name, None, failure(error)) for name in names]
     allowed = [
         2 * _distance(e, t) + 4 * torch.finfo(e.dtype).eps
-        for e, t in zip(eager.results, truth.results, strict=True)
+        for e, t in zip(eager, truth, strict=True)
     ]
     found = []
     for name in names:
         try:
-            run = eager if name == EAGER else _Run.of(workload, arguments, name)
-            problem = run.problem(truth.results, allowed)
+            run = _Run.of(workload, arguments, name)
+            problem = run.problem(truth, allowed)
             call = None if problem else run.call
             found.append(Contender(name, call, problem, is_wrong=bool(problem)))
         except Exception as error:  # whatever it is, it belongs in the table
-            first = str(error).strip().partition("\n")[0]
-            found.append(Contender(name, None, f"fails: {type(error).__name__}: {first}"))
+            found.append(Contender(name, None, failure(error)))
     return found
+
+
+def failure(error: Exception) -> str:
+    """What a table says about it: a line."""
+    first = str(error).strip().partition("\n")[0]
+    return f"fails: {type(error).__name__}: {first}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +116,7 @@ def prepared(workload: Workload, arguments: Sequence[Tensor], name: str) -> Call
 
 def jit(workload: Workload) -> Program:
     """The workload's program through Thunder with our executor."""
-    compiled: Program = thunder.jit(
-        workload.program, executors=[thunder_fuser.executor], **workload.options
-    )
+    compiled: Program = thunder.jit(workload.program, executors=[thunder_fuser.executor])
     return compiled
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import thunder_fuser
-from benchmarks.contenders import COMPILED, EAGER, OURS, compiled_by_torch
+from benchmarks.contenders import COMPILED, EAGER, OURS, compiled_by_torch, failure
 from benchmarks.table import Column, Table
 from benchmarks.timing import Call, dispatch_clock, interleaved
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -43,7 +43,7 @@ def dispatched(device: torch.device, names: Sequence[str], seconds: float) -> Ta
         try:
             calls |= _calls(name, inputs)
         except Exception as error:  # whatever it is, it belongs in the table
-            problems[name] = f"fails: {type(error).__name__}: {error}".partition("\n")[0]
+            problems[name] = failure(error)
     timings = interleaved(calls, dispatch_clock, seconds)
     rows: list[Mapping[str, Any]] = [
         {"called": name, "seconds": t.seconds, "over_torch": t.over(timings[EAGER])}

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 _COMPARED = ((OURS, EAGER), (OURS, COMPILED), (FAST, COMPILED))
 
 _NOTE = {
-    "cpu": "Wall time with {threads} threads, the tenth percentile of runs that take turns.",
+    "cpu": "{time}, the tenth percentile of runs that take turns.",
     "cuda": "Between CUDA events, the median of runs that take turns, L2 flushed before each.  A "
     "copy on this device moves {copy:.2f} TB/s, read plus written; % of copy is our bytes a second "
     "over that.",
@@ -59,7 +59,9 @@ def measured(
         ),
         *([Column("% of copy", "of_copy", 100, 1)] if on_gpu else []),
     ]
-    note = _NOTE[device.type].format(threads=torch.get_num_threads(), copy=(copy or 0) * 1e-12)
+    threads = torch.get_num_threads()
+    time = "CPU time of one thread" if threads == 1 else f"Wall time of {threads} threads"
+    note = _NOTE[device.type].format(time=time, copy=(copy or 0) * 1e-12)
     return Table(f"Workloads on {device.type}", f"{note}  {_COMMON}", tuple(columns), tuple(rows))
 
 

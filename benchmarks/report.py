@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks.contenders import NAMES
 from benchmarks.machine import file_stem, model, versions
 from benchmarks.table import Table
 
@@ -35,6 +37,16 @@ def save(folder: Path, devices: Sequence[torch.device], tables: Sequence[Table])
     for path, content in written.items():
         path.write_text(content.rstrip() + "\n", encoding="utf-8")
     return list(written)
+
+
+def summary(data: Mapping[str, Any]) -> str:
+    """The times of a saved report's workloads as one small Markdown table."""
+    (speed,) = (t for t in data["tables"] if t["title"] == "Workloads on cpu")
+    lines = [["workload", "MB", *(f"{name}, ms" for name in NAMES)], ["---", *["---:"] * 5]]
+    for row in speed["rows"]:
+        times = (f"{1e3 * row[name]:.2f}" for name in NAMES)
+        lines.append([row["workload"], f"{row['bytes'] * 1e-6:.1f}", *times])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _today() -> str:

@@ -1,27 +1,33 @@
-"""The README tells the truth: its code runs and prints what it shows, its tables are the code's.
+"""The README tells the truth: its code prints what it shows, its tables are what they claim to be.
 
-python -m tests.test_readme         writes new output and the options table into the README
+python -m tests.test_readme         writes fresh output and tables into the README
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.report import summary
 from thunder_fuser.options import TABLE
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results" / "amd-epyc.json"
 
-# A block of code, and the block of text that follows it if that is its output.
+# A block of code, and the block of text right after it, which is its output.
 _CODE = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S
 )
-_OPTIONS = re.compile(r"(?<=<!-- options -->\n)(.*?)(?=<!-- end of options -->)", re.S)
+# A table that a function makes, between two comments with its name.
+_TABLE = re.compile(r"<!-- (?P<name>\w+) -->\n(?P<body>.*?)<!-- end of (?P=name) -->", re.S)
 
 
 def code_blocks() -> Iterator[tuple[int, str, str | None]]:
@@ -40,19 +46,23 @@ def printed(code: str, line: int) -> str:
     return output.getvalue()
 
 
+def results() -> Mapping[str, Any]:
+    """The report that the README quotes."""
+    return json.loads(RESULTS.read_text())  # type: ignore[no-any-return]
+
+
 def options_table() -> str:
-    """The options as Markdown."""
-    rows = ["| variable | takes | default | |", "| --- | --- | --- | --- |"]
+    lines = ["| variable | takes | default | |", "| --- | --- | --- | --- |"]
     for option in TABLE:
         default = "" if option.default in (None, "") else str(option.default)
-        takes = option.expects.replace("|", r"\|")
-        rows.append(f"| `{option.variable}` | {takes} | {default} | {option.doc} |")
-    return "\n".join(rows) + "\n"
+        lines.append(f"| `{option.variable}` | {option.expects} | {default} | {option.doc} |")
+    return "\n".join(lines) + "\n"
 
 
-def test_there_is_code_to_run() -> None:
-    outputs = [output for _, _, output in code_blocks() if output]
-    assert len(outputs) >= 2
+TABLES: dict[str, Callable[[], str]] = {
+    "options": options_table,
+    "figures": lambda: summary(results()),
+}
 
 
 @pytest.mark.parametrize(
@@ -63,20 +73,33 @@ def test_code_prints_what_the_readme_shows(line: int, code: str, output: str | N
     assert printed(code, line) == (output or "")
 
 
-def test_every_option_is_in_the_table() -> None:
-    (table,) = _OPTIONS.findall(README.read_text())
-    assert table == options_table()
+def test_the_first_screen_has_code_and_its_output() -> None:
+    line, code, output = next(code_blocks())
+    assert line < 10
+    assert len(code.splitlines()) == 12
+    assert output
 
 
-def test_the_folders_that_are_described_exist() -> None:
-    text = README.read_text()
-    (layout,) = re.findall(r"^## Layout\n.*?```\n(.*?)```", text, re.M | re.S)
-    named = [line.split()[0] for line in layout.splitlines() if line.strip()]
-    root = README.parent
-    places = [root / name for name in named if "/" in name]
-    assert places
-    assert [str(place) for place in places if not place.exists()] == []
-    packages = {f"thunder_fuser/{p.parent.name}/" for p in root.glob("thunder_fuser/*/__init__.py")}
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_what_its_function_makes(name: str) -> None:
+    found = {match["name"]: match["body"] for match in _TABLE.finditer(README.read_text())}
+    assert found.keys() == TABLES.keys()
+    assert found[name] == TABLES[name]()
+
+
+def test_what_is_said_about_plans_is_in_the_report() -> None:
+    (table,) = (t for t in results()["tables"] if t["title"] == "Plans and compilation")
+    assert len(table["rows"]) > 20
+    for row in table["rows"]:
+        assert (row["kernels"], row["in_torch"], row["spilled"]) == (1, 0, 0), row["workload"]
+        assert row["bytes"] == row["ideal"], row["workload"]
+
+
+def test_the_layout_names_every_package() -> None:
+    (layout,) = re.findall(r"^## Layout\n.*?```\n(.*?)```", README.read_text(), re.M | re.S)
+    named = [line.split()[0] for line in layout.splitlines()]
+    assert [name for name in named if not (ROOT / name).is_dir()] == []
+    packages = {f"thunder_fuser/{p.parent.name}/" for p in ROOT.glob("thunder_fuser/*/__init__.py")}
     assert packages <= set(named)
 
 
@@ -84,11 +107,13 @@ def _refresh() -> None:
     def with_output(match: re.Match[str]) -> str:
         if match["output"] is None:
             return match[0]
-        shown = printed(match["code"], 1)
-        return f"```python\n{match['code']}```\n\n```text\n{shown}```\n"
+        return f"```python\n{match['code']}```\n\n```text\n{printed(match['code'], 1)}```\n"
 
-    text = _CODE.sub(with_output, README.read_text())
-    README.write_text(_OPTIONS.sub(lambda _: options_table(), text))
+    def remade(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<!-- {name} -->\n{TABLES[name]()}<!-- end of {name} -->"
+
+    README.write_text(_TABLE.sub(remade, _CODE.sub(with_output, README.read_text())))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,18 @@ def test_others_are_absent_and_say_why(
     assert found[COMPILED].is_wrong == problem.startswith("wrong")
 
 
+def test_a_row_without_memory_says_so() -> None:
+    def run(x: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.  Tried to allocate 9 GiB\nmore")
+
+    found = compare(Workload("large", run, matrices(1, 8), {"small": 2}), (OURS, EAGER))
+    for contender in found.values():
+        assert contender.call is None
+        assert contender.problem == (
+            "fails: OutOfMemoryError: CUDA out of memory.  Tried to allocate 9 GiB"
+        )
+
+
 def test_an_update_in_place_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def increase(x: Tensor) -> None:
         x.copy_(x + 1)

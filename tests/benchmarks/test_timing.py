@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from benchmarks.timing import CudaClock, Timing, clock_for, host_clock, interleaved
+from benchmarks.timing import (
+    Clock,
+    CudaClock,
+    Timing,
+    clock_for,
+    host_clock,
+    interleaved,
+    thread_clock,
+)
 
 
 def test_contenders_take_turns_after_a_warm_up() -> None:
@@ -45,11 +54,19 @@ def test_figures_forget_interruptions() -> None:
     assert shared.seconds == 4.0
 
 
-def test_the_host_clock_runs_the_call_once() -> None:
+@pytest.mark.parametrize("clock", [host_clock, thread_clock])
+def test_a_clock_runs_the_call_once(clock: Clock) -> None:
     runs: list[int] = []
-    assert host_clock(lambda: runs.append(1)) > 0
+    assert clock(lambda: runs.append(1)) > 0
     assert runs == [1]
-    assert clock_for(torch.device("cpu")) is host_clock
+
+
+def test_one_thread_is_timed_without_what_interrupts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, clock in ((1, thread_clock), (2, host_clock)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert clock_for(torch.device("cpu")) is clock
+    # A sleep is an interruption that can be arranged.
+    assert thread_clock(lambda: time.sleep(0.05)) < 0.05 <= host_clock(lambda: time.sleep(0.05))
 
 
 def test_the_cuda_clock_times_between_events_behind_a_flush(
