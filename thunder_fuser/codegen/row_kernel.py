@@ -28,7 +28,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.row import WARP, Fold, RowSchedule
+from thunder_fuser.schedule.row import LONGEST_CHAIN, WARP, Fold, RowSchedule
 from thunder_fuser.schedule.store import Store
 
 _SMALLEST_ACCUMULATOR = 4
@@ -194,17 +194,41 @@ class RowWriter(LaneWriter):
     def _column_loop(self, lines: Sequence[str]) -> list[str]:
         """`lines` for every vector of the row that this thread works on."""
         schedule, ctype = self.schedule, self._index_type
-        if schedule.lane_axis == "rows":
-            return braced(f"for ({ctype} c = 0; c < {schedule.columns}; ++c)", lines)
         vectors, threads = self.lanes.vectors, schedule.threads
         if not schedule.is_held:
-            start = "t" if threads > 1 else "0"
-            return braced(f"for ({ctype} u = {start}; u < {vectors}; u += {threads})", lines)
+            name, begin, end, step = self._walk
+            return braced(
+                f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})", lines
+            )
         u = f"k * {threads} + t" if threads > 1 else "k"
         whole = schedule.steps * threads == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
         return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
+
+    @property
+    def _walk(self) -> tuple[str, str, int, int]:
+        """Variable, begin, end and step of the loop over the columns."""
+        schedule = self.schedule
+        if schedule.lane_axis == "rows":
+            return "c", "0", schedule.columns, 1
+        begin = "t" if schedule.threads > 1 else "0"
+        return "u", begin, self.lanes.vectors, schedule.threads
+
+    def _parts_loop(
+        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]
+    ) -> list[str]:
+        """`_column_loop` in parts, with statements before and after each of them."""
+        name, begin, end, step = self._walk
+        ctype, length = self._index_type, LONGEST_CHAIN * step
+        inner = f"for ({ctype} {name} = from; {name} < to; {name} += {step})"
+        body = [
+            f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
+            *before,
+            *braced(inner, lines),
+            *after,
+        ]
+        return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)
 
     def _held_loads(self, row: Emitter) -> list[str]:
         """Every column of the row into registers, before the first use of any."""
@@ -220,25 +244,36 @@ class RowWriter(LaneWriter):
 
     def _stage(self, folds: Sequence[Fold], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
+        in_parts = self.schedule.is_folded_in_parts
+        name = "p" if in_parts else "a"
         before: list[str] = []
+        partial: list[str] = []
         lane: list[str] = []
+        joined: list[str] = []
         after: list[str] = []
         for fold in folds:
             n = self._folds[fold.tensor]
-            ctype = accumulator_type(fold.accumulate)
-            row_of_table = reductions.lookup(fold.op)
-            functor = row_of_table.functor
-            identity = literal(row_of_table.identity(fold.accumulate), fold.accumulate)
-            before.append(f"{ctype} a{n}[{self.lanes.vector}];")
-            before += [
-                "TF_UNROLL",
-                f"{self._lane_loop()} a{n}[v] = {identity};",
-            ]
+            functor = reductions.lookup(fold.op).functor
+            before += self._accumulator(f"a{n}", fold)
+            partial += self._accumulator(f"p{n}", fold)
             value = expressions.operand(fold.value, fold.accumulate, self._column_name)
-            lane.append(f"a{n}[v] = {functor}::combine(a{n}[v], ({ctype}){value});")
+            ctype = accumulator_type(fold.accumulate)
+            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
+            joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
             after += self._combined(fold, n, ctype, functor)
         roots = {v for f in folds for v in reachable([f.value])}
-        return [*before, *self._column_loop(self._column_body(roots, lane, row)), *after]
+        body = self._column_body(roots, lane, row)
+        loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
+        return [*before, *loop, *after]
+
+    def _accumulator(self, name: str, fold: Fold) -> list[str]:
+        """One for each lane, with the value that folding starts from."""
+        identity = literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
+        return [
+            f"{accumulator_type(fold.accumulate)} {name}[{self.lanes.vector}];",
+            "TF_UNROLL",
+            f"{self._lane_loop()} {name}[v] = {identity};",
+        ]
 
     def _column_body(self, roots: set[Value], lane: Sequence[str], row: Emitter) -> list[str]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""

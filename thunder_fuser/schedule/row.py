@@ -31,6 +31,10 @@ WARP = 32
 HELD_REGISTERS = 96
 """32-bit registers of a thread that may hold its part of a row between stages."""
 VECTORS_PER_THREAD = 4
+LONGEST_CHAIN = 128
+"""Values that go into one accumulator one after the other. Rounding errors grow with the length of
+a chain, so that longer ones are folded in parts, and the parts' results then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,10 @@ class RowSchedule:
         if self.lane_axis == "rows":
             return self.columns
         return -(-self.lanes.vectors // self.threads)
+
+    @property
+    def is_folded_in_parts(self) -> bool:
+        return self.steps > LONGEST_CHAIN and not self.is_held
 
     @property
     def stages(self) -> int:
