@@ -1,6 +1,6 @@
 """Notebooks run from top to bottom, and show what their cells really print.
 
-python -m tests.test_notebooks      runs them and stores the new outputs
+`pytest --update-golden` stores what they print now.
 """
 
 from __future__ import annotations
@@ -14,53 +14,40 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def executed(path: Path) -> tuple[Any, Any]:
-    """The notebook as it is stored, and after a run in a process of its own."""
-    import nbformat
+def run(notebook: Any) -> None:
+    """Execute the cells in a process of its own and put their outputs into them."""
     from nbclient import NotebookClient
 
-    stored = nbformat.read(path, as_version=4)
-    fresh = nbformat.read(path, as_version=4)
-    # No timings: they would differ each time.
-    NotebookClient(fresh, timeout=300, record_timing=False, store_widget_state=False).execute(
-        cwd=str(ROOT)
-    )
-    return stored, fresh
+    # Without timings, which would differ each time.
+    client = NotebookClient(notebook, timeout=300, record_timing=False, store_widget_state=False)
+    client.execute(cwd=str(ROOT))
+    notebook.metadata.language_info = {"name": "python"}
+    for cell in notebook.cells:
+        if "outputs" in cell:
+            # Warnings and progress: they depend on the machine and are nobody's result.
+            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
 
 
 def shown(cell: Any) -> list[Any]:
-    """What a reader sees below a cell.  Warnings and progress on stderr are not part of it."""
-    outputs = [o for o in cell.get("outputs", []) if o.get("name") != "stderr"]
-    return [o.get("text") or o.get("data") for o in outputs]
+    """What a reader sees below a cell."""
+    return [o.get("text") or o.get("data") for o in cell.get("outputs", [])]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_shows_what_it_prints(path: Path) -> None:
+def test_a_notebook_shows_what_it_prints(path: Path, request: pytest.FixtureRequest) -> None:
     for package in ("nbclient", "ipykernel"):
-        pytest.importorskip(
-            package, reason=f"{package} is not installed; the notebooks extra has it"
-        )
-    stored, fresh = executed(path)
+        pytest.importorskip(package, reason=f"{package} is missing; the notebooks extra has it")
+    import nbformat
+
+    stored, fresh = (nbformat.read(path, as_version=4) for _ in range(2))
+    run(fresh)
+    if request.config.getoption("--update-golden"):
+        nbformat.write(fresh, path)
+        return
     for before, after in zip(stored.cells, fresh.cells, strict=True):
-        assert shown(after) == shown(before), after.source
+        assert shown(after) == shown(before), f"{after.source}: pytest --update-golden stores it"
     assert path.stat().st_size < 100_000
 
 
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
-
-
-def _refresh() -> None:
-    import nbformat
-
-    for path in NOTEBOOKS:
-        _, fresh = executed(path)
-        for cell in fresh.cells:
-            if "outputs" in cell:
-                cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
-        fresh.metadata.language_info = {"name": "python"}
-        nbformat.write(fresh, path)
-
-
-if __name__ == "__main__":
-    _refresh()

@@ -1,6 +1,6 @@
 """The README tells the truth: its code prints what it shows, its tables are what they claim to be.
 
-python -m tests.test_readme         writes fresh output and tables into the README
+`pytest --update-golden` writes fresh output and tables into it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ _CODE = re.compile(
 _TABLE = re.compile(r"<!-- (?P<name>\w+) -->\n(?P<body>.*?)<!-- end of (?P=name) -->", re.S)
 
 
-def code_blocks() -> Iterator[tuple[int, str, str | None]]:
+def code_blocks() -> list[tuple[int, str, str | None]]:
     """Line number in the README, code and expected output of each block."""
     text = README.read_text()
-    for match in _CODE.finditer(text):
-        yield text.count("\n", 0, match.start("code")) + 1, match["code"], match["output"]
+    return [
+        (text.count("\n", 0, match.start("code")) + 1, match["code"], match["output"])
+        for match in _CODE.finditer(text)
+    ]
 
 
 def printed(code: str, line: int) -> str:
@@ -65,16 +67,21 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "output"),
-    [pytest.param(*block, id=f"line {block[0]}") for block in code_blocks()],
-)
-def test_code_prints_what_the_readme_shows(line: int, code: str, output: str | None) -> None:
-    assert printed(code, line) == (output or "")
+@pytest.fixture(scope="module", autouse=True)
+def update(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        text = _CODE.sub(_with_output, README.read_text())
+        README.write_text(_TABLE.sub(_remade, text))
+
+
+@pytest.mark.parametrize("block", range(len(code_blocks())))
+def test_code_prints_what_the_readme_shows(block: int) -> None:
+    line, code, output = code_blocks()[block]
+    assert printed(code, line) == (output or ""), "if that is right, pytest --update-golden"
 
 
 def test_the_first_screen_has_code_and_its_output() -> None:
-    line, code, output = next(code_blocks())
+    line, code, output = code_blocks()[0]
     assert line < 10
     assert len(code.splitlines()) == 12
     assert output
@@ -103,18 +110,12 @@ def test_the_layout_names_every_package() -> None:
     assert packages <= set(named)
 
 
-def _refresh() -> None:
-    def with_output(match: re.Match[str]) -> str:
-        if match["output"] is None:
-            return match[0]
-        return f"```python\n{match['code']}```\n\n```text\n{printed(match['code'], 1)}```\n"
-
-    def remade(match: re.Match[str]) -> str:
-        name = match["name"]
-        return f"<!-- {name} -->\n{TABLES[name]()}<!-- end of {name} -->"
-
-    README.write_text(_TABLE.sub(remade, _CODE.sub(with_output, README.read_text())))
+def _with_output(match: re.Match[str]) -> str:
+    if match["output"] is None:
+        return match[0]
+    return f"```python\n{match['code']}```\n\n```text\n{printed(match['code'], 1)}```\n"
 
 
-if __name__ == "__main__":
-    _refresh()
+def _remade(match: re.Match[str]) -> str:
+    name = match["name"]
+    return f"<!-- {name} -->\n{TABLES[name]()}<!-- end of {name} -->"
