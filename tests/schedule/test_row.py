@@ -1,0 +1,278 @@
+"""The row template: plans of norms at full size, and what schedules decide about rows and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.generator import random_case
+from tests.norms import NORMS, Norm
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.runtime.device_table import A100, H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.host import HOST
+from thunder_fuser.schedule.row import LONGEST_CHAIN, MAX_THREADS, WARP, RowSchedule, schedule_rows
+from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+CPU = HOST.device_info(torch.device("cpu"))
+
+
+def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> RowSchedule:
+    found = schedule_rows(
+        segment.outputs,
+        segment.folds,
+        plan.fusion.definitions(),
+        plan.memory_of(segment),
+        {t: plan.layouts[t] for t in segment.outputs},
+        device,
+    )
+    assert isinstance(found, RowSchedule), found
+    return found
+
+
+def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[RowSchedule]:
+    return [schedule(plan, s, device) for s in plan.segments if s.kind == "row" and s.kernels]
+
+
+def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -> SegmentedFusion:
+    b = FusionBuilder()
+    b.output(b.reduce("sum", b.tensor(sizes, dtype), dims))
+    return partition(b.build())
+
+
+def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
+    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
+    assert isinstance(made, TensorView)
+    return made
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
+def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
+    rows, columns = (4096, 32768) if "softmax" in norm.name else (8192, 4096)
+    plan = norm.definition(rows, columns, BFloat16).plan()
+    elements = {"x": rows * columns * 2, "w": columns * 2, "s": rows * 4}
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    assert plan.bytes == sum(elements[k] for k in norm.operands + norm.results)
+    (found,) = row_schedules(plan)
+    assert found.is_held
+    assert found.lane_axis == "columns"
+    assert found.lanes.vector * 2 == 16
+    assert found.threads == (1024 if "softmax" in norm.name else 128)
+    assert found.stages == (2 if norm.name in ("layer_norm", "softmax", "log_softmax") else 1)
+
+
+def test_statistics_over_rows_and_over_columns_go_through_memory_and_say_why() -> None:
+    b = FusionBuilder()
+    x = b.tensor([64, 96], Float)
+    rows, columns = (b.reduce("max", x, [k], keepdim=True) for k in (1, 0))
+    b.output(op(b, "sub", op(b, "sub", x, rows), columns))
+    plan = partition(b.build())
+    assert sum(s.kind == "row" for s in plan.segments) == 2
+    assert plan.kernels <= 3
+    assert plan.boundaries
+    for boundary in plan.boundaries:
+        assert boundary.tensor.sizes in ((64,), (96,))
+        assert boundary.bytes == boundary.tensor.numel * 4
+        assert str(boundary) in str(plan)
+
+
+def test_a_reduction_of_a_reduction_folds_another_space() -> None:
+    b = FusionBuilder()
+    b.output(b.reduce("max", b.reduce("sum", b.tensor([64, 96], Float), [1]), [0]))
+    plan = partition(b.build())
+    (boundary,) = plan.boundaries
+    assert "[space]" in boundary.reason
+    assert "folds other dimensions" in boundary.reason
+    assert (boundary.producer, boundary.consumers) == (0, (1,))
+
+
+def test_several_reductions_of_one_input_share_its_kernel() -> None:
+    b = FusionBuilder()
+    x = b.tensor([32, 128], Float)
+    for name in ("sum", "max", "min", "any"):
+        b.output(b.reduce(name, x, [1]))
+    for value in b.var_mean(x, [1]):
+        b.output(value)
+    plan = partition(b.build())
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    (found,) = row_schedules(plan)
+    assert found.stages == 2
+    assert [f.stage for f in found.folds].count(1) == 1
+
+
+def test_a_transposed_reader_is_a_map_kernel_of_the_stored_reduction() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 8, 64], Float)
+    b.output(op(b, "exp", b.permute(b.reduce("sum", x, [2]), [1, 0])))
+    b.output(b.reduce("sum", x, [2]))
+    plan = CompiledFusion(b.build()).plan()
+    assert [s.kind for s in plan.segments] == ["row", "map"]
+    (boundary,) = plan.boundaries
+    assert boundary.bytes == 16 * 8 * 4
+    assert plan.segments[1].bytes_read == boundary.bytes
+
+
+def test_cuts_around_reductions() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 64], Float)
+    before = b.segment_set(op(b, "exp", x))
+    total = b.segment_set(b.reduce("sum", before, [1], keepdim=True))
+    b.output(op(b, "div", before, total))
+    plan = partition(b.build())
+    assert [s.kind for s in plan.segments] == ["map", "row", "map"]
+    assert [t.sizes for t in plan.segments[1].outputs] in ([(16,)], [(16, 1)])
+    assert all("segment_set" in boundary.reason for boundary in plan.boundaries)
+
+
+def test_an_update_that_reads_a_row_is_not_written_while_it_is_read() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 64], Float)
+    b.output(op(b, "sub", x, b.reduce("max", x, [1], keepdim=True)), x)
+    plan = partition(b.build())
+    assert not plan.in_place
+    assert plan.copies == 1
+
+
+# ---- schedules
+
+
+@pytest.mark.parametrize("device", [H200, A100, CPU], ids=lambda d: d.name)
+def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
+    seen = set()
+    for seed in range(150):
+        case = random_case(seed, reductions=True)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        for found in row_schedules(plan, device):
+            lanes = found.lanes
+            extent = found.columns if found.lane_axis == "columns" else found.rows
+            assert (
+                lanes.vectors * lanes.vector >= max(extent, 1) > (lanes.vectors - 1) * lanes.vector
+            )
+            assert bool(found.inside) == (lanes.vectors * lanes.vector != extent)
+            assert found.block_threads <= MAX_THREADS
+            if found.lane_axis == "columns":
+                assert found.threads & (found.threads - 1) == 0
+                assert found.steps * found.threads >= lanes.vectors
+                assert found.rows_per_block == 1 or found.threads <= WARP
+                assert found.blocks * found.rows_per_block >= found.rows
+            else:
+                assert found.threads == 1
+                assert found.blocks * found.rows_per_block >= lanes.vectors
+            if device.kind != "host" and found.threads > 1:
+                assert found.block_threads % WARP == 0
+            assert not (found.is_held and found.is_folded_in_parts)
+            stages = {f.tensor: f.stage for f in found.folds}
+            assert sorted(set(stages.values())) == list(range(found.stages))
+            seen |= {found.lane_axis, found.is_held, found.stages, found.lanes.vector}
+    assert {"columns", "rows", True, False, 2} <= seen
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dims", "axis", "threads", "rows_per_block"),
+    [
+        ((8192, 4096), (1,), "columns", 256, 1),
+        ((65536, 64), (1,), "columns", 16, 8),
+        ((64, 1 << 22), (0,), "rows", 1, 128),
+        ((4, 8, 1 << 22), (0, 1), "rows", 1, 128),
+    ],
+)
+def test_lanes_lie_along_memory(
+    sizes: tuple[int, ...], dims: tuple[int, ...], axis: str, threads: int, rows_per_block: int
+) -> None:
+    (found,) = row_schedules(folded(sizes, dims))
+    assert (found.lane_axis, found.threads, found.rows_per_block) == (axis, threads, rows_per_block)
+    if sizes[-1] > 1:
+        (access,) = found.accesses
+        assert access.is_vector
+        assert access.instructions(found.lanes.vector) * 4 == found.lanes.vector
+
+
+def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
+    """A reduction over the outer dimension of a transposed tensor is one over rows."""
+    plan = folded((4096, 512), (0,))
+    moved = partition(plan.fusion, [Layout((1, 4096))])
+    (plain,), (transposed,) = (row_schedules(p, CPU) for p in (plan, moved))
+    assert (plain.lane_axis, transposed.lane_axis) == ("rows", "columns")
+    assert plain.accesses[0].is_vector
+    assert transposed.accesses[0].is_vector
+
+
+def test_long_rows_are_read_in_every_stage_and_folded_in_parts() -> None:
+    plan = NORMS[2].definition(4, 1 << 20, Float).plan()
+    (found,) = row_schedules(plan)
+    assert not found.is_held
+    assert found.is_folded_in_parts == (found.steps > LONGEST_CHAIN)
+    (host,) = row_schedules(plan, CPU)
+    assert host.is_folded_in_parts
+    assert "read in every stage" in str(found)
+    assert f"{found.rows} rows x {found.columns} columns" in str(found)
+
+
+def test_misaligned_rows_are_read_element_by_element() -> None:
+    plan = folded((8, 1000), (1,), BFloat16)
+    (aligned,) = row_schedules(plan)
+    (shifted,) = row_schedules(partition(plan.fusion, [Layout((1000, 1), alignment=2)]))
+    assert aligned.accesses[0].is_vector
+    assert not shifted.accesses[0].is_vector
+
+
+def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 16], Float)
+    rows = b.reduce("sum", x, [1], keepdim=True)
+    b.output(op(b, "sub", x, b.permute(rows, [1, 0])))
+    fusion = b.build()
+    (fold,) = (e for e in fusion.exprs if e.op == "sum")
+    plan = partition(fusion)
+    (output,) = fusion.outputs
+    layouts = {output: Layout((16, 1))}
+    memory = {x: plan.layouts[x]}
+    found = schedule_rows([output], [fold], fusion.definitions(), memory, layouts, H200)  # type: ignore[list-item]
+    assert isinstance(found, Refusal)
+    assert found.code == "stage"
+    assert fold.output.name in str(found)
+    other = FusionBuilder()
+    y = other.tensor([16, 8], Float)
+    folds = [other.reduce("sum", y, [k]) for k in (0, 1)]
+    for value in folds:
+        other.output(value)
+    made = other.build()
+    refused = schedule_rows(
+        folds, made.exprs, made.definitions(), {y: Layout((8, 1))},  # type: ignore[arg-type]
+        {t: Layout((1,)) for t in folds}, H200,
+    )  # fmt: skip
+    assert isinstance(refused, Refusal)
+    assert refused.code == "space"
+
+
+def test_schedules_depend_on_the_device_and_on_nothing_else() -> None:
+    plan = folded((64, 4096), (1,))
+    assert row_schedules(plan)[0].threads > row_schedules(plan, CPU)[0].threads == 1
+    again = folded((64, 4096), (1,))
+    assert str(row_schedules(plan)[0]) == str(row_schedules(again)[0])
+    narrow = replace(H200, vector_bytes=8)
+    assert row_schedules(plan, narrow)[0].lanes.vector == 2
+
+
+def test_definitions_plan_without_tensors() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([128, 256], True, BFloat16)
+        fd.add_output(fd.ops.sum(x, [0]))
+    assert "1 kernel" in str(fd.plan())
+    assert fd.plan().bytes == 128 * 256 * 2 + 256 * 2
