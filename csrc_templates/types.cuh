@@ -115,6 +115,38 @@ TF_DEVICE To cast(From v) {
   return Convert<To>::from(widen(v));
 }
 
+// ---- small floats in registers, as the float that they stand for
+
+template <class T>
+struct Small {
+  static TF_DEVICE float rounded(float v) { return to_float(cast<T>(v)); }
+  static TF_DEVICE T narrow(float v) { return cast<T>(v); }
+};
+template <>
+struct Small<bf16> {
+  static TF_DEVICE float rounded(float v) {
+#ifdef __CUDA_ARCH__
+    return to_float(cast<bf16>(v));
+#else
+    const unsigned u = bits(v);
+    const unsigned nearest = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+    return from_bits((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : nearest);
+#endif
+  }
+  static TF_DEVICE bf16 narrow(float v) { return bf16(bits(v) >> 16); }
+};
+
+// The nearest float that T holds.
+template <class T>
+TF_DEVICE float rounded(float v) {
+  return Small<T>::rounded(v);
+}
+// A float that T holds, as T.
+template <class T>
+TF_DEVICE T narrow(float v) {
+  return Small<T>::narrow(v);
+}
+
 }  // namespace tf
 
 using tf::bf16;

@@ -3,7 +3,7 @@
 
 #include "abi.h"
 
-#define __global__ __attribute__((unused))
+#define __global__ inline __attribute__((always_inline))
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)

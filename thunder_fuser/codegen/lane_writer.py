@@ -63,6 +63,7 @@ class LaneWriter:
         self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
         self._live = reachable(roots)
         self._varying = self._find_varying()
+        self._exact = expressions.find_exact(self._live_nodes())
 
     def _emitter(self) -> Emitter:
         return Emitter(self._index_type)
@@ -223,7 +224,8 @@ class LaneWriter:
 
         match node:
             case Compute():
-                text = expressions.compute(node, name)
+                exact = expressions.exact_before_rounding(node, self._exact)
+                text = expressions.compute(node, name, exact)
             case Select():
                 tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
                 chosen = self._disjunction((tests,), emitter)
@@ -234,22 +236,35 @@ class LaneWriter:
             case Argument() if node.dtype.is_complex:
                 text = f"{node.dtype.ctype}{{{node.source.name}_real, {node.source.name}_imag}}"
             case Argument():
-                stored = expressions.argument_type(node.dtype)
-                text = expressions.convert(node.source.name, stored, node.dtype)
+                text = expressions.round_to(node.source.name, node.dtype)
             case _:
                 return None
-        return f"const {node.dtype.ctype} t{node.order} = {text};"
+        ctype = expressions.register_dtype(node.dtype).ctype
+        return f"const {ctype} t{node.order} = {text};"
 
     def _name(self, value: Value, copy: str) -> str:
+        """The text of a value in its register type."""
         match value:
             case Literal():
-                return literal(value.value, value.dtype)
+                return expressions.operand(value, expressions.register_dtype(value.dtype), str)
             case Load():
-                k = self._access[value]
-                lane = "" if self.accesses[k].is_uniform else "[v]"
-                return f"x{k}{copy}{lane}"
+                held = expressions.register_dtype(value.dtype)
+                return expressions.convert(self._loaded(value, copy), value.dtype, held)
             case _:
                 return f"t{value.order}"
+
+    def _loaded(self, load: Load, copy: str) -> str:
+        """What is loaded, in the type of memory."""
+        k = self._access[load]
+        return f"x{k}{copy}" if self.accesses[k].is_uniform else f"x{k}{copy}[v]"
+
+    def _stored(self, store: Store, copy: str) -> str:
+        """The value of a store in the type of memory. What was loaded goes out as it came in."""
+        if isinstance(store.value, Load):
+            return self._loaded(store.value, copy)
+        if isinstance(store.value, Literal):
+            return literal(store.value.value, store.tensor.dtype)
+        return expressions.narrow(self._name(store.value, copy), store.tensor.dtype)
 
     # ---- stores
 

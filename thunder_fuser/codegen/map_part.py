@@ -67,6 +67,6 @@ class PartWriter(LaneWriter):
         for n, store in enumerate(self.part.stores):
             dtype = store.tensor.dtype.ctype
             before.append(f"{dtype} y{n}[{self.lanes.vector}];")
-            inside.append(f"y{n}[v] = {self._name(store.value, copy)};")
+            inside.append(f"y{n}[v] = {self._stored(store, copy)};")
             after += self._store(n, store, emitter)
         return [*before, "TF_VEC", *braced(self._lane_loop(), inside), *after]

@@ -319,18 +319,20 @@ class RowWriter(LaneWriter):
         if isinstance(value, Folded):
             lane = "[v]" if self.schedule.lane_axis == "rows" else ""
             return f"f{self._folds[value.tensor]}{lane}"
-        if isinstance(value, Load) and self._access[value] in self._row_loads():
-            return f"x{self._access[value]}"
         return super()._name(value, copy)
+
+    def _loaded(self, load: Load, copy: str) -> str:
+        is_of_row = self._access[load] in self._row_loads()
+        return super()._loaded(load, "" if is_of_row else copy)
 
     def _combined(self, fold: Fold, n: int, ctype: str, functor: str) -> list[str]:
         """The lanes' accumulators as one value of the row, in a fixed order."""
         schedule = self.schedule
-        stored = fold.tensor.dtype
+        held = expressions.register_dtype(fold.tensor.dtype).ctype
         if schedule.lane_axis == "rows":
-            done = expressions.convert(f"({fold.accumulate.ctype})a{n}[v]", fold.accumulate, stored)
+            done = _finished(f"a{n}[v]", fold)
             return [
-                f"{stored.ctype} f{n}[{self.lanes.vector}];",
+                f"{held} f{n}[{self.lanes.vector}];",
                 "TF_VEC",
                 f"{self._lane_loop()} f{n}[v] = {done};",
             ]
@@ -347,8 +349,7 @@ class RowWriter(LaneWriter):
             offset = shared_offset(schedule, n)
             slots = f"({ctype}*)(smem + {offset})"
             value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
-        done = expressions.convert(f"({fold.accumulate.ctype}){value}", fold.accumulate, stored)
-        return [*lines, f"const {stored.ctype} f{n} = {done};"]
+        return [*lines, f"const {held} f{n} = {_finished(value, fold)};"]
 
     # ---- stores
 
@@ -361,7 +362,7 @@ class RowWriter(LaneWriter):
         narrow: list[str] = []
         for store in self.schedule.narrow:
             target = self._buffers.get(store.tensor, store.tensor)
-            value = expressions.operand(store.value, store.tensor.dtype, self._column_name)
+            value = self._stored(store, self._copy)
             address = row.emit(self.lanes(store.address), self._names)
             narrow += [*taken(row), f"{target.name}[{address}] = {value};"]
         tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._own_row
@@ -376,7 +377,7 @@ class RowWriter(LaneWriter):
     def _wide_stores(self, row: Emitter) -> list[str]:
         stores = self.schedule.wide
         roots = {v for s in stores for v in reachable([s.value])}
-        names = [f"y{n}[v] = {self._column_name(s.value)};" for n, s in enumerate(stores)]
+        names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
         emitter = row.child()
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
@@ -410,12 +411,20 @@ class RowWriter(LaneWriter):
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]
-        names = [f"y{n}[v] = {self._column_name(s.value)};" for n, s in enumerate(stores)]
+        names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
         body = self._column_body(roots, names, row)
         ends = [
             line for n, s in enumerate(stores) for line in self._guarded_store(n, s, row.child())
         ]
         return braced("", [*arrays, *body, *ends])
+
+
+def _finished(text: str, fold: Fold) -> str:
+    """An accumulated value as the reduction's result, in its register type."""
+    dtype = fold.tensor.dtype
+    text = f"({fold.accumulate.ctype}){text}"
+    held = expressions.convert(text, fold.accumulate, expressions.register_dtype(dtype))
+    return expressions.round_to(held, dtype)
 
 
 def accumulator_type(dtype: DataType) -> str:
