@@ -123,6 +123,21 @@ def test_a_rotated_half_is_one_window_with_its_halves_exchanged(b: FusionBuilder
     assert len(access_of(part, x).loads) == 2
 
 
+def test_a_rotated_half_of_a_part_of_a_row_is_one_window_where_that_part_is(
+    b: FusionBuilder,
+) -> None:
+    """The condition that leads there says which vector of the row it is."""
+    x = b.tensor([16, 32], BFloat16)
+    first, second = (b.slice(x, [0, k], [16, k + 4]) for k in (0, 4))
+    turned = b.pointwise("neg", b.cat([second, first], -1))
+    b.output(b.pad(turned, [0, 24]))  # type: ignore[arg-type]
+    access = access_of(part_of(b), x)
+    (variant,) = access.variants
+    (window,) = variant.windows
+    assert (window.width, len(variant.conditions[0])) == (8, 1)
+    assert dict(zip(window.lanes, window.picks, strict=True)) == {k: k ^ 4 for k in range(8)}
+
+
 def test_reversed_pairs_are_picked_out_of_one_window(b: FusionBuilder) -> None:
     x = b.tensor([16, 4, 2], BFloat16)
     halves = [b.slice(x, [0, 0, k], [16, 4, k + 1]) for k in (1, 0)]

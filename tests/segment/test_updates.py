@@ -116,6 +116,14 @@ def a_single_element(b: FusionBuilder, op: Ops) -> None:
 
 
 @case(1, 1)
+def a_single_element_that_another_output_reads(b: FusionBuilder, op: Ops) -> None:
+    """By the thread that overwrites it, though one element is worth no shared part otherwise."""
+    x = op.input(1)
+    b.output(op.exp(x))
+    b.output(op.add(x, 1.0), x)
+
+
+@case(1, 1)
 def a_single_element_and_an_output_that_does_not_read_it(b: FusionBuilder, op: Ops) -> None:
     x, y = op.input(1), op.input()
     b.output(op.neg(y))
