@@ -41,7 +41,7 @@ def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Map
     return schedule_map(
         segment.outputs,
         plan.fusion.definitions(),
-        {t: plan.layouts[t] for t in (*plan.fusion.tensor_inputs, *plan.storage)},
+        plan.memory_of(segment),
         {t: plan.layouts[t] for t in segment.outputs},
         set(plan.in_place.values()),
         device,
@@ -58,16 +58,14 @@ def simulate(
             for tensor, view in zip(segment.outputs, segment.views, strict=True):
                 base = run.memory[plan.storage.get(view.base, view.base)]
                 run.memory[tensor] = base[view.offset :]
-        elif segment.kernels:
-            for tensor in segment.outputs:
-                run.allocate(tensor)
-            for part in schedule(plan, segment, device).parts:
-                run.part(part)
-        else:
-            for tensor in segment.outputs:
-                run.allocate(tensor)
-    for tensor in plan.segments and [t for s in plan.segments for t in s.outputs]:
-        run.check_written(tensor)
+            continue
+        for tensor in segment.outputs:
+            run.allocate(tensor)
+        for part in schedule(plan, segment, device).parts if segment.kernels else ():
+            run.part(part)
+    for segment in plan.segments:
+        for tensor in segment.outputs:
+            run.check_written(tensor)
     return {t: run.logical(t) for t in plan.fusion.results}
 
 
@@ -104,9 +102,7 @@ class _Run:
     def logical(self, tensor: TensorView) -> torch.Tensor:
         owner = self.plan.storage.get(tensor, tensor)
         sizes, strides = tensor.sizes, self.plan.layouts[tensor].strides
-        if owner in self.plan.fusion.inputs and tensor in self.plan.fusion.inputs:
-            domain = tensor.domain
-            assert not domain.transforms, "returned inputs with a program are not simulated"
+        assert not (tensor in self.plan.fusion.inputs and tensor.domain.transforms)
         return _TORCH.from_carrier(self.memory[owner].as_strided(sizes, strides), tensor.dtype)
 
     # ---- one part
