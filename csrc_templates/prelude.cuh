@@ -49,6 +49,8 @@ TF_DEVICE double from_bits(unsigned long long v) { return __longlong_as_double((
 
 // Functions that only one of the two math libraries has under a usable name.
 namespace native {
+TF_DEVICE float erf(float x) { return ::erff(x); }
+TF_DEVICE double erf(double x) { return ::erf(x); }
 #define TF_NATIVE(name)                                          \
   TF_DEVICE float name(float x) { return ::name##f(x); }         \
   TF_DEVICE double name(double x) { return ::name(x); }

@@ -45,7 +45,7 @@ TF_DEVICE void from_float(float v, bf16& r) {
 #else
   const unsigned u = bits(v);
   const unsigned rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  r = bf16((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  r = bf16(v != v ? 0x7fc0u : rounded);
 #endif
 }
 
@@ -130,7 +130,7 @@ struct Small<bf16> {
 #else
     const unsigned u = bits(v);
     const unsigned nearest = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-    return from_bits((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : nearest);
+    return from_bits(v != v ? 0x7fc00000u : nearest);
 #endif
   }
   static TF_DEVICE bf16 narrow(float v) { return bf16(bits(v) >> 16); }

@@ -46,4 +46,5 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "atomics.h"
 #include "collectives.h"
 #include "libm.h"
+#include "erf.h"
 #include "inverse_erf.h"

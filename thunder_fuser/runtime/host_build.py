@@ -102,9 +102,24 @@ def host_text(kernels: Sequence[Kernel]) -> str:
     # A kernel that includes nothing is complete for NVRTC, which knows CUDA's words by itself.
     parts = ['#include "host/shim.h"', header_text(kernels)]
     for kernel in kernels:
+        parts.append(_opening(kernel))
         parts.append(f'#line 1 "{kernel.name}.cu"\n{kernel.source.rstrip()}\n')
         parts.append(f'#line 1 "{kernel.name} (entry)"\n{_entry(kernel)}')
     return "\n".join(parts)
+
+
+def _opening(kernel: Kernel) -> str:
+    """The kernel's text becomes a function that is given the thread it runs as.
+
+    Threads that never synchronise run in one loop. A compiler keeps an argument of an inlined
+    function in registers, and what depends only on the block out of the loop; thread-local memory
+    it reads again for every thread.
+    """
+    name = kernel.name
+    return (
+        f"#define {name}(...) {name}__body(const tf_thread* const tf_own, ##__VA_ARGS__)\n"
+        "#define tf_self tf_own"
+    )
 
 
 def _entry(kernel: Kernel) -> str:
@@ -114,18 +129,22 @@ def _entry(kernel: Kernel) -> str:
     unpacked = "".join(
         f"  {ctype} const a{i} = *({ctype}*)args[{i}];\n" for i, ctype in enumerate(ctypes_)
     )
-    passed = ", ".join(f"a{i}" for i in range(len(ctypes_)))
+    passed = "".join(f", a{i}" for i in range(len(ctypes_)))
     return f"""\
+#undef tf_self
+#undef {name}
 static void {name}__thread(void** args) {{
-{unpacked}  {name}({passed});
+{unpacked}  {name}__body(tf_self{passed});
 }}
 static void {name}__block(void** args, tf_thread* self) {{
-{unpacked}  const tf_dim3 size = self->block_size;
+{unpacked}  tf_thread own = *self;
+  const tf_dim3 size = own.block_size;
   for (unsigned z = 0; z < size.z; ++z)
     for (unsigned y = 0; y < size.y; ++y)
       for (unsigned x = 0; x < size.x; ++x) {{
-        self->thread = {{x, y, z}};
-        {name}({passed});
+        // Whoever reports an error looks for the thread in *self.
+        self->thread = own.thread = {{x, y, z}};
+        {name}__body(&own{passed});
       }}
 }}
 static unsigned {name}__nanoseconds;
