@@ -18,9 +18,9 @@ from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host_debug import OrderName
 
-CASES = 320
-BATCH = 80
-GUARDED = range(5_000, 5_060)
+CASES = 240
+BATCH = 60
+GUARDED = range(5_000, 5_040)
 ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
 
 
@@ -45,8 +45,8 @@ def test_random_reductions_equal_float64(device: torch.device, first: int) -> No
     for made, inputs, compiled in planned:
         outputs = compiled(inputs)
         made.check(outputs, made.updated(inputs))
-    assert several > 10
-    assert staged > 5
+    assert several > 8
+    assert staged > 4
 
 
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(

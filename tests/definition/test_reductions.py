@@ -153,7 +153,7 @@ def close(found: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> None
     assert bool((error <= allowed.nan_to_num())[exact.isfinite()].all())
 
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def layouts(x: torch.Tensor) -> list[torch.Tensor]:
@@ -171,7 +171,7 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 def test_sums_of_any_layout(runs: Runs, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     given = []
-    for sizes in ((7, 33), (33, 7), (3, 1000)):
+    for sizes in ((33, 7), (3, 1000)):
         for x in layouts(torch.randn(sizes, generator=generator).to(dtype)):
             given.append(x)
             runs.add(
