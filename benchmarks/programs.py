@@ -89,29 +89,37 @@ def transpose_add(x: Tensor, y: Tensor) -> Tensor:
 # ---- backward: inputs of the forward, then gradients of its outputs
 
 
+def wide(*tensors: Tensor) -> list[Tensor]:
+    """At least fp32: gradients are computed there and rounded once, as torch rounds its own."""
+    return [t.float() if t.element_size() < 4 else t for t in tensors]
+
+
 def gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, approximate: str) -> tuple[Tensor]:
     """Of x.  That of the bias is its sum over the rows, a reduction."""
-    h = x + bias
+    h, g = wide(x + bias, dy)
     if approximate == "none":
         density = torch.exp(-0.5 * h * h) * 0.3989422804014327
-        return (dy * (0.5 * (1 + torch.erf(h * 0.7071067811865476)) + h * density),)
-    inner = 0.7978845608028654 * (h + 0.044715 * h * h * h)
-    slope = 0.7978845608028654 * (1 + 3 * 0.044715 * h * h)
-    t = torch.tanh(inner)
-    return (dy * (0.5 * (1 + t) + 0.5 * h * (1 - t * t) * slope),)
+        slope = 0.5 * (1 + torch.erf(h * 0.7071067811865476)) + h * density
+    else:
+        t = torch.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))
+        inner = 0.7978845608028654 * (1 + 3 * 0.044715 * h * h)
+        slope = 0.5 * (1 + t) + 0.5 * h * (1 - t * t) * inner
+    return ((g * slope).to(x.dtype),)
 
 
 def swiglu_backward(gate: Tensor, up: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-    s = torch.sigmoid(gate)
-    return dy * up * (s * (1 + gate * (1 - s))), dy * (gate * s)
+    x, y, g = wide(gate, up, dy)
+    s = torch.sigmoid(x)
+    return (g * y * (s * (1 + x * (1 - s)))).to(gate.dtype), (g * (x * s)).to(up.dtype)
 
 
 def residual_backward(
     x: Tensor, attention: Tensor, mlp: Tensor, gate: Tensor, dh: Tensor, dy: Tensor
 ) -> tuple[Tensor, ...]:
     """Of x (attention has the same), mlp and gate."""
-    s = torch.sigmoid(gate)
-    return dh + dy, dy * s, dy * mlp * (s * (1 - s))
+    m, z, g = wide(mlp, gate, dy)
+    s = torch.sigmoid(z)
+    return dh + dy, (g * s).to(mlp.dtype), (g * m * (s * (1 - s))).to(gate.dtype)
 
 
 def rope_backward(

@@ -93,6 +93,7 @@ def _backward(inputs: Sequence[torch.Tensor]) -> bool:
     import thunder
 
     import thunder_fuser
+    from thunder_fuser.segment.plan import counted
 
     compiled = thunder.jit(rope, executors=[thunder_fuser.executor])
     start = time.perf_counter()
@@ -105,7 +106,7 @@ def _backward(inputs: Sequence[torch.Tensor]) -> bool:
     right = [_compare(*row) for row in zip(names, ours, eager, exact, strict=True)]
     for report in thunder_fuser.fusions(compiled):
         plan = report.plan
-        print(f"{report.name}: {plan.kernels} kernels, {plan.bytes:,} B moved")
+        print(f"{report.name}: {counted(plan.kernels, 'kernel')}, {plan.bytes:,} B moved")
     for refusal, count in thunder_fuser.refusals(compiled).items():
         print(f"left to torch ({count}): {refusal}")
     return all(right)

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256) tf_map_mul_neg_add_3789c9fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_map_mul_neg_add_204ca3fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];
@@ -46,23 +46,23 @@ extern "C" __global__ void __launch_bounds__(256) tf_map_mul_neg_add_3789c9fc(co
   for (int v = 0; v < 8; ++v) {
     const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(x2[v]);
     const float t5 = -(tf::cast<float>(x3[v]));
-    const bf16 t6 = tf::cast<bf16>(t5);
-    const bf16 t8 = (v + 8 * i3 <= 3) ? t6 : x3[v];
-    const float t10 = tf::cast<float>(t8) * tf::cast<float>(x4[v]);
+    const float t6 = t5;
+    const float t8 = (v + 8 * i3 <= 3) ? t6 : tf::cast<float>(x3[v]);
+    const float t10 = t8 * tf::cast<float>(x4[v]);
     const float t11 = t3 + t10;
-    const bf16 t12 = tf::cast<bf16>(t11);
-    const bf16 t13 = (i3 <= 0) ? t12 : x1[v];
+    const float t12 = tf::rounded<bf16>(t11);
+    const float t13 = (i3 <= 0) ? t12 : tf::cast<float>(x1[v]);
     const float t15 = tf::cast<float>(x5[v]) * tf::cast<float>(x2[v]);
     const float t17 = -(tf::cast<float>(x6[v]));
-    const bf16 t18 = tf::cast<bf16>(t17);
-    const bf16 t20 = (v + 8 * i3 <= 3) ? t18 : x6[v];
-    const float t21 = tf::cast<float>(t20) * tf::cast<float>(x4[v]);
+    const float t18 = t17;
+    const float t20 = (v + 8 * i3 <= 3) ? t18 : tf::cast<float>(x6[v]);
+    const float t21 = t20 * tf::cast<float>(x4[v]);
     const float t22 = t15 + t21;
-    const bf16 t23 = tf::cast<bf16>(t22);
-    const bf16 t24 = (i3 <= 0) ? t23 : x5[v];
+    const float t23 = tf::rounded<bf16>(t22);
+    const float t24 = (i3 <= 0) ? t23 : tf::cast<float>(x5[v]);
     y0[v] = x0[v];
-    y1[v] = t13;
-    y2[v] = t24;
+    y1[v] = tf::narrow<bf16>(t13);
+    y2[v] = tf::narrow<bf16>(t24);
   }
   tf::store<8>(T3 + 8 * u, y0);
   tf::store<8>(T15 + 8 * u, y1);

@@ -1,5 +1,5 @@
 // Large enough to unroll; one number for a row, in a register of its own.
-extern "C" __global__ void __launch_bounds__(256) tf_map_rsqrt_mul_2523b667(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_map_rsqrt_mul_76373b62(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
   const int block = blockIdx.x;
   bf16 x0[4][8];
   float x1[4];
@@ -18,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_map_rsqrt_mul_2523b667(cons
     TF_VEC
     for (int v = 0; v < 8; ++v) {
       const float t3 = tf::cast<float>(x0[k][v]) * t2;
-      const bf16 t4 = tf::cast<bf16>(t3);
-      y0[v] = t4;
+      const float t4 = tf::rounded<bf16>(t3);
+      y0[v] = tf::narrow<bf16>(t4);
     }
     tf::store<8>(T4 + 8 * u, y0);
   }

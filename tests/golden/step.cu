@@ -1,5 +1,5 @@
 // Two parameters updated in place, by a rate that the host passes.
-extern "C" __global__ void __launch_bounds__(256) tf_map_mul_sub_0b59f84b(const bf16* __restrict__ T2, const bf16* __restrict__ T7, bf16* T1, bf16* T6, double S0) {
+extern "C" __global__ void __launch_bounds__(256) tf_map_mul_sub_cb8df636(const bf16* __restrict__ T2, const bf16* __restrict__ T7, bf16* T1, bf16* T6, double S0) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
     const int u = block * 256 + threadIdx.x;
@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_map_mul_sub_0b59f84b(const 
       for (int v = 0; v < 8; ++v) {
         const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(t2);
         const float t4 = tf::cast<float>(x0[v]) - t3;
-        const bf16 t5 = tf::cast<bf16>(t4);
-        y0[v] = t5;
+        const float t5 = tf::rounded<bf16>(t4);
+        y0[v] = tf::narrow<bf16>(t5);
       }
       tf::store<8>(T1 + 8 * u, y0);
     }
@@ -33,8 +33,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_map_mul_sub_0b59f84b(const 
       for (int v = 0; v < 8; ++v) {
         const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(t2);
         const float t4 = tf::cast<float>(x0[v]) - t3;
-        const bf16 t5 = tf::cast<bf16>(t4);
-        y0[v] = t5;
+        const float t5 = tf::rounded<bf16>(t4);
+        y0[v] = tf::narrow<bf16>(t5);
       }
       tf::store<8>(T6 + 8 * u, y0);
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from thunder_fuser.segment.plan import counted
+
 if TYPE_CHECKING:
     from thunder_fuser.executor.report import FusionReport
 
@@ -14,7 +16,7 @@ def render(report: FusionReport) -> str:
     plan = report.plan
     names = [", ".join(p.name for p in proxies) for proxies in (report.inputs, report.outputs)]
     head = (
-        f"{report.name}({names[0]}) &rarr; ({names[1]}): {plan.kernels} kernels, "
+        f"{report.name}({names[0]}) &rarr; ({names[1]}): {counted(plan.kernels, 'kernel')}, "
         f"{plan.bytes:,} B (ideal {plan.bytes_ideal:,} B)"
     )
     columns = ("segment", "kind", "operations", "reads", "writes", "kernels")

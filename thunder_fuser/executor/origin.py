@@ -42,11 +42,18 @@ class Recorded:
             for name in _given(bsym):
                 self.positions.setdefault(name, k)
         self._lines: dict[str, Line] = {}
-        for bsym in traces[0].bound_symbols:
+        self._calls: dict[str, int] = {}
+        for k, bsym in enumerate(traces[0].bound_symbols):
+            self._calls.update(dict.fromkeys(_given(bsym), k))
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
+
+    def in_one_call(self, *names: str) -> bool:
+        """Whether one call of the user's gives, or consists of, all of these values."""
+        calls = {self._calls.get(name) for name in names}
+        return len(calls) == 1 and None not in calls
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""

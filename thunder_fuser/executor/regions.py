@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from thunder.core import dtypes
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
@@ -179,6 +180,7 @@ def region_of(part: Part, facts: Survey, recorded: Recorded) -> Region:
     """A part as a region of primitives that know their lines."""
     members = {id(bsym) for bsym in part.symbols}
     prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
+    prims = list(_rounded_once(prims, recorded))
     produced = {p.name: p for prim in prims for p in prim.flat_proxy_outs}
     read = {p.name: p for b in prims for p in b.flat_proxy_args if p.name not in produced}
     given = [
@@ -192,3 +194,27 @@ def region_of(part: Part, facts: Survey, recorded: Recorded) -> Region:
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
     """The device of a region with these primitives, or, if it passes its inputs on, of these."""
     return to_torch_device((prims[0].flat_proxy_outs if prims else outputs)[0].device)
+
+
+def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[BoundSymbol]:
+    """The same primitives without round trips through 16 bits inside one call of the user's.
+
+    Thunder takes a call such as gelu into primitives that each round to the tensor's dtype. Torch's
+    kernel for the call computes in fp32 and rounds once, at its end; so do we.
+    """
+    unrounded: dict[str, TensorProxy] = {}
+    for prim in prims:
+        if prim.sym.id is not PrimIDs.CONVERT_ELEMENT_TYPE:
+            yield prim
+            continue
+        (source, dtype), out = prim.args, prim.output
+        wide = unrounded.get(source.name) if isinstance(source, TensorProxy) else None
+        if isinstance(source, TensorProxy) and _narrows(source, out):
+            unrounded[out.name] = source
+        elif wide is not None and recorded.in_one_call(source.name, out.name):
+            prim = prim.from_bsym(args=(wide, dtype))
+        yield prim
+
+
+def _narrows(source: TensorProxy, out: TensorProxy) -> bool:
+    return source.dtype == dtypes.float32 and out.dtype in (dtypes.bfloat16, dtypes.float16)

@@ -140,8 +140,14 @@ class SegmentedFusion:
 
     def __str__(self) -> str:
         head = (
-            f"plan: {self.kernels} kernels, {self.bytes:,} B moved (ideal {self.bytes_ideal:,} B), "
+            f"plan: {counted(self.kernels, 'kernel')}, {self.bytes:,} B moved "
+            f"(ideal {self.bytes_ideal:,} B), "
             f"peak {self.peak_bytes:,} B"
         )
         rows = [*self.segments, *self.boundaries]
         return "\n".join([head, *(f"  {row}" for row in rows)])
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 kernel`, `2 kernels`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

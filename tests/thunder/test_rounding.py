@@ -1,0 +1,38 @@
+"""Where 16-bit values are rounded: at the end of what the user calls, and where the user says so."""
+
+from __future__ import annotations
+
+import pytest
+import thunder
+import torch
+
+import thunder_fuser
+
+X = torch.linspace(-4, 4, 1 << 12).bfloat16()
+
+
+def kernel_text(compiled: object) -> str:
+    return "".join(k.source for f in thunder_fuser.fusions(compiled) for k in f.kernels)
+
+
+@pytest.mark.parametrize("call", [torch.nn.functional.silu, torch.nn.functional.gelu])
+def test_a_call_rounds_once_at_its_end(call: object) -> None:
+    compiled = thunder.jit(lambda x: call(x), executors=[thunder_fuser.executor])
+    error = (compiled(X).double() - call(X.double())).abs().max()
+    assert error <= (call(X).double() - call(X.double())).abs().max() * 1.01
+    assert kernel_text(compiled).count("tf::rounded<bf16>") == 1
+
+
+def test_two_calls_round_twice() -> None:
+    compiled = thunder.jit(lambda x, y: (x + y) * y, executors=[thunder_fuser.executor])
+    y = X.flip(0).contiguous()
+    assert torch.equal(compiled(X, y), (X + y) * y)
+    assert kernel_text(compiled).count("tf::rounded<bf16>") == 2
+
+
+def test_a_round_trip_that_the_user_writes_stays() -> None:
+    compiled = thunder.jit(
+        lambda x: (x * 1.001).bfloat16().float() * 3, executors=[thunder_fuser.executor]
+    )
+    x = torch.linspace(-4, 4, 1 << 12)
+    assert torch.equal(compiled(x), (x * 1.001).bfloat16().float() * 3)
