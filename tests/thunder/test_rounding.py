@@ -1,4 +1,4 @@
-"""Where 16-bit values are rounded: at the end of what the user calls, and where the user says so."""
+"""Where 16-bit values are rounded: where a call of the user ends, and where the user says."""
 
 from __future__ import annotations
 
