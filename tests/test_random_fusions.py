@@ -19,6 +19,7 @@ from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host_debug import OrderName
 
+pytestmark = pytest.mark.slow
 CASES = 2000
 BATCH = 80
 GUARDED = 240
