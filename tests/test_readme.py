@@ -83,7 +83,7 @@ def test_code_prints_what_the_readme_shows(block: int) -> None:
 def test_the_first_screen_has_code_and_its_output() -> None:
     line, code, output = code_blocks()[0]
     assert line < 10
-    assert len(code.splitlines()) == 12
+    assert sum(bool(text.strip()) for text in code.splitlines()) <= 12
     assert output
 
 
