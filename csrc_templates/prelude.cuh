@@ -24,6 +24,9 @@
 // A loop whose index must be a constant in every iteration (it indexes registers).
 #define TF_UNROLL _Pragma("unroll")
 
+// An integer that was a float: not to be simplified together with a conversion back.
+#define TF_EXACT(integer) (integer)
+
 // Names the dynamic shared memory of the block: TF_SHARED(smem); then smem[0], smem[1], ... bytes.
 #define TF_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 

@@ -101,6 +101,29 @@ struct Convert<bf16> : ConvertThroughFloat<bf16> {};
 template <>
 struct Convert<f16> : ConvertThroughFloat<f16> {};
 
+// Integers are real on the way to the next type: TF_EXACT says so where a compiler may doubt it.
+template <class To>
+struct ConvertToInteger {
+  template <class From>
+  static TF_DEVICE To from(From v) {
+    return TF_EXACT((To)v);
+  }
+};
+template <>
+struct Convert<long long> : ConvertToInteger<long long> {};
+template <>
+struct Convert<int> : ConvertToInteger<int> {};
+template <>
+struct Convert<short> : ConvertToInteger<short> {};
+template <>
+struct Convert<signed char> : ConvertToInteger<signed char> {};
+template <>
+struct Convert<unsigned short> : ConvertToInteger<unsigned short> {};
+template <>
+struct Convert<unsigned int> : ConvertToInteger<unsigned int> {};
+template <>
+struct Convert<unsigned long long> : ConvertToInteger<unsigned long long> {};
+
 // C++ leaves negative floats as unsigned char undefined; torch goes through int64, which wraps.
 template <>
 struct Convert<unsigned char> {

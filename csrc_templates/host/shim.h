@@ -16,6 +16,16 @@
 #define TF_VEC_REDUCE(op, var) TF_PRAGMA(omp simd reduction(op : var))
 #define TF_UNROLL
 
+// g++ takes float(int(x)) for trunc(x), which makes -0.25 a negative zero; the barrier prevents it.
+#ifdef __has_builtin
+#if __has_builtin(__builtin_assoc_barrier)
+#define TF_EXACT(integer) __builtin_assoc_barrier(integer)
+#endif
+#endif
+#ifndef TF_EXACT
+#define TF_EXACT(integer) (integer)
+#endif
+
 #define threadIdx (tf_self->thread)
 #define blockIdx (tf_self->block)
 #define blockDim (tf_self->block_size)

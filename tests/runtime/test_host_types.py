@@ -168,3 +168,21 @@ def test_special_floats_become_bool(cast_kernels: dict[torch.dtype, HostLaunch])
     outs = [torch.empty(32, dtype=target) for target in ALL]
     cast_kernels[torch.float32](x.data_ptr(), *(out.data_ptr() for out in outs))
     assert outs[ALL.index(torch.bool)][:5].tolist() == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("real", (torch.float32, torch.float64), ids=short)
+def test_no_integer_is_a_negative_zero(real: torch.dtype) -> None:
+    there_and_back = compile_all(
+        [
+            Pointwise(
+                f"through_{short(integer)}",
+                f"tf::cast<{CTYPES[real]}>(tf::cast<{CTYPES[integer]}>(a))",
+                (real,),
+                real,
+            )
+            for integer in (*INTEGERS, *UNSIGNED)
+        ]
+    )
+    x = torch.tensor([-0.75, -0.25, -0.0, 0.25, 3.75], dtype=real)
+    for name, cast in there_and_back.items():
+        assert same(cast(x), torch.tensor([0, 0, 0, 0, 3], dtype=real)).all(), name
