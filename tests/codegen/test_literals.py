@@ -90,6 +90,7 @@ def test_operands_keep_their_sign(device: torch.device) -> None:
         (300, DataType.Int8, "(signed char)44"),
         (True, DataType.Bool, "true"),
         (2.0, DataType.Bool, "true"),
+        (-0.5j, DataType.Bool, "true"),
         (1 + 2j, DataType.ComplexFloat, "tf::complex64{1.0f, 2.0f}"),
         (2.5, DataType.BFloat16, "tf::cast<bf16>(2.5f)"),
     ],

@@ -198,6 +198,30 @@ def test_long_chains_of_additions_are_cut() -> None:
         assert abs(found.item() - exact) < 1e-6 * exact
 
 
+@pytest.mark.parametrize("schedule", ["own", "H200"])
+def test_values_of_a_row_are_read_once_however_they_are_guarded(
+    device: torch.device, schedule: str
+) -> None:
+    """Pieces of a concatenation share an access; guards against missing columns are dropped."""
+    b = FusionBuilder()
+    x, w = b.tensor([7], Float), b.tensor([5, 1], Float)
+    joined = b.reshape(b.cat([b.slice(x, [1], [7]), x, x], 0), [20, 1])
+    total = b.reduce("sum", joined, [1], keepdim=True)
+    b.output(b.apply("mul", (joined, total), Float))
+    row = b.reduce("sum", b.expand(w, [-1, 13]), [1], keepdim=True)
+    b.output(b.apply("add", (row, w), Float))
+    b.output(b.reduce("max", b.pad(b.expand(w, [-1, 13]), [2, 1], 1.5), [1]))
+    data = [torch.arange(7.0), torch.arange(5.0)[:, None] - 2]
+    batch = batch_for(device, schedule)
+    moved = [t.to(device) for t in data]
+    found = executable(CompiledFusion(b.build()), moved, batch, device)(moved)
+    squares = torch.cat([data[0][1:], data[0], data[0]])[:, None] ** 2
+    for value, exact in zip(
+        found, (squares, 14 * data[1], data[1][:, 0].clamp(min=1.5)), strict=True
+    ):
+        assert torch.equal(value.cpu(), exact)
+
+
 # ---- NVRTC
 
 

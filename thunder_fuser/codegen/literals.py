@@ -18,10 +18,10 @@ def literal(value: Number, dtype: DataType) -> str:
         z = complex(value)
         part = DataType.Double if dtype is DataType.ComplexDouble else DataType.Float
         return f"{dtype.ctype}{{{literal(z.real, part)}, {literal(z.imag, part)}}}"
-    if isinstance(value, complex):
-        value = value.real
     if dtype is DataType.Bool:
         return "true" if value else "false"
+    if isinstance(value, complex):
+        value = value.real
     if dtype is DataType.Double:
         return _double(float(value))
     if dtype is DataType.Float:

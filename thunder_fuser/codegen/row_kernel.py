@@ -169,11 +169,12 @@ class RowWriter(LaneWriter):
                 continue
             if self._stage_of(node) != stage:
                 continue
-            self._written.add(node)
             if isinstance(node, Load):
                 k = self._access[node]
+                self._written.update(self.accesses[k].loads)
                 lines += [self._array(k, ""), *self._loads([k], "", emitter)]
                 continue
+            self._written.add(node)
             text = self._define(node, "", emitter)
             if text is not None:
                 lines += [*taken(emitter), text]
