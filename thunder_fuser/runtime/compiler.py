@@ -65,7 +65,9 @@ class Compiler:
 
 
 _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
-    "gcc": ("-fmax-errors=5",),
+    # A select among lanes stays one: threading `v < 4` through `v < 8` makes branches, and loops
+    # with branches are not vectorised.
+    "gcc": ("-fmax-errors=5", "-fno-thread-jumps"),
     "clang": ("-ferror-limit=5",),
     # zig checks for undefined behaviour unless told not to.
     "zig": ("-ferror-limit=5", "-fno-sanitize=undefined"),
