@@ -170,7 +170,7 @@ def test_special_floats_become_bool(cast_kernels: dict[torch.dtype, HostLaunch])
     assert outs[ALL.index(torch.bool)][:5].tolist() == [True, True, False, True, True]
 
 
-@pytest.mark.parametrize("real", (torch.float32, torch.float64), ids=short)
+@pytest.mark.parametrize("real", [torch.float32, torch.float64], ids=short)
 def test_no_integer_is_a_negative_zero(real: torch.dtype) -> None:
     there_and_back = compile_all(
         [
