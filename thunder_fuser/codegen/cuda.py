@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.value import Argument, Compute, Load, Value
 from thunder_fuser.codegen.expressions import argument_type
+from thunder_fuser.codegen.fold_text import shared_bytes
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
-from thunder_fuser.codegen.row_kernel import RowWriter, shared_bytes
+from thunder_fuser.codegen.row_kernel import RowWriter
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView

@@ -40,6 +40,11 @@ from thunder_fuser.ir.symint_emit import Emitter
 from thunder_fuser.schedule.store import Store
 
 
+def lane_loop(lanes: int) -> str:
+    """The head of a loop over so many lanes of a vector."""
+    return f"for (int v = 0; v < {lanes}; ++v)"
+
+
 class LaneWriter:
     """Text for the vectors of one loop. `buffers`: an output written in place -> the
     input it is in.
@@ -168,7 +173,7 @@ class LaneWriter:
         return [*lines, "TF_UNROLL", *braced(self._lane_loop(), body)]
 
     def _lane_loop(self) -> str:
-        return f"for (int v = 0; v < {self.lanes.vector}; ++v)"
+        return lane_loop(self.lanes.vector)
 
     def _is_total(self, access: Access) -> bool:
         """Whether every lane of every vector is read under some condition."""

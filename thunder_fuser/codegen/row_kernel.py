@@ -20,19 +20,14 @@ from thunder_fuser.analysis.value import (
     operands,
     reachable,
 )
-from thunder_fuser.codegen import expressions
+from thunder_fuser.codegen import expressions, fold_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
-from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.row import LONGEST_CHAIN, WARP, Fold, RowSchedule
+from thunder_fuser.schedule.row import LONGEST_CHAIN, Fold, RowSchedule
 from thunder_fuser.schedule.store import Store
-
-_SMALLEST_ACCUMULATOR = 4
-"""Bytes: shuffles exchange words."""
 
 
 class RowWriter(LaneWriter):
@@ -50,6 +45,7 @@ class RowWriter(LaneWriter):
         self._names |= {"r": "r", "c": "c"}
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
+        self._row_loads = self._find_row_loads()
         self._written: set[Value] = set()
 
     @staticmethod
@@ -66,7 +62,7 @@ class RowWriter(LaneWriter):
         row = self._emitter()
         lines = self._owned_rows()
         body: list[str] = []
-        if self._shared_bytes:
+        if fold_text.shared_bytes(schedule):
             lines.insert(0, "TF_SHARED(smem);")
         if schedule.is_held:
             body += self._held_loads(row)
@@ -114,10 +110,6 @@ class RowWriter(LaneWriter):
             schedule.lane_axis == "columns"
             and schedule.blocks * schedule.rows_per_block != schedule.rows
         )
-
-    @property
-    def _shared_bytes(self) -> int:
-        return shared_bytes(self.schedule)
 
     # ---- which values live where
 
@@ -180,7 +172,7 @@ class RowWriter(LaneWriter):
                 lines += [*taken(emitter), text]
         return lines
 
-    def _row_loads(self) -> set[int]:
+    def _find_row_loads(self) -> set[int]:
         """Accesses that are read once a row."""
         if self.schedule.lane_axis == "rows":
             return set()
@@ -241,7 +233,7 @@ class RowWriter(LaneWriter):
 
     def _column_accesses(self, nodes: set[Value]) -> list[int]:
         found = {self._access[n] for n in nodes if isinstance(n, Load)}
-        return sorted(found - self._row_loads())
+        return sorted(found - self._row_loads)
 
     def _stage(self, folds: Sequence[Fold], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
@@ -255,26 +247,17 @@ class RowWriter(LaneWriter):
         for fold in folds:
             n = self._folds[fold.tensor]
             functor = reductions.lookup(fold.op).functor
-            before += self._accumulator(f"a{n}", fold)
-            partial += self._accumulator(f"p{n}", fold)
+            before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
+            partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
             value = expressions.operand(fold.value, fold.accumulate, self._column_name)
-            ctype = accumulator_type(fold.accumulate)
+            ctype = fold_text.accumulator_type(fold.accumulate)
             lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
-            after += self._combined(fold, n, ctype, functor)
+            after += fold_text.combined(self.schedule, n)
         roots = {v for f in folds for v in reachable([f.value])}
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
         return [*before, *loop, *after]
-
-    def _accumulator(self, name: str, fold: Fold) -> list[str]:
-        """One for each lane, with the value that folding starts from."""
-        identity = literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
-        return [
-            f"{accumulator_type(fold.accumulate)} {name}[{self.lanes.vector}];",
-            "TF_UNROLL",
-            f"{self._lane_loop()} {name}[v] = {identity};",
-        ]
 
     def _column_body(self, roots: set[Value], lane: Sequence[str], row: Emitter) -> list[str]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""
@@ -323,71 +306,46 @@ class RowWriter(LaneWriter):
         return super()._name(value, copy)
 
     def _loaded(self, load: Load, copy: str) -> str:
-        is_of_row = self._access[load] in self._row_loads()
+        is_of_row = self._access[load] in self._row_loads
         return super()._loaded(load, "" if is_of_row else copy)
-
-    def _combined(self, fold: Fold, n: int, ctype: str, functor: str) -> list[str]:
-        """The lanes' accumulators as one value of the row, in a fixed order."""
-        schedule = self.schedule
-        held = expressions.register_dtype(fold.tensor.dtype).ctype
-        if schedule.lane_axis == "rows":
-            done = _finished(f"a{n}[v]", fold)
-            return [
-                f"{held} f{n}[{self.lanes.vector}];",
-                "TF_VEC",
-                f"{self._lane_loop()} f{n}[v] = {done};",
-            ]
-        lines = []
-        for half in _halves(self.lanes.vector):
-            lines.append(
-                f"for (int v = 0; v < {half}; ++v) "
-                f"a{n}[v] = {functor}::combine(a{n}[v], a{n}[v + {half}]);"
-            )
-        value = f"a{n}[0]"
-        if 1 < schedule.threads <= WARP:
-            value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
-        elif schedule.threads > WARP:
-            offset = shared_offset(schedule, n)
-            slots = f"({ctype}*)(smem + {offset})"
-            value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
-        return [*lines, f"const {held} f{n} = {_finished(value, fold)};"]
 
     # ---- stores
 
     def _stores(self, row: Emitter) -> list[str]:
-        lines: list[str] = []
-        if self.schedule.wide:
-            lines += self._wide_stores(row)
+        wide, narrow = self.schedule.wide, self.schedule.narrow
+        lines = self._column_loop(self._vector_stores(wide, row)) if wide else []
         if self.schedule.lane_axis == "rows":
-            return lines + self._lane_rows(row)
-        narrow: list[str] = []
+            return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])
+        return lines + self._row_stores(row)
+
+    def _row_stores(self, row: Emitter) -> list[str]:
+        """Stores of one value a row, where lanes are columns: one thread does them."""
+        lines: list[str] = []
         for store in self.schedule.narrow:
             target = self._buffers.get(store.tensor, store.tensor)
             value = self._stored(store, self._copy)
             address = row.emit(self.lanes(store.address), self._names)
-            narrow += [*taken(row), f"{target.name}[{address}] = {value};"]
+            lines += [*taken(row), f"{target.name}[{address}] = {value};"]
         tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._own_row
-        if narrow and tests:
-            narrow = braced(f"if ({' && '.join(tests)})", narrow)
-        return lines + narrow
+        return braced(f"if ({' && '.join(tests)})", lines) if lines and tests else lines
 
     @property
     def _own_row(self) -> list[str]:
         return ["own == r"] if self._has_spare_rows else []
 
-    def _wide_stores(self, row: Emitter) -> list[str]:
-        stores = self.schedule.wide
+    def _vector_stores(self, stores: Sequence[Store], row: Emitter) -> list[str]:
+        """What one vector of columns (or of rows, with lanes of rows) leaves in memory."""
         roots = {v for s in stores for v in reachable([s.value])}
-        names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
-        emitter = row.child()
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]
+        names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
+        emitter = row.child()
         body = self._column_body(roots, names, row)
         ends = [line for n, s in enumerate(stores) for line in self._guarded_store(n, s, emitter)]
         if self._own_row:
             ends = braced(f"if ({self._own_row[0]})", ends)
-        return self._column_loop([*arrays, *body, *ends])
+        return [*arrays, *body, *ends]
 
     def _guarded_store(self, n: int, store: Store, emitter: Emitter) -> list[str]:
         if not self.schedule.inside:
@@ -402,52 +360,3 @@ class RowWriter(LaneWriter):
     def _inside(self, emitter: Emitter) -> str:
         """Whether the lane is a point that exists."""
         return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), emitter)
-
-    def _lane_rows(self, row: Emitter) -> list[str]:
-        """Stores of one value a row where lanes are rows."""
-        if not self.schedule.narrow:
-            return []
-        stores = self.schedule.narrow
-        roots = {v for s in stores for v in reachable([s.value])}
-        arrays = [
-            f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
-        ]
-        names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
-        body = self._column_body(roots, names, row)
-        ends = [
-            line for n, s in enumerate(stores) for line in self._guarded_store(n, s, row.child())
-        ]
-        return braced("", [*arrays, *body, *ends])
-
-
-def _finished(text: str, fold: Fold) -> str:
-    """An accumulated value as the reduction's result, in its register type."""
-    dtype = fold.tensor.dtype
-    text = f"({fold.accumulate.ctype}){text}"
-    held = expressions.convert(text, fold.accumulate, expressions.register_dtype(dtype))
-    return expressions.round_to(held, dtype)
-
-
-def accumulator_type(dtype: DataType) -> str:
-    """C++ type that a fold accumulates in: no narrower than what shuffles exchange."""
-    return "int" if dtype.itemsize < _SMALLEST_ACCUMULATOR else dtype.ctype
-
-
-def shared_offset(schedule: RowSchedule, n: int) -> int:
-    """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in schedule.folds[:n]]
-    return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
-
-
-def shared_bytes(schedule: RowSchedule) -> int:
-    if schedule.lane_axis == "rows" or schedule.threads <= WARP:
-        return 0
-    return shared_offset(schedule, len(schedule.folds))
-
-
-def _halves(vector: int) -> list[int]:
-    found = []
-    while vector > 1:
-        vector //= 2
-        found.append(vector)
-    return found
