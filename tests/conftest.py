@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from thunder_fuser.errors import TargetError
+from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.runtime import cuda_driver, cuda_program
 from thunder_fuser.runtime.target import Target, target_for
 
@@ -74,6 +75,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def target(device: torch.device) -> Target:
     """Each target; `device` is one of its devices."""
     return target_for(device)
+
+
+@pytest.fixture
+def b() -> FusionBuilder:
+    """A fusion to be built by hand."""
+    return FusionBuilder()
 
 
 @pytest.fixture

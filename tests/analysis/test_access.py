@@ -36,11 +36,6 @@ Float, BFloat16, Double, Int8 = (
 )
 
 
-@pytest.fixture
-def b() -> FusionBuilder:
-    return FusionBuilder()
-
-
 def part_of(
     b: FusionBuilder, layouts: list[Layout] | None = None, device: DeviceInfo = H200
 ) -> MapPart:

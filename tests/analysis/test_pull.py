@@ -44,11 +44,6 @@ class Pulled(Pull):
         return self.emit(tensor, self.index(tensor))
 
 
-@pytest.fixture
-def b() -> FusionBuilder:
-    return FusionBuilder()
-
-
 def conditions(pull: Pull) -> list[list[set[str]]]:
     """Of each load: the contexts, as sets of printed conditions (each is >= 0)."""
     return [[{str(c) for c in conj} for conj in when] for when in pull.graph.contexts.values()]

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.building import op
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.options import options
 from thunder_fuser.runtime import executable
 from thunder_fuser.runtime.cache import is_intact
@@ -24,12 +24,6 @@ from thunder_fuser.runtime.dispatch import CompiledFusion
 
 Float = DataType.Float
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
-    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
-    assert isinstance(made, TensorView)
-    return made
 
 
 def add_exp(sizes: tuple[int, ...] = (-1, -1)) -> CompiledFusion:

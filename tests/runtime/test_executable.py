@@ -10,30 +10,19 @@ import pytest
 import torch
 
 from tests.batch import Batch, allocations
+from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host import HOST
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def b() -> FusionBuilder:
-    return FusionBuilder()
-
-
-def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
-    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
-    assert isinstance(made, TensorView)
-    return made
 
 
 # ---- memory

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
 from tests.simulation import schedule, simulate
@@ -16,7 +17,6 @@ from thunder_fuser.analysis.access import Access, Variant
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime.device_table import A100, B200, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
@@ -27,17 +27,6 @@ from thunder_fuser.segment.partition import partition
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))
 CASES = 400
-
-
-@pytest.fixture
-def b() -> FusionBuilder:
-    return FusionBuilder()
-
-
-def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
-    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
-    assert isinstance(made, TensorView)
-    return made
 
 
 def scheduled(b: FusionBuilder, device: DeviceInfo = H200) -> MapSchedule:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.building import op
 from tests.generator import random_case
 from tests.norms import NORMS, Norm
 from thunder_fuser.definition import FusionDefinition
@@ -16,7 +17,6 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime.device_table import A100, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
@@ -49,12 +49,6 @@ def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -
     b = FusionBuilder()
     b.output(b.reduce("sum", b.tensor(sizes, dtype), dims))
     return partition(b.build())
-
-
-def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
-    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
-    assert isinstance(made, TensorView)
-    return made
 
 
 # ---- plans

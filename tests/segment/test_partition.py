@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
 from thunder_fuser.errors import FuserValueError
@@ -16,17 +17,6 @@ from thunder_fuser.segment.partition import MAX_OUTPUTS, partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
-
-
-@pytest.fixture
-def b() -> FusionBuilder:
-    return FusionBuilder()
-
-
-def op(b: FusionBuilder, name: str, *operands: object) -> TensorView:
-    made = b.pointwise(name, *operands)  # type: ignore[arg-type]
-    assert isinstance(made, TensorView)
-    return made
 
 
 def plan_of(b: FusionBuilder) -> SegmentedFusion:
