@@ -169,6 +169,23 @@ def test_mistakes_are_found_before_anything_is_compiled(
     assert compiled.executables == ()
 
 
+def test_options_hold_for_what_was_compiled_before_too(compilations: list[str]) -> None:
+    b = FusionBuilder()
+    x = b.tensor((64,), DataType.BFloat16)
+    rounded = b.cast(op(b, "mul", b.cast(x, Float), 1.001), DataType.BFloat16)
+    b.output(b.cast(op(b, "mul", b.cast(rounded, Float), 3.0), DataType.BFloat16))
+    compiled = CompiledFusion(b.build())
+    number = torch.linspace(-4, 4, 64).bfloat16()
+    once = (number.double() * 1.001 * 3.0).bfloat16()
+    twice = ((number.float() * 1.001).bfloat16().float() * 3.0).bfloat16()
+    assert not torch.equal(once, twice)
+    for _ in range(2):
+        assert torch.equal(compiled([number])[0], twice)
+        with options(precision="fast"):
+            assert torch.equal(compiled([number])[0], once)
+    assert len(compilations) == len(compiled.executables) == 2
+
+
 def test_updates_of_memory_that_others_share_are_refused_at_every_call() -> None:
     b = FusionBuilder()
     x, y = (b.tensor([4], Float, contiguity=[False]) for _ in range(2))

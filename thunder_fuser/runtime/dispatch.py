@@ -18,7 +18,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.options import current
+from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.target import target_for
@@ -27,7 +27,8 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 
 class CompiledFusion:
-    """A fusion, specialised and compiled per shape, stride, dtype, alignment class and device.
+    """A fusion, specialised and compiled per shape, stride, dtype, alignment class, device and
+    options.
 
     Sizes may be symbolic. Calls may come from several threads; a key is compiled once.
     """
@@ -36,7 +37,9 @@ class CompiledFusion:
         self.fusion = fusion
         self.name = name
         self._sizes = size_inputs(fusion)
-        self._executables: dict[Key, Executable] = {}
+        self._tables: dict[Options, dict[Key, Executable]] = {}
+        self._latest: tuple[Options | None, dict[Key, Executable]] = (None, {})
+        self._made: list[Executable] = []
         self._lock = threading.Lock()
 
     def __call__(
@@ -45,10 +48,13 @@ class CompiledFusion:
         """Run on `inputs`; returned outputs in order. Mistakes raise before anything is
         compiled.
         """
+        options, table = self._latest
+        if options is not current():
+            table = self._table()
         key = (*key_of(inputs, self._sizes), device)
-        executable = self._executables.get(key)
+        executable = table.get(key)
         if executable is None:
-            executable = self._compile(key, inputs, device)
+            executable = self._compile(table, key, inputs, device)
         elif self.fusion.updates:
             check_updates(self.fusion, inputs)
         return executable(inputs)
@@ -77,9 +83,23 @@ class CompiledFusion:
     @property
     def executables(self) -> tuple[Executable, ...]:
         """What has been compiled so far, in order."""
-        return tuple(self._executables.values())
+        return tuple(self._made)
 
-    def _compile(self, key: Key, inputs: Sequence[Any], device: torch.device | None) -> Executable:
+    def _table(self) -> dict[Key, Executable]:
+        """What was compiled under the options in force: most of them change what a kernel does."""
+        options = current()
+        with self._lock:
+            table = self._tables.setdefault(options, {})
+            self._latest = (options, table)
+            return table
+
+    def _compile(
+        self,
+        table: dict[Key, Executable],
+        key: Key,
+        inputs: Sequence[Any],
+        device: torch.device | None,
+    ) -> Executable:
         binding = bind(self.fusion, inputs, device)
         if any(isinstance(x, FakeTensor) for x in inputs):
             raise FuserTypeError(
@@ -87,11 +107,12 @@ class CompiledFusion:
                 "tensors, or ask plan(inputs) or kernels(inputs)"
             )
         with self._lock:
-            found = self._executables.get(key)
+            found = table.get(key)
             if found is None:
                 plan = self._planned(binding)
                 found = Executable(plan, binding.device, target_for(binding.device))
-                self._executables[key] = found
+                table[key] = found
+                self._made.append(found)
             return found
 
     def _planned(self, binding: Binding) -> SegmentedFusion:
