@@ -21,11 +21,11 @@ namespace tf {
   TF_DEVICE double name(double x) { return native::name(x); }
 
 TF_UNARY(acos) TF_UNARY(acosh) TF_UNARY(asin) TF_UNARY(asinh) TF_UNARY(atan) TF_UNARY(atanh)
-TF_UNARY(cos) TF_UNARY(cosh) TF_UNARY(erfc) TF_UNARY(exp) TF_UNARY(exp2)
+TF_UNARY(cos) TF_UNARY(cosh) TF_UNARY(erfc) TF_UNARY(exp2)
 TF_UNARY(expm1) TF_UNARY(log) TF_UNARY(log10) TF_UNARY(log1p) TF_UNARY(log2) TF_UNARY(sin)
 TF_UNARY(sinh) TF_UNARY(sqrt) TF_UNARY(tan) TF_UNARY(tanh)
 TF_BINARY(atan2) TF_BINARY(copysign) TF_BINARY(hypot) TF_BINARY(nextafter)
-TF_NATIVE(erf) TF_NATIVE(erfcinv) TF_NATIVE(erfinv) TF_NATIVE(lgamma) TF_NATIVE(rsqrt)
+TF_NATIVE(erf) TF_NATIVE(erfcinv) TF_NATIVE(erfinv) TF_NATIVE(exp) TF_NATIVE(lgamma) TF_NATIVE(rsqrt)
 
 #undef TF_UNARY
 #undef TF_BINARY
@@ -196,6 +196,9 @@ TF_DEVICE T div(T a, T b) {
 }
 TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
+// Division by a constant, of which high + low is the reciprocal: codegen/constant_division.py proves
+// the bits. The parts have one sign, or infinities would give NaN.
+TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
 
 // Rest of the division that truncates: it has the sign of the dividend.
 template <class T>

@@ -59,6 +59,7 @@ TF_DEVICE double erf(double x) { return ::erf(x); }
   TF_DEVICE double name(double x) { return ::name(x); }
 TF_NATIVE(erfcinv)
 TF_NATIVE(erfinv)
+TF_NATIVE(exp)
 TF_NATIVE(lgamma)
 TF_NATIVE(rsqrt)
 #undef TF_NATIVE

@@ -153,7 +153,7 @@ struct Small<bf16> {
 #else
     const unsigned u = bits(v);
     const unsigned nearest = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-    return from_bits(v != v ? 0x7fc00000u : nearest);
+    return from_bits(v != v ? u | 0x7fff0000u : nearest);
 #endif
   }
   static TF_DEVICE bf16 narrow(float v) { return bf16(bits(v) >> 16); }

@@ -57,4 +57,5 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "collectives.h"
 #include "libm.h"
 #include "erf.h"
+#include "exp.h"
 #include "inverse_erf.h"

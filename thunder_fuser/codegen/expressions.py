@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from thunder_fuser.analysis.value import Argument, Compute, Folded, Literal, Load, Select, Value
+from thunder_fuser.codegen.constant_division import reciprocal
 from thunder_fuser.codegen.literals import literal, rounded
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
@@ -19,6 +20,7 @@ Exact = frozenset[DataType]
 """Reduced floats that hold a value exactly."""
 
 _NARROW = (DataType.BFloat16, DataType.Half)
+_DIVISIONS = ("div", "truediv")
 _KEEPS_EXACT = frozenset(
     {"where", "relu", "neg", "abs", "minimum", "maximum", "ceil", "floor", "round", "trunc"}
 )
@@ -67,8 +69,22 @@ def compute(node: Compute, name: Name, exact: Exact) -> str:
             for value, dtype in zip(node.operands, node.operand_dtypes, strict=True)
         ]
         # The spelling yields the result's compute type: results are rounded last.
-        text = row.spelling.format(*args)
+        text = _by_constant(node, args[0]) or row.spelling.format(*args)
     return text if node.dtype in exact else round_to(text, node.dtype)
+
+
+def _by_constant(node: Compute, dividend: str) -> str | None:
+    """A division by a constant without dividing, where bits stay the same."""
+    if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:
+        return None
+    divisor = node.operands[1]
+    if not isinstance(divisor, Literal):
+        return None
+    value = rounded(divisor.value, DataType.Float)
+    parts = None if isinstance(value, complex) else reciprocal(float(value))
+    if parts is None:
+        return None
+    return f"tf::div_by({dividend}, {', '.join(literal(p, DataType.Float) for p in parts)})"
 
 
 def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
