@@ -69,8 +69,9 @@ TF_DEVICE T warp_reduce(T value, int lane TF_SITE_PARAM) {
   return value;
 }
 
-// Reduces over a block of `Threads` threads, a multiple of 32, of which this is number `tid`.
-// `slots` is shared memory for Threads / 32 values. There is one barrier, not two, so consecutive
+// Reduces over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or one
+// of the groups of so many threads that it consists of. `slots` is shared memory of the group, for
+// Threads / 32 values. There is one barrier, not two, so consecutive
 // reductions must use two sets of slots in turn.
 template <class Op, int Threads, class T>
 TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
@@ -88,6 +89,42 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   value = slots[0];
   TF_UNROLL
   for (int i = 1; i < warps; ++i) value = Op::combine(value, slots[i]);
+  return value;
+}
+
+// The value at `p`, past this multiprocessor's cache, which does not see what others write.
+template <class T>
+TF_DEVICE T fresh(const T* p) {
+  constexpr int words = sizeof(T) / 4;
+  static_assert(words * 4 == sizeof(T), "values are read word by word");
+  union Parcel {
+    TF_DEVICE Parcel() {}
+    T value;
+    unsigned word[words];
+  } parcel;
+  TF_UNROLL
+  for (int i = 0; i < words; ++i) parcel.word[i] = ((const volatile unsigned*)p)[i];
+  return parcel.value;
+}
+
+// What all blocks have left of a total at `point`, parts[i * points + point] for i < count, in an
+// order that depends on nothing else. All threads of a block of `Threads` call it; those with one
+// number modulo 32 have one point and get one value. `slots` is shared memory for Threads values.
+template <class Op, int Threads, class T>
+TF_DEVICE T sum_parts(const T* parts, int count, int points, int point, T* slots TF_SITE_PARAM) {
+  constexpr int width = Threads < 32 ? Threads : 32, groups = Threads / width;
+  const int group = threadIdx.x / width, lane = threadIdx.x % width;
+  const T* mine = parts + point;
+  T value = fresh(mine + (long long)(group < count ? group : 0) * points);
+  for (int i = group + groups; i < count; i += groups) {
+    value = Op::combine(value, fresh(mine + (long long)i * points));
+  }
+  if (groups == 1) return value;
+  __syncthreads();
+  slots[threadIdx.x] = value;
+  __syncthreads();
+  value = slots[lane];
+  for (int i = 1; i < groups && i < count; ++i) value = Op::combine(value, slots[i * width + lane]);
   return value;
 }
 

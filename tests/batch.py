@@ -104,7 +104,11 @@ class Guarded:
         return tuple(_Checked(self, later) for later in self.batch.compile(kernels))
 
     def tensor(self, name: str, address: int) -> torch.Tensor:
-        """The tensor that a parameter points to, found by its address and the plan's layout."""
+        """The tensor that a parameter points to, found by its address and the plan's layout; what
+        the plan does not know is scratch memory.
+        """
+        if name not in self._memory:
+            return next(held for held in self.memory if held.data_ptr() == address)
         dims, dtype, strides = self._memory[name]
         sizes = [static(d.size) for d in dims]
         if 0 in sizes:

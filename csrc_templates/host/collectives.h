@@ -65,14 +65,17 @@ void combine_threads(void* values, int count) {
   constexpr int warps = Threads / 32;
   T* threads = static_cast<T*>(values);
   combine_lanes<Op, 32, T>(threads, count);
-  T sums[warps];
-  for (int i = 0; i < warps; ++i) sums[i] = threads[i * 32];
-  if ((warps & (warps - 1)) == 0) {
-    combine_lanes<Op, warps, T>(sums, warps);
-  } else {
-    for (int i = 1; i < warps; ++i) sums[0] = Op::combine(sums[0], sums[i]);
+  // A block may be several groups of so many threads.
+  for (T* group = threads; group < threads + count; group += Threads) {
+    T sums[warps];
+    for (int i = 0; i < warps; ++i) sums[i] = group[i * 32];
+    if ((warps & (warps - 1)) == 0) {
+      combine_lanes<Op, warps, T>(sums, warps);
+    } else {
+      for (int i = 1; i < warps; ++i) sums[0] = Op::combine(sums[0], sums[i]);
+    }
+    for (int i = 0; i < Threads; ++i) group[i] = sums[0];
   }
-  for (int i = 0; i < count; ++i) threads[i] = sums[0];
 }
 
 template <class Op, int Width, class T>

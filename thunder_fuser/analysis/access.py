@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from thunder_fuser.analysis.pull import at_least
 from thunder_fuser.analysis.value import Condition, Conjunction, Load, ValueGraph
@@ -121,6 +121,18 @@ class Lanes:
                 found = (form,) * self.vector
             self._at[form] = found
         return found
+
+    def are_neighbours(self, address: Form) -> bool:
+        """Whether lanes access consecutive elements, or one, and the next vector goes on there."""
+        form = self(address)
+        points = [(0, 0), (0, self.vector - 1)] if self.vector > 1 else [(0, 0)]
+        points += [(1, 0)] if self.vectors > 1 else []
+        found = [form.substitute({self.u: u, self.v: v}) for u, v in points]
+        steps = [b - a for a, b in pairwise(found)]
+        ahead = [b[0] * self.vector + b[1] - a[0] * self.vector - a[1] for a, b in pairwise(points)]
+        return all(
+            not step.terms and step.const in (0, n) for step, n in zip(steps, ahead, strict=True)
+        )
 
     def uniform(self, condition: Condition) -> Condition | None:
         """The same condition without v, where it holds for all lanes of a vector or for none."""

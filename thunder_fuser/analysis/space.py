@@ -1,15 +1,16 @@
-"""The iteration space of a reduction, and what can be computed over it in one kernel.
+"""The iteration space of reductions, and what can be computed over it in one kernel.
 
 Rows are the points of the dimensions that a reduction keeps, columns those of the dimensions that
-it folds. A reduction's result is ready at its row and nowhere else: whether everything that a
-kernel is to compute can be pulled at a row and a column is what makes it legal. It is asked, not
-matched by patterns.
+it folds. A reduction along the columns is ready at its row, while the kernel runs, and nowhere
+else. One along the rows (a total) needs all rows: it is ready when all blocks have done their part,
+and only values of a column can be computed from it then. Whether everything that a kernel is to
+compute can be pulled at such points is what makes it legal. It is asked, not matched by patterns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,14 @@ from thunder_fuser.ir.symint import Context, Form
 
 LaneAxis = Literal["columns", "rows"]
 """What consecutive lanes of a vector are."""
+Sharing = Literal["nothing", "rows", "columns"]
+"""What blocks share before the last results are ready: nothing (each block finishes its rows), the
+rows behind totals, or the columns of each row."""
+Point = Literal["column", "row", "one"]
+"""Where a total has its value: at each column, at each row, or once."""
+
+MAX_TOTAL_COLUMNS = 16384
+"""Columns of a row that one block both folds and keeps totals of, in its registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,39 @@ class Space:
     def columns(self) -> int:
         return math.prod(self.sizes[k] for k in self.folded)
 
+    @property
+    def turned(self) -> Space:
+        """The same points with rows for columns."""
+        return Space(self.sizes, self.kept, self.folded)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """A way to run reductions: what rows and columns are, and what blocks share."""
+
+    space: Space
+    sharing: Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class PulledTotal:
+    """A reduction that is ready when all blocks have done their part, and what it folds."""
+
+    fold: ReductionOp
+    value: Value
+    at: Point
+
+
+@dataclass(frozen=True, slots=True)
+class PulledFinish:
+    """What is computed from totals: stores, as functions of `index` below `points`."""
+
+    at: Point
+    points: int
+    index: Form
+    graph: ValueGraph
+    stores: tuple[tuple[TensorView, Value, Form], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
@@ -61,10 +103,35 @@ class PulledRows:
 
     graph: ValueGraph
     folds: tuple[tuple[ReductionOp, Value], ...]
+    totals: tuple[PulledTotal, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
     narrow: tuple[tuple[TensorView, Value, Form], ...]
+    finishes: tuple[PulledFinish, ...]
     lane_index: Form
     inside: Conjunction
+
+
+def arrangements(
+    folds: Sequence[ReductionOp], memory: Mapping[TensorView, Layout]
+) -> tuple[Arrangement, ...]:
+    """Ways to run these reductions in one kernel, as far as their dimensions go. They can be
+    scheduled whatever the sizes are.
+    """
+    spaces = tuple(dict.fromkeys(Space.of(fold, memory) for fold in folds))
+    sharing: Sharing = "nothing" if len(spaces) == 1 else "rows"
+    return tuple(Arrangement(space, sharing) for space in spaces)
+
+
+def alternatives(
+    folds: Sequence[ReductionOp], memory: Mapping[TensorView, Layout]
+) -> tuple[Arrangement, ...]:
+    """Further ways that are better for some sizes and devices, and then compute the same."""
+    spaces = tuple(dict.fromkeys(Space.of(fold, memory) for fold in folds))
+    if len(spaces) > 1:
+        return ()
+    (space,) = spaces
+    by_columns = Arrangement(space, "columns")
+    return (Arrangement(space.turned, "rows"), by_columns) if space.kept else (by_columns,)
 
 
 def refuse_rows(
@@ -74,20 +141,22 @@ def refuse_rows(
     memory: Mapping[TensorView, Layout],
 ) -> Refusal | None:
     """Why one row kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
-    space = Space.of(folds[0], memory)
-    for fold in folds:
-        if Space.of(fold, memory) != space:
-            other = folds[0].output.name
-            return Refusal("space", f"it folds other dimensions than {other}", fold.output.name)
     destinations = dict.fromkeys(outputs, None)
-    found = pull_rows("columns", 1, space, outputs, folds, definitions, memory, destinations)
-    return found if isinstance(found, Refusal) else None
+    refusals: list[Refusal] = []
+    for arrangement in arrangements(folds, memory):
+        found = pull_rows(
+            "columns", 1, arrangement, outputs, folds, definitions, memory, destinations
+        )
+        if not isinstance(found, Refusal):
+            return None
+        refusals.append(found)
+    return refusals[0]
 
 
 def pull_rows(
     axis: LaneAxis,
     vector: int,
-    space: Space,
+    arrangement: Arrangement,
     outputs: Sequence[TensorView],
     folds: Sequence[ReductionOp],
     definitions: Mapping[Val, Expr],
@@ -95,6 +164,18 @@ def pull_rows(
     destinations: Mapping[TensorView, Layout | None],
 ) -> PulledRows | Refusal:
     """Pull everything at a row and a column; a Refusal where a stage has not what is wanted."""
+    space = arrangement.space
+    roles = {fold.output: _role(fold, arrangement) for fold in folds}
+    for fold in folds:
+        if roles[fold.output] is None:
+            other = folds[0].output.name
+            return Refusal("space", f"it folds other dimensions than {other}", fold.output.name)
+    totals = {t for t, role in roles.items() if role != "fold"}
+    if (arrangement.sharing == "nothing") == bool(totals):
+        return Refusal("sharing", "its blocks would have nothing to share", folds[0].output.name)
+    if 0 < len(totals) < len(folds) and space.columns > MAX_TOTAL_COLUMNS:
+        text = f"totals of more than {MAX_TOTAL_COLUMNS:,} columns leave a block's registers"
+        return Refusal("columns", text, next(f.output.name for f in folds if f.output in totals))
     context = Context()
     many = {"columns": space.columns, "rows": space.rows}
     extent = many[axis]
@@ -107,26 +188,142 @@ def pull_rows(
     narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
     pull = Pull(definitions, memory, context, inside)
     made: list[tuple[ReductionOp, Value]] = []
+    accumulated: list[PulledTotal] = []
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
+    late: dict[TensorView, None] = {}
     try:
         for fold in folds:
-            made.append((fold, pull.emit(fold.input, index)))
-            pull.fold_at(fold.output, narrow_index)
+            role = roles[fold.output]
+            point = index if role != "one" else _point(fold.input, space, index, context.const(0))
+            assert role is not None
+            assert point is not None
+            value = pull.emit(fold.input, point)
+            if role == "fold":
+                made.append((fold, value))
+                pull.fold_at(fold.output, narrow_index)
+            else:
+                accumulated.append(PulledTotal(fold, value, role))
         for tensor in outputs:
-            point = _point(tensor, space, index, narrow_index)
+            if _reads(tensor, totals, definitions, memory):
+                late[tensor] = None
+                continue
+            point = _point(tensor, space, index, context.const(0))
             if point is None:
                 return Refusal("shape", "it has other points than the reductions", tensor.name)
-            layout = destinations[tensor]
-            address = context.const(0)
-            if layout is not None:
-                terms = (i * s for i, s in zip(point, layout.strides, strict=True))
-                address = sum(terms, address)
             kind = wide if point is index else narrow
+            address = _address(point, destinations[tensor], context)
             kind.append((tensor, pull.emit(tensor, point), address))
+        finishes = tuple(_finishes(late, arrangement, roles, definitions, memory, destinations))
     except Unreadable as error:
         return Refusal("stage", str(error), error.tensor.name)
-    return PulledRows(pull.graph, tuple(made), tuple(wide), tuple(narrow), lane_index, inside)
+    left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
+    if left:
+        return Refusal("shape", "it has other points than the totals it reads", left[0].name)
+    return PulledRows(
+        pull.graph,
+        tuple(made),
+        tuple(accumulated),
+        tuple(wide),
+        tuple(narrow),
+        finishes,
+        lane_index,
+        inside,
+    )
+
+
+def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Point | None:
+    """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
+    space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
+    if sizes == space.sizes and dims == set(space.folded):
+        return "row" if arrangement.sharing == "columns" else "fold"
+    if arrangement.sharing != "rows":
+        return None
+    if sizes == space.sizes and dims == set(space.kept):
+        return "column"
+    rows = [space.sizes[k] for k in sorted(space.kept) if space.sizes[k] != 1]
+    if [n for n in sizes if n != 1] == rows and fold.output.numel == 1:
+        return "one"
+    return None
+
+
+def _finishes(
+    late: Mapping[TensorView, None],
+    arrangement: Arrangement,
+    roles: Mapping[TensorView, str | None],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout | None],
+) -> Iterator[PulledFinish]:
+    """What is left to do at each column, at each row and once, when the totals are there."""
+    space = arrangement.space
+    kinds: tuple[tuple[Point, tuple[int, ...]], ...] = (
+        ("column", space.folded),
+        ("row", space.kept),
+        ("one", ()),
+    )
+    for at, dims in kinds:
+        ready = [t for t, role in roles.items() if role == at]
+        mine = [t for t in late if _reads(t, set(ready), definitions, memory)]
+        if not mine:
+            continue
+        points = math.prod(space.sizes[k] for k in dims)
+        context = Context()
+        variable = context.var("c", 0, max(points - 1, 0))
+        place: dict[int, Form] = {}
+        rest = variable
+        for k in reversed(dims):
+            rest, place[k] = divmod(rest, max(space.sizes[k], 1))
+        pull = Pull(definitions, memory, context)
+        for tensor in ready:
+            made = _placed(tensor, space, place, variable * 0)
+            assert made is not None
+            pull.fold_at(tensor, made)
+        stores = []
+        for tensor in mine:
+            point = _placed(tensor, space, place, variable * 0)
+            if point is not None:
+                address = _address(point, destinations[tensor], context)
+                stores.append((tensor, pull.emit(tensor, point), address))
+        yield PulledFinish(at, points, variable, pull.graph, tuple(stores))
+
+
+def _placed(
+    tensor: TensorView, space: Space, place: Mapping[int, Form], zero: Form
+) -> tuple[Form, ...] | None:
+    """The index of a tensor that has the dimensions `place` of the space, and others of size 1."""
+    left = [k for k in sorted(place) if space.sizes[k] != 1]
+    if [n for n in tensor.sizes if n != 1] != [space.sizes[k] for k in left]:
+        return None
+    ahead = iter(left)
+    return tuple(zero if n == 1 else place[next(ahead)] for n in tensor.sizes)
+
+
+def _reads(
+    tensor: TensorView,
+    totals: set[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> bool:
+    """Whether a tensor is computed from one of `totals`."""
+    seen: set[Val] = set()
+    stack: list[Val] = [tensor] if totals else []
+    while stack:
+        value = stack.pop()
+        if value in totals:
+            return True
+        if value not in seen and value not in memory and value in definitions:
+            seen.add(value)
+            stack.extend(definitions[value].inputs)
+    return False
+
+
+def _address(point: Sequence[Form], layout: Layout | None, context: Context) -> Form:
+    address = context.const(0)
+    if layout is not None:
+        for i, stride in zip(point, layout.strides, strict=True):
+            address = address + i * stride
+    return address
 
 
 def _index(space: Space, row: Form, column: Form) -> list[Form]:
@@ -139,13 +336,9 @@ def _index(space: Space, row: Form, column: Form) -> list[Form]:
 
 
 def _point(
-    tensor: TensorView, space: Space, index: Sequence[Form], narrow: Sequence[Form]
+    tensor: TensorView, space: Space, index: Sequence[Form], zero: Form
 ) -> Sequence[Form] | None:
     """Where a tensor is written from: at every point, at every row, or nowhere in this space."""
     if tensor.sizes == space.sizes:
         return index
-    if tensor.sizes == tuple(n for k, n in enumerate(space.sizes) if k in space.kept):
-        return narrow
-    if tensor.sizes == tuple(n if k in space.kept else 1 for k, n in enumerate(space.sizes)):
-        return [i if k in space.kept else i * 0 for k, i in enumerate(index)]
-    return None
+    return _placed(tensor, space, {k: index[k] for k in space.kept}, zero)

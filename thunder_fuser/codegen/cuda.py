@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.value import Argument, Compute, Load, Value
 from thunder_fuser.codegen.expressions import argument_type
-from thunder_fuser.codegen.fold_text import shared_bytes
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
 from thunder_fuser.codegen.row_kernel import RowWriter
+from thunder_fuser.codegen.total_text import COUNTER, WORKSPACE, shared_bytes
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
@@ -31,15 +31,31 @@ _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that a kernel needs besides tensors.
+
+    bytes       of it
+    is_counter  it counts arrivals at grid barriers: 0 before the first launch, and left alone
+                between launches that do not overlap
+    """
+
+    bytes: int
+    is_counter: bool = False
+
+
+Bound = TensorView | Scalar | Scratch
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedKernel:
     """A kernel and what its parameters are bound to, in the order of `kernel.params`.
 
-    A tensor stands for its data pointer; a scalar input or CPU scalar tensor for its value; complex
-    scalars take two parameters, the real and the imaginary part.
+    A tensor stands for its data pointer, as scratch memory does; a scalar input or CPU scalar
+    tensor for its value; complex scalars take two parameters, the real and the imaginary part.
     """
 
     kernel: Kernel
-    arguments: tuple[TensorView | Scalar, ...]
+    arguments: tuple[Bound, ...]
 
 
 def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> GeneratedKernel:
@@ -47,7 +63,7 @@ def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> Ge
     parameters = _parameters(schedule, buffers)
     signature = ", ".join(_declaration(p, buffers) for p in parameters)
     text = (
-        f'extern "C" __global__ void __launch_bounds__({schedule.block_threads}) '
+        f'extern "C" __global__ void __launch_bounds__({_launch_bounds(schedule)}) '
         f"NAME({signature}) {{\n{_indented(_body(schedule, buffers))}\n}}\n"
     )
     name = _name(schedule, text)
@@ -59,9 +75,17 @@ def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> Ge
         grid=(schedule.blocks, 1, 1),
         block=(schedule.block_threads, 1, 1),
         shared_bytes=shared_bytes(schedule) if isinstance(schedule, RowSchedule) else 0,
-        collectives=isinstance(schedule, RowSchedule) and schedule.threads > 1,
+        collectives=isinstance(schedule, RowSchedule)
+        and bool(schedule.threads > 1 or schedule.totals),
+        cooperative=isinstance(schedule, RowSchedule) and bool(schedule.totals),
     )
     return GeneratedKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
+
+
+def _launch_bounds(schedule: Schedule) -> str:
+    """Blocks that wait for each other must fit on the device together, whatever they hold."""
+    together = isinstance(schedule, RowSchedule) and schedule.crew.blocks_per_sm
+    return f"{schedule.block_threads}, {together}" if together else f"{schedule.block_threads}"
 
 
 def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
@@ -78,7 +102,7 @@ def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
 class _Parameter:
     name: str
     ctype: str
-    bound: TensorView | Scalar
+    bound: Bound
 
 
 def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> list[_Parameter]:
@@ -101,6 +125,9 @@ def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) ->
     found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
     for source in sorted(scalars.values(), key=lambda s: s.id):
         found += _scalar_parameters(source)
+    if isinstance(schedule, RowSchedule) and schedule.totals:
+        found.append(_Parameter(WORKSPACE, "unsigned char*", Scratch(schedule.workspace_bytes)))
+        found.append(_Parameter(COUNTER, "unsigned*", Scratch(4, is_counter=True)))
     return found
 
 
@@ -114,7 +141,7 @@ def _scalar_parameters(source: TensorView | Scalar) -> list[_Parameter]:
 
 def _declaration(p: _Parameter, buffers: Mapping[TensorView, TensorView]) -> str:
     # Memory that is read and written in one kernel must not be promised to be unaliased.
-    aliased = p.bound in buffers.values()
+    aliased = p.bound in buffers.values() or isinstance(p.bound, Scratch)
     if not p.ctype.endswith("*") or aliased:
         return f"{p.ctype} {p.name}"
     return f"{p.ctype} __restrict__ {p.name}"
@@ -172,7 +199,7 @@ def _name(schedule: Schedule, text: str) -> str:
     """tf_<template>_<up to four telling operations>_<hash of the text>: the same program,
     the same name.
     """
-    folded = [f.op for f in schedule.folds] if isinstance(schedule, RowSchedule) else []
+    folded = [f.op for f in schedule.reductions] if isinstance(schedule, RowSchedule) else []
     done = dict.fromkeys([*folded, *_operations(schedule)])
     telling = [op for op in done if op not in _QUIET]
     kind = "row" if isinstance(schedule, RowSchedule) else "map"

@@ -1,7 +1,7 @@
 """The text of one fold of a row kernel: its accumulators, and how they become one value of the row.
 
 a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
-the value that results.
+the value that results. g is the row's number within the block.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from thunder_fuser.codegen.lane_writer import lane_loop
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.schedule.row import WARP, Fold, RowSchedule
+from thunder_fuser.schedule.crew import WARP
+from thunder_fuser.schedule.row import Fold, RowSchedule, Total
 
 _SMALLEST_ACCUMULATOR = 4
 """Bytes: shuffles exchange words."""
@@ -22,13 +23,17 @@ def accumulator_type(dtype: DataType) -> str:
     return "int" if dtype.itemsize < _SMALLEST_ACCUMULATOR else dtype.ctype
 
 
-def accumulators(name: str, fold: Fold, vector: int) -> list[str]:
+def identity(fold: Fold | Total) -> str:
+    """The value that folding starts from."""
+    return literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
+
+
+def accumulators(name: str, fold: Fold | Total, vector: int) -> list[str]:
     """One for each lane, with the value that folding starts from."""
-    identity = literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
     return [
         f"{accumulator_type(fold.accumulate)} {name}[{vector}];",
         "TF_UNROLL",
-        f"{lane_loop(vector)} {name}[v] = {identity};",
+        f"{lane_loop(vector)} {name}[v] = {identity(fold)};",
     ]
 
 
@@ -38,8 +43,16 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     vector = schedule.lanes.vector
     held = expressions.register_dtype(fold.tensor.dtype).ctype
     if schedule.lane_axis == "rows":
-        done = _finished(f"a{n}[v]", fold)
+        done = finished(f"a{n}[v]", fold)
         return [f"{held} f{n}[{vector}];", "TF_VEC", f"{lane_loop(vector)} f{n}[v] = {done};"]
+    lines, value = reduced(schedule, n)
+    return [*lines, f"const {held} f{n} = {finished(value, fold)};"]
+
+
+def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
+    """Statements, and then the accumulators of all lanes of all threads of a row as one value."""
+    fold = schedule.reductions[n]
+    vector = schedule.lanes.vector
     functor = reductions.lookup(fold.op).functor
     lines = []
     for half in _halves(vector):
@@ -48,25 +61,47 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     if 1 < schedule.threads <= WARP:
         value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
     elif schedule.threads > WARP:
-        slots = f"({accumulator_type(fold.accumulate)}*)(smem + {_shared_offset(schedule, n)})"
+        slots = f"({accumulator_type(fold.accumulate)}*)({_slots(schedule, n)})"
         value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
-    return [*lines, f"const {held} f{n} = {_finished(value, fold)};"]
+    return lines, value
 
 
-def shared_bytes(schedule: RowSchedule) -> int:
-    """Shared memory of a block: slots to exchange what the warps of a row have folded."""
+def _slots(schedule: RowSchedule, n: int) -> str:
+    """Where the warps of a row exchange what they have folded."""
+    text = f"smem + {_slot_offset(schedule, n)}"
+    group = _slot_offset(schedule, len(_exchanged(schedule)))
+    if schedule.rows_per_block > 1:
+        text += f" + g * {group * (2 if takes_turns(schedule) else 1)}"
+    return f"{text} + turn * {group}" if takes_turns(schedule) else text
+
+
+def takes_turns(schedule: RowSchedule) -> bool:
+    """Whether a block folds row after row with one exchange each, which then needs two places."""
+    shares = schedule.sharing == "rows" and schedule.threads > WARP
+    return shares and len(schedule.folds) == 1
+
+
+def _exchanged(schedule: RowSchedule) -> tuple[Fold | Total, ...]:
+    """The reductions that one block folds over a whole row."""
+    return schedule.totals if schedule.sharing == "columns" else schedule.folds
+
+
+def slot_bytes(schedule: RowSchedule) -> int:
+    """Shared memory of a block to exchange what the warps of its rows have folded."""
     if schedule.lane_axis == "rows" or schedule.threads <= WARP:
         return 0
-    return _shared_offset(schedule, len(schedule.folds))
+    turns = 2 if takes_turns(schedule) else 1
+    one = _slot_offset(schedule, len(_exchanged(schedule)))
+    return one * turns * schedule.rows_per_block
 
 
-def _shared_offset(schedule: RowSchedule, n: int) -> int:
+def _slot_offset(schedule: RowSchedule, n: int) -> int:
     """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in schedule.folds[:n]]
+    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in _exchanged(schedule)[:n]]
     return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
 
 
-def _finished(text: str, fold: Fold) -> str:
+def finished(text: str, fold: Fold | Total) -> str:
     """An accumulated value as the reduction's result, in its register type."""
     dtype = fold.tensor.dtype
     text = f"({fold.accumulate.ctype}){text}"

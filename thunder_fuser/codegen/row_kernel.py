@@ -20,13 +20,13 @@ from thunder_fuser.analysis.value import (
     operands,
     reachable,
 )
-from thunder_fuser.codegen import expressions, fold_text
+from thunder_fuser.codegen import expressions, fold_text, total_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.row import LONGEST_CHAIN, Fold, RowSchedule
+from thunder_fuser.schedule.row import LONGEST_CHAIN, Fold, RowSchedule, Total
 from thunder_fuser.schedule.store import Store
 
 
@@ -37,7 +37,7 @@ class RowWriter(LaneWriter):
         self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
         stores = [*schedule.wide, *schedule.narrow]
-        roots = [s.value for s in stores] + [f.value for f in schedule.folds]
+        roots = [s.value for s in stores] + [f.value for f in schedule.reductions]
         super().__init__(
             schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
         )
@@ -54,31 +54,106 @@ class RowWriter(LaneWriter):
         mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
         mentioned += [schedule.lanes(s.address) for s in (*schedule.wide, *schedule.narrow)]
         points = max(schedule.rows, 1) * max(schedule.columns, 1)
-        return points < 2**31 and all(fits(form) for form in mentioned)
+        finishes = all(total_text.FinishWriter.fits_int32(f) for f in schedule.finishes)
+        return finishes and points < 2**31 and all(fits(form) for form in mentioned)
 
     def text(self) -> str:
         schedule = self.schedule
-        by_rows = schedule.lane_axis == "rows"
-        row = self._emitter()
-        lines = self._owned_rows()
+        body = self._row_body(self._emitter())
+        lines = ["TF_SHARED(smem);"] if total_text.shared_bytes(schedule) else []
+        if schedule.totals:
+            lines += total_text.workspaces(schedule)
+        if schedule.sharing == "rows":
+            lines += self._over_rows(body)
+        elif schedule.lane_axis == "rows":
+            lines += self._owned_rows()
+            exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
+            lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
+        else:
+            # Threads that share a row synchronise: those without a row of their own work in vain.
+            lines += [*self._owned_rows(), *body]
+        if schedule.totals:
+            lines.append(f"tf::grid_barrier({total_text.COUNTER});")
+        for finish in schedule.finishes:
+            writer = total_text.FinishWriter(schedule, finish, self._buffers, self._index_type)
+            lines += writer.lines()
+        return "\n".join(lines)
+
+    def _row_body(self, row: Emitter) -> list[str]:
+        """Everything that is done with one row."""
+        schedule = self.schedule
         body: list[str] = []
-        if fold_text.shared_bytes(schedule):
-            lines.insert(0, "TF_SHARED(smem);")
         if schedule.is_held:
             body += self._held_loads(row)
         body += self._row_section(None, row)
         for stage in range(schedule.stages):
             folds = [f for f in schedule.folds if f.stage == stage]
-            body += self._stage(folds, row)
+            if folds:
+                body += self._stage(folds, row)
             body += self._row_section(stage, row)
-        body += self._stores(row)
-        # Threads that share a row synchronise: those without a row of their own work in vain.
-        if by_rows:
-            exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
-            lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
+        if schedule.sharing == "columns":
+            body += self._stage(schedule.totals, row)
+        return [*body, *self._stores(row)]
+
+    def _over_rows(self, body: Sequence[str]) -> list[str]:
+        """Rows one after the other, with totals kept in registers until the last."""
+        schedule, ctype = self.schedule, self._index_type
+        crew, rows = schedule.crew, schedule.rows
+        threads, groups = crew.threads, crew.rows
+        lines: list[str] = []
+        if threads > 1:
+            lines.append(f"const int t = threadIdx.x{f' % {threads}u' if groups > 1 else ''};")
+        if groups > 1:
+            lines.append(f"const int g = threadIdx.x{f' / {threads}u' if threads > 1 else ''};")
+        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
+        lines += [f"const int part = {part};", *total_text.declared(schedule, "s")]
+        stride = crew.parts * groups
+        own = "first + g" if groups > 1 else "first"
+        if self._has_spare_rows:
+            here = [
+                f"const {ctype} own = {own};",
+                f"const {ctype} r = own < {rows - 1} ? own : {rows - 1};",
+            ]
         else:
-            lines += body
-        return "\n".join(lines)
+            here = [f"const {ctype} r = {own};"]
+        turns = fold_text.takes_turns(schedule)
+        if turns:
+            lines.append("int turn = 1;")
+            here.insert(0, "turn ^= 1;")
+        begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
+        inner = [*here, *body]
+        if self._sums_in_parts:
+            length = LONGEST_CHAIN * stride
+            loop = f"for ({ctype} first = from; first < to; first += {stride})"
+            inside = [
+                f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
+                *total_text.declared(schedule, "q"),
+                *braced(loop, inner),
+                *total_text.joined(schedule),
+            ]
+            lines += braced(
+                f"for ({ctype} from = {begin}; from < {rows}; from += {length})", inside
+            )
+        else:
+            lines += braced(
+                f"for ({ctype} first = {begin}; first < {rows}; first += {stride})", inner
+            )
+        return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
+
+    @property
+    def _sums_in_parts(self) -> bool:
+        return self.schedule.rows_per_thread > LONGEST_CHAIN
+
+    @property
+    def _vector_of_step(self) -> str:
+        """The number of the k-th vector that this thread works on."""
+        crew = self.schedule.crew
+        text = f"k * {crew.threads} + t" if crew.threads > 1 else "k"
+        return (
+            f"(int)(blockIdx.x % {crew.tiles}u) * {crew.threads} + {text}"
+            if crew.tiles > 1
+            else text
+        )
 
     # ---- geometry
 
@@ -91,6 +166,9 @@ class RowWriter(LaneWriter):
         number = "threadIdx.x" if owned == 1 else f"threadIdx.x % {threads}u"
         lines = [f"const int t = {number};"] if threads > 1 else []
         own = f"({ctype})blockIdx.x"
+        if schedule.crew.splits > 1:
+            lines.append(f"const int part = blockIdx.x % {schedule.crew.splits}u;")
+            own = f"({ctype})(blockIdx.x / {schedule.crew.splits}u)"
         if owned > 1:
             place = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
             own = f"{own} * {owned} + (int)({place})"
@@ -105,10 +183,11 @@ class RowWriter(LaneWriter):
 
     @property
     def _has_spare_rows(self) -> bool:
-        schedule = self.schedule
-        return (
-            schedule.lane_axis == "columns"
-            and schedule.blocks * schedule.rows_per_block != schedule.rows
+        schedule, crew = self.schedule, self.schedule.crew
+        if schedule.sharing == "rows":
+            return schedule.rows % crew.rows != 0
+        return schedule.lane_axis == "columns" and crew.blocks // crew.splits * crew.rows != (
+            schedule.rows
         )
 
     # ---- which values live where
@@ -188,13 +267,13 @@ class RowWriter(LaneWriter):
         """`lines` for every vector of the row that this thread works on."""
         schedule, ctype = self.schedule, self._index_type
         vectors, threads = self.lanes.vectors, schedule.threads
-        if not schedule.is_held:
+        if not schedule.is_held and schedule.sharing != "rows":
             name, begin, end, step = self._walk
             return braced(
                 f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})", lines
             )
-        u = f"k * {threads} + t" if threads > 1 else "k"
-        whole = schedule.steps * threads == vectors
+        u = self._vector_of_step
+        whole = schedule.steps * threads * schedule.crew.tiles == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
         return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
@@ -206,7 +285,10 @@ class RowWriter(LaneWriter):
         if schedule.lane_axis == "rows":
             return "c", "0", schedule.columns, 1
         begin = "t" if schedule.threads > 1 else "0"
-        return "u", begin, self.lanes.vectors, schedule.threads
+        splits = schedule.crew.splits
+        if splits > 1:
+            begin = f"part * {schedule.threads}" + (" + t" if schedule.threads > 1 else "")
+        return "u", begin, self.lanes.vectors, schedule.threads * splits
 
     def _parts_loop(
         self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]
@@ -235,7 +317,7 @@ class RowWriter(LaneWriter):
         found = {self._access[n] for n in nodes if isinstance(n, Load)}
         return sorted(found - self._row_loads)
 
-    def _stage(self, folds: Sequence[Fold], row: Emitter) -> list[str]:
+    def _stage(self, folds: Sequence[Fold | Total], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
         in_parts = self.schedule.is_folded_in_parts
         name = "p" if in_parts else "a"
@@ -244,8 +326,9 @@ class RowWriter(LaneWriter):
         lane: list[str] = []
         joined: list[str] = []
         after: list[str] = []
-        for fold in folds:
-            n = self._folds[fold.tensor]
+        for n, fold in enumerate(self.schedule.reductions):
+            if fold not in folds:
+                continue
             functor = reductions.lookup(fold.op).functor
             before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
             partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
@@ -253,7 +336,10 @@ class RowWriter(LaneWriter):
             ctype = fold_text.accumulator_type(fold.accumulate)
             lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
-            after += fold_text.combined(self.schedule, n)
+            if isinstance(fold, Total):
+                after += total_text.left_by_columns(self.schedule, n)
+            else:
+                after += fold_text.combined(self.schedule, n)
         roots = {v for f in folds for v in reachable([f.value])}
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
@@ -313,7 +399,9 @@ class RowWriter(LaneWriter):
 
     def _stores(self, row: Emitter) -> list[str]:
         wide, narrow = self.schedule.wide, self.schedule.narrow
-        lines = self._column_loop(self._vector_stores(wide, row)) if wide else []
+        totals = enumerate(self.schedule.totals)
+        sums = [n for n, total in totals if total.at == "column"]
+        lines = self._column_loop(self._vector_stores(wide, row, sums)) if wide or sums else []
         if self.schedule.lane_axis == "rows":
             return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])
         return lines + self._row_stores(row)
@@ -326,22 +414,47 @@ class RowWriter(LaneWriter):
             value = self._stored(store, self._copy)
             address = row.emit(self.lanes(store.address), self._names)
             lines += [*taken(row), f"{target.name}[{address}] = {value};"]
+        for n, total in enumerate(self.schedule.totals):
+            if total.at == "one":
+                lines.append(f"{self._total_name}{n} = {self._added(n, '')};")
         tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._own_row
         return braced(f"if ({' && '.join(tests)})", lines) if lines and tests else lines
+
+    @property
+    def _total_name(self) -> str:
+        return "q" if self._sums_in_parts else "s"
+
+    def _added(self, n: int, lane: str) -> str:
+        """A total's accumulator with the value at this point."""
+        total = self.schedule.totals[n]
+        value = expressions.operand(total.value, total.accumulate, self._column_name)
+        functor = reductions.lookup(total.op).functor
+        ctype = fold_text.accumulator_type(total.accumulate)
+        return f"{functor}::combine({self._total_name}{n}{lane}, ({ctype}){value})"
+
+    def _summed_lanes(self, sums: Sequence[int]) -> list[str]:
+        """The lane's values into totals of its column."""
+        lines = [f"{self._total_name}{n}[k][v] = {self._added(n, '[k][v]')};" for n in sums]
+        return braced(f"if ({self._own_row[0]})", lines) if lines and self._own_row else lines
 
     @property
     def _own_row(self) -> list[str]:
         return ["own == r"] if self._has_spare_rows else []
 
-    def _vector_stores(self, stores: Sequence[Store], row: Emitter) -> list[str]:
-        """What one vector of columns (or of rows, with lanes of rows) leaves in memory."""
+    def _vector_stores(
+        self, stores: Sequence[Store], row: Emitter, sums: Sequence[int] = ()
+    ) -> list[str]:
+        """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
+        totals with the numbers `sums`.
+        """
         roots = {v for s in stores for v in reachable([s.value])}
+        roots |= reachable(self.schedule.totals[n].value for n in sums)
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]
         names = [f"y{n}[v] = {self._stored(s, self._copy)};" for n, s in enumerate(stores)]
         emitter = row.child()
-        body = self._column_body(roots, names, row)
+        body = self._column_body(roots, [*names, *self._summed_lanes(sums)], row)
         ends = [line for n, s in enumerate(stores) for line in self._guarded_store(n, s, emitter)]
         if self._own_row:
             ends = braced(f"if ({self._own_row[0]})", ends)

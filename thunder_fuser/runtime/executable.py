@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder_fuser import log
-from thunder_fuser.codegen.cuda import GeneratedKernel, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch, generate
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
@@ -63,7 +63,7 @@ class Executable:
         generated = generate_kernels(plan, target.device_info(device))
         self.kernels = tuple(k.kernel for k in generated.values())
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
-        self._slots = {value: k for k, value in enumerate(plan.fusion.inputs)}
+        self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._empty = steps.allocator(device)
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
@@ -109,7 +109,7 @@ class Executable:
                 continue
             found += [self._allocate(t) for t in segment.outputs if t not in self.plan.in_place]
             if segment.index in launches:
-                found.append(self._launch(launches[segment.index], generated[segment.index]))
+                found += self._launch(launches[segment.index], generated[segment.index])
             found += self._freed_after(segment)
         for update in self.plan.fusion.updates:
             if update.value not in self.plan.in_place:
@@ -127,12 +127,21 @@ class Executable:
             for t, v in zip(segment.outputs, segment.views, strict=True)
         ]
 
-    def _launch(self, launch: Launch, generated: GeneratedKernel) -> Step:
+    def _launch(self, launch: Launch, generated: GeneratedKernel) -> list[Step]:
         pointers: list[Slot] = []
         scalars: list[Read] = []
+        before: list[Step] = []
+        after: list[Step] = []
         params = iter(generated.kernel.params)
         for bound in generated.arguments:
-            if next(params).is_pointer:
+            is_pointer = next(params).is_pointer
+            if isinstance(bound, Scratch):
+                slot = self._scratch()
+                before.append(self._provide(bound, slot))
+                after.append(steps.free(slot))
+                pointers.append(slot)
+                continue
+            if is_pointer:
                 assert isinstance(bound, TensorView)
                 pointers.append(self._slot(bound))
                 continue
@@ -145,7 +154,16 @@ class Executable:
                 scalars.append(read)
         guarded = current().host_debug and self.device.type == "cpu"
         make = steps.guarded_launch if guarded else steps.launch
-        return make(launch, pointers, scalars)
+        return [*before, make(launch, pointers, scalars), *after]
+
+    def _scratch(self) -> Slot:
+        """A slot that belongs to no tensor of the fusion."""
+        return self._slots.setdefault(object(), len(self._slots))
+
+    def _provide(self, wanted: Scratch, slot: Slot) -> Step:
+        if wanted.is_counter:
+            return steps.counter(slot, self.device, self._empty)
+        return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
         kept = {self._owner(t) for t in self.plan.fusion.results}

@@ -46,6 +46,35 @@ def allocate(
     return step
 
 
+def scratch(slot: Slot, size: int, empty: Empty) -> Step:
+    """Bytes that one launch works with."""
+    return allocate(slot, (size,), (1,), torch.uint8, empty)
+
+
+def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
+    """A word that is 0 before the first launch of a stream, and which its launches then share.
+
+    Launches of one stream follow each other; on the host every call has a word of its own.
+    """
+    if device.type == "cpu":
+
+        def step(values: Values) -> None:
+            values[slot] = empty((1,), (1,), torch.int32).zero_()
+
+        return step
+    known: dict[tuple[int, int], torch.Tensor] = {}
+
+    def step_of_stream(values: Values) -> None:
+        index = torch._C._cuda_getDevice()
+        key = index, torch._C._cuda_getCurrentRawStream(index)
+        found = known.get(key)
+        if found is None:
+            found = known.setdefault(key, empty((1,), (1,), torch.int32).zero_())
+        values[slot] = found
+
+    return step_of_stream
+
+
 def launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[Read]) -> Step:
     """One launch: addresses of tensors, then numbers."""
     if not scalars:

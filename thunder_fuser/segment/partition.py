@@ -157,6 +157,19 @@ class _Partition:
                 bases.add(expr.output)
             elif expr.output in results:
                 settle(expr.output)
+        self._join_siblings()
+
+    def _join_siblings(self) -> None:
+        """Results of map kernels move into row kernels that read the same tensors anyway."""
+        for maps in [g for g in self.groups if g.kind == "map"]:
+            for tensor in list(maps.outputs):
+                frontier = self._frontier(tensor)
+                group = self._row_group(frontier, tensor)
+                if group is not None and group.level == maps.level:
+                    maps.outputs.remove(tensor)
+                    group.outputs.append(tensor)
+                    self.home[tensor] = group
+        self.groups = [g for g in self.groups if g.kind == "row" or g.outputs]
 
     def _live(self) -> set[Val]:
         """Values that a result needs."""

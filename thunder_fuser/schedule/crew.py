@@ -1,0 +1,102 @@
+"""How threads and blocks divide the rows and columns of a row kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.space import LaneAxis, Sharing
+from thunder_fuser.device import DeviceInfo
+
+MAX_THREADS = 1024
+WARP = 32
+VECTORS_PER_THREAD = 4
+HOST_PARTS = 16
+"""Parts of a total on the host. Not the number of cores: results must not depend on it."""
+_SHARED_BLOCK = 512
+_MAX_GROUPS = 64
+_BLOCKS_PER_SM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Who does what.
+
+    threads  that share a row (a power of two); 1 where lanes are rows
+    rows     that a block works on at a time (vectors of rows where lanes are rows)
+    blocks   of the whole grid
+    tiles    blocks side by side, each with its own columns
+    splits   blocks that share the columns of one row
+    parts    in which totals are left for the end: one of each block that works on the same points
+    blocks_per_sm  that must be able to run together, where blocks wait for each other; else 0
+    """
+
+    threads: int
+    rows: int
+    blocks: int
+    tiles: int = 1
+    splits: int = 1
+    parts: int = 1
+    blocks_per_sm: int = 0
+
+
+def choose_crew(
+    axis: LaneAxis, sharing: Sharing, vectors: int, rows: int, has_stages: bool, device: DeviceInfo
+) -> Crew | None:
+    """The crew for `vectors` of lanes a row and `rows` rows; None where a row is not worth sharing.
+
+    `has_stages`: results of a row are wanted while the kernel runs, so that one block has all of
+    its columns.
+    """
+    if sharing == "rows":
+        return _sharing_rows(vectors, rows, has_stages, device)
+    if sharing == "columns":
+        return _sharing_columns(vectors, rows, device)
+    threads, owned = _threads(axis, vectors, device)
+    return Crew(threads, owned, -(-(vectors if axis == "rows" else rows) // owned))
+
+
+def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int]:
+    """(threads that share a row, rows of a block). A host core runs one thread after the other."""
+    if axis == "rows":
+        return 1, (16 if device.kind == "host" else 128)
+    if device.kind == "host":
+        return 1, 8
+    threads = 1
+    while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
+        threads *= 2
+    threads = max(threads, min(WARP, _power_of_two(vectors)))
+    return threads, max(1, 128 // threads) if threads <= WARP else 1
+
+
+def _sharing_rows(vectors: int, rows: int, has_stages: bool, device: DeviceInfo) -> Crew | None:
+    """Blocks stride over rows; a thread has the same columns in each of them."""
+    if device.kind == "host":
+        blocks = max(1, min(HOST_PARTS, rows))
+        return Crew(1, 1, blocks, parts=blocks)
+    threads = min(_power_of_two(vectors), MAX_THREADS if has_stages else _SHARED_BLOCK)
+    tiles = 1 if has_stages else -(-vectors // threads)
+    # Whole warps, even where rows are fewer.
+    groups = max(1, WARP // threads, min(MAX_THREADS // threads, _MAX_GROUPS, _power_of_two(rows)))
+    parts = max(1, min(device.sm_count // tiles, -(-rows // groups)))
+    if parts == 1 and not has_stages:
+        return None
+    together = -(-parts * tiles // device.sm_count)
+    return Crew(threads, groups, parts * tiles, tiles, parts=parts, blocks_per_sm=together)
+
+
+def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> Crew | None:
+    """Several blocks work on one row: rows are too few to keep the device busy."""
+    if device.kind == "host":
+        splits = min(HOST_PARTS // max(rows, 1), vectors)
+        return Crew(1, 1, rows * splits, splits=splits, parts=splits) if splits > 1 else None
+    threads = _SHARED_BLOCK
+    splits = min(device.sm_count * _BLOCKS_PER_SM // max(rows, 1), vectors // threads)
+    if splits < 2:
+        return None
+    together = -(-rows * splits // device.sm_count)
+    return Crew(threads, 1, rows * splits, splits=splits, parts=splits, blocks_per_sm=together)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(number - 1, 0).bit_length()
