@@ -167,8 +167,13 @@ class RowWriter(LaneWriter):
         lines = [f"const int t = {number};"] if threads > 1 else []
         own = f"({ctype})blockIdx.x"
         if schedule.crew.splits > 1:
-            lines.append(f"const int part = blockIdx.x % {schedule.crew.splits}u;")
-            own = f"({ctype})(blockIdx.x / {schedule.crew.splits}u)"
+            splits, share = schedule.crew.splits, schedule.steps * threads
+            lines += [
+                f"const int part = blockIdx.x % {splits}u;",
+                f"const {ctype} begin = ({ctype})part * {share}{' + t' if threads > 1 else ''};",
+                f"const {ctype} end = {self._least(f'({ctype})(part + 1) * {share}')};",
+            ]
+            own = f"({ctype})(blockIdx.x / {splits}u)"
         if owned > 1:
             place = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
             own = f"{own} * {owned} + (int)({place})"
@@ -180,6 +185,11 @@ class RowWriter(LaneWriter):
                 f"const {ctype} r = own < {last} ? own : {last};",
             ]
         return [*lines, f"const {ctype} r = {own};"]
+
+    def _least(self, text: str) -> str:
+        """`text`, but no more than there are vectors in a row."""
+        vectors = self.lanes.vectors
+        return f"{text} < {vectors} ? {text} : {vectors}"
 
     @property
     def _has_spare_rows(self) -> bool:
@@ -279,16 +289,15 @@ class RowWriter(LaneWriter):
         return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
 
     @property
-    def _walk(self) -> tuple[str, str, int, int]:
+    def _walk(self) -> tuple[str, str, int | str, int]:
         """Variable, begin, end and step of the loop over the columns."""
         schedule = self.schedule
         if schedule.lane_axis == "rows":
             return "c", "0", schedule.columns, 1
+        if schedule.crew.splits > 1:
+            return "u", "begin", "end", schedule.threads
         begin = "t" if schedule.threads > 1 else "0"
-        splits = schedule.crew.splits
-        if splits > 1:
-            begin = f"part * {schedule.threads}" + (" + t" if schedule.threads > 1 else "")
-        return "u", begin, self.lanes.vectors, schedule.threads * splits
+        return "u", begin, self.lanes.vectors, schedule.threads
 
     def _parts_loop(
         self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]

@@ -50,6 +50,8 @@ _BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
 """What a kernel pays for a grid barrier and for adding up parts."""
 _SECTOR = 32
 """Bytes that an access moves at least."""
+_JUMP = 128
+"""Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +294,9 @@ class _Candidate:
     def _lanes_of_vector(self) -> int:
         """As many as fill an access, unless there are fewer points."""
         space = self.arrangement.space
-        itemsizes = [t.dtype.itemsize for t in self.outputs if t.sizes == space.sizes]
-        itemsizes += [f.input.dtype.itemsize for f in self.folds if f.input.sizes == space.sizes]
+        wide = [t for t in self.outputs if t.sizes == space.sizes]
+        itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
+        itemsizes = itemsizes or [self.folds[0].input.dtype.itemsize]
         extent = space.columns if self.axis == "columns" else space.rows
         widest = self.device.vector_bytes // min(itemsizes)
         vector = 1
@@ -304,6 +307,22 @@ class _Candidate:
             whole //= 2
         # An extent that only a much narrower vector divides gets a last vector with lanes too many.
         return whole if 2 * whole >= vector else vector
+
+    def _wide_sources(self) -> Iterator[TensorView]:
+        """Tensors in memory that reductions read, which have a value for most points."""
+        points = max(self.arrangement.space.rows * self.arrangement.space.columns, 1)
+        seen: set[Val] = set()
+        stack: list[Val] = [fold.input for fold in self.folds]
+        while stack:
+            value = stack.pop()
+            if value in seen or not isinstance(value, TensorView):
+                continue
+            seen.add(value)
+            if value in self.memory:
+                if 2 * value.numel > points:
+                    yield value
+            elif value in self.definitions:
+                stack.extend(self.definitions[value].inputs)
 
     def _stores(
         self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, plain: bool
@@ -366,18 +385,21 @@ def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:
 def _seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
     """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
     vectors = max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
-    moved = vectors * sum(_bytes_per_vector(schedule)) + 2 * schedule.workspace_bytes
+    each = sum(_bytes_per_vector(schedule, device.kind == "host"))
+    moved = vectors * each + 2 * schedule.workspace_bytes
     seconds = moved / (device.bandwidth * _share_of(schedule, device))
     return seconds + (_BARRIER_SECONDS[device.kind] if schedule.totals else 0.0)
 
 
-def _bytes_per_vector(schedule: RowSchedule) -> Iterator[int]:
+def _bytes_per_vector(schedule: RowSchedule, is_host: bool) -> Iterator[int]:
     lanes = schedule.lanes
+    least = _JUMP if is_host and schedule.lane_axis == "rows" else 0
     addresses = [(a.loads[0].address, a.loads[0].dtype) for a in schedule.accesses]
     addresses += [(store.address, store.tensor.dtype) for store in schedule.wide]
     for address, dtype in addresses:
         # Lanes that lie apart move a sector each.
-        yield lanes.vector * (dtype.itemsize if lanes.are_neighbours(address) else _SECTOR)
+        each = dtype.itemsize if lanes.are_neighbours(address) else _SECTOR
+        yield max(lanes.vector * each, least)
 
 
 def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
