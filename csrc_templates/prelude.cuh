@@ -23,6 +23,9 @@
 #define TF_VEC_REDUCE(op, var) _Pragma("unroll")
 // A loop whose index must be a constant in every iteration (it indexes registers).
 #define TF_UNROLL _Pragma("unroll")
+#define TF_PRAGMA(text) _Pragma(#text)
+// Unroll a loop whose length is not known, so that several iterations load at once.
+#define TF_UNROLL_BY(times) TF_PRAGMA(unroll times)
 
 // An integer that was a float: not to be simplified together with a conversion back.
 #define TF_EXACT(integer) (integer)

@@ -15,6 +15,7 @@
 #define TF_VEC _Pragma("omp simd")
 #define TF_VEC_REDUCE(op, var) TF_PRAGMA(omp simd reduction(op : var))
 #define TF_UNROLL
+#define TF_UNROLL_BY(times)
 
 // g++ takes float(int(x)) for trunc(x), which makes -0.25 a negative zero; the barrier prevents it.
 #ifdef __has_builtin

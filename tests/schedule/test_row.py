@@ -21,7 +21,8 @@ from thunder_fuser.runtime.device_table import A100, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.schedule.crew import MAX_THREADS, WARP
-from thunder_fuser.schedule.row import LONGEST_CHAIN, RowSchedule, schedule_rows
+from thunder_fuser.schedule.row import schedule_rows
+from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, RowSchedule
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
@@ -64,7 +65,7 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
     assert plan.bytes == plan.bytes_ideal
     assert plan.bytes == sum(elements[k] for k in norm.operands + norm.results)
     (found,) = row_schedules(plan)
-    assert found.is_held
+    assert not found.residency.reread
     assert found.lane_axis == "columns"
     assert found.lanes.vector * 2 == 16
     assert found.threads == (1024 if "softmax" in norm.name else 128)
@@ -182,10 +183,15 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 together = crew.blocks_per_sm * device.sm_count
                 assert found.blocks <= together
                 assert crew.blocks_per_sm * found.block_threads <= device.threads_per_sm
-            assert not (found.is_held and found.is_folded_in_parts)
+            assert not (found.residency.registers and found.is_folded_in_parts)
             stages = {f.tensor: f.stage for f in found.folds}
             assert sorted(set(stages.values())) == list(range(found.stages))
-            seen |= {found.lane_axis, found.is_held, found.stages, found.lanes.vector}
+            seen |= {
+                found.lane_axis,
+                bool(found.residency.registers),
+                found.stages,
+                found.lanes.vector,
+            }
             seen.add(f"sharing {found.sharing}")
     assert {"columns", "rows", True, False, 2, "sharing rows", "sharing nothing"} <= seen
 
@@ -225,7 +231,7 @@ def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
 def test_long_rows_are_read_in_every_stage_and_folded_in_parts() -> None:
     plan = NORMS[2].definition(4, 1 << 20, Float).plan()
     (found,) = row_schedules(plan)
-    assert not found.is_held
+    assert found.residency.reread
     assert found.is_folded_in_parts == (found.steps > LONGEST_CHAIN)
     (host,) = row_schedules(plan, CPU)
     assert host.is_folded_in_parts

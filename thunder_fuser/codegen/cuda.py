@@ -16,12 +16,13 @@ from thunder_fuser.codegen.expressions import argument_type
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
 from thunder_fuser.codegen.row_kernel import RowWriter
-from thunder_fuser.codegen.total_text import COUNTER, WORKSPACE, shared_bytes
+from thunder_fuser.codegen.total_text import COUNTER, WORKSPACE
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
+from thunder_fuser.schedule.exchange import shared_bytes
 from thunder_fuser.schedule.map import MapSchedule
-from thunder_fuser.schedule.row import RowSchedule
+from thunder_fuser.schedule.row_schedule import RowSchedule
 
 Schedule = MapSchedule | RowSchedule
 

@@ -12,15 +12,13 @@ from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.schedule.crew import WARP
-from thunder_fuser.schedule.row import Fold, RowSchedule, Total
-
-_SMALLEST_ACCUMULATOR = 4
-"""Bytes: shuffles exchange words."""
+from thunder_fuser.schedule.exchange import row_slot_bytes, slot_offset, takes_turns
+from thunder_fuser.schedule.row_schedule import WORD, Fold, RowSchedule, Total
 
 
 def accumulator_type(dtype: DataType) -> str:
     """C++ type that a fold accumulates in: no narrower than what shuffles exchange."""
-    return "int" if dtype.itemsize < _SMALLEST_ACCUMULATOR else dtype.ctype
+    return "int" if dtype.itemsize < WORD else dtype.ctype
 
 
 def identity(fold: Fold | Total) -> str:
@@ -68,37 +66,11 @@ def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
 
 def _slots(schedule: RowSchedule, n: int) -> str:
     """Where the warps of a row exchange what they have folded."""
-    text = f"smem + {_slot_offset(schedule, n)}"
-    group = _slot_offset(schedule, len(_exchanged(schedule)))
+    text = f"smem + {slot_offset(schedule, n)}"
+    row, turns = row_slot_bytes(schedule), takes_turns(schedule)
     if schedule.rows_per_block > 1:
-        text += f" + g * {group * (2 if takes_turns(schedule) else 1)}"
-    return f"{text} + turn * {group}" if takes_turns(schedule) else text
-
-
-def takes_turns(schedule: RowSchedule) -> bool:
-    """Whether a block folds row after row with one exchange each, which then needs two places."""
-    shares = schedule.sharing == "rows" and schedule.threads > WARP
-    return shares and len(schedule.folds) == 1
-
-
-def _exchanged(schedule: RowSchedule) -> tuple[Fold | Total, ...]:
-    """The reductions that one block folds over a whole row."""
-    return schedule.totals if schedule.sharing == "columns" else schedule.folds
-
-
-def slot_bytes(schedule: RowSchedule) -> int:
-    """Shared memory of a block to exchange what the warps of its rows have folded."""
-    if schedule.lane_axis == "rows" or schedule.threads <= WARP:
-        return 0
-    turns = 2 if takes_turns(schedule) else 1
-    one = _slot_offset(schedule, len(_exchanged(schedule)))
-    return one * turns * schedule.rows_per_block
-
-
-def _slot_offset(schedule: RowSchedule, n: int) -> int:
-    """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in _exchanged(schedule)[:n]]
-    return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
+        text += f" + g * {row * (2 if turns else 1)}"
+    return f"{text} + turn * {row}" if turns else text
 
 
 def finished(text: str, fold: Fold | Total) -> str:

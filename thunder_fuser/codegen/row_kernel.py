@@ -26,7 +26,8 @@ from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.row import LONGEST_CHAIN, Fold, RowSchedule, Total
+from thunder_fuser.schedule.exchange import kept_offset, shared_bytes, takes_turns
+from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, Fold, RowSchedule, Total
 from thunder_fuser.schedule.store import Store
 
 
@@ -47,6 +48,8 @@ class RowWriter(LaneWriter):
         self._row_values = self._find_row_values()
         self._row_loads = self._find_row_loads()
         self._written: set[Value] = set()
+        # Accesses that an earlier pass has left in shared memory.
+        self._kept: set[int] = set()
 
     @staticmethod
     def fits_int32(schedule: RowSchedule) -> bool:
@@ -60,7 +63,7 @@ class RowWriter(LaneWriter):
     def text(self) -> str:
         schedule = self.schedule
         body = self._row_body(self._emitter())
-        lines = ["TF_SHARED(smem);"] if total_text.shared_bytes(schedule) else []
+        lines = ["TF_SHARED(smem);"] if shared_bytes(schedule) else []
         if schedule.totals:
             lines += total_text.workspaces(schedule)
         if schedule.sharing == "rows":
@@ -83,8 +86,7 @@ class RowWriter(LaneWriter):
         """Everything that is done with one row."""
         schedule = self.schedule
         body: list[str] = []
-        if schedule.is_held:
-            body += self._held_loads(row)
+        body += self._held_loads(row)
         body += self._row_section(None, row)
         for stage in range(schedule.stages):
             folds = [f for f in schedule.folds if f.stage == stage]
@@ -116,18 +118,20 @@ class RowWriter(LaneWriter):
             ]
         else:
             here = [f"const {ctype} r = {own};"]
-        turns = fold_text.takes_turns(schedule)
+        turns = takes_turns(schedule)
         if turns:
             lines.append("int turn = 1;")
             here.insert(0, "turn ^= 1;")
         begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
         inner = [*here, *body]
+        unroll = self._unrolled()
         if self._sums_in_parts:
             length = LONGEST_CHAIN * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
             inside = [
                 f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
                 *total_text.declared(schedule, "q"),
+                *unroll,
                 *braced(loop, inner),
                 *total_text.joined(schedule),
             ]
@@ -135,9 +139,8 @@ class RowWriter(LaneWriter):
                 f"for ({ctype} from = {begin}; from < {rows}; from += {length})", inside
             )
         else:
-            lines += braced(
-                f"for ({ctype} first = {begin}; first < {rows}; first += {stride})", inner
-            )
+            loop = f"for ({ctype} first = {begin}; first < {rows}; first += {stride})"
+            lines += [*unroll, *braced(loop, inner)]
         return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
 
     @property
@@ -277,11 +280,10 @@ class RowWriter(LaneWriter):
         """`lines` for every vector of the row that this thread works on."""
         schedule, ctype = self.schedule, self._index_type
         vectors, threads = self.lanes.vectors, schedule.threads
-        if not schedule.is_held and schedule.sharing != "rows":
+        if not schedule.residency.registers and schedule.sharing != "rows":
             name, begin, end, step = self._walk
-            return braced(
-                f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})", lines
-            )
+            head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
+            return [*self._unrolled(), *braced(head, lines)]
         u = self._vector_of_step
         whole = schedule.steps * threads * schedule.crew.tiles == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
@@ -309,18 +311,44 @@ class RowWriter(LaneWriter):
         body = [
             f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
             *before,
+            *self._unrolled(),
             *braced(inner, lines),
             *after,
         ]
         return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)
 
+    def _unrolled(self) -> list[str]:
+        """What stands before the loop over what blocks share."""
+        unroll = self.schedule.unroll
+        return [f"TF_UNROLL_BY({unroll})"] if unroll > 1 else []
+
     def _held_loads(self, row: Emitter) -> list[str]:
-        """Every column of the row into registers, before the first use of any."""
-        wanted = self._column_accesses(self._live)
+        """What stays in registers, for every column of the row, before the first use of any."""
+        wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         copies = f"[{self.schedule.steps}]"
         loads = self._loads(wanted, "[k]", row.child())
         arrays = [self._array(k, copies) for k in wanted]
         return [*arrays, *self._column_loop(loads)] if wanted else []
+
+    def _is_held(self, access: int) -> bool:
+        return access in self.schedule.residency.registers
+
+    def _fetched(self, accesses: Sequence[int], emitter: Emitter) -> list[str]:
+        """Loads of one vector, from shared memory where a pass before has left it there."""
+        lines = [self._array(k, "") for k in accesses]
+        for k in accesses:
+            ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
+            if k not in self.schedule.residency.shared:
+                lines += self._loads([k], "", emitter)
+                continue
+            place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
+            if k in self._kept:
+                lines.append(f"tf::load<{vector}>({place}, x{k});")
+            else:
+                self._kept.add(k)
+                lines += self._loads([k], "", emitter)
+                lines.append(f"tf::store<{vector}>({place}, x{k});")
+        return lines
 
     def _column_accesses(self, nodes: set[Value]) -> list[int]:
         found = {self._access[n] for n in nodes if isinstance(n, Load)}
@@ -358,10 +386,8 @@ class RowWriter(LaneWriter):
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""
         emitter = row.child()
         lines: list[str] = []
-        if not self.schedule.is_held:
-            wanted = self._column_accesses(roots)
-            lines += [self._array(k, "") for k in wanted]
-            lines += self._loads(wanted, "", emitter)
+        wanted = [k for k in self._column_accesses(roots) if not self._is_held(k)]
+        lines += self._fetched(wanted, emitter)
         inside: list[str] = []
         lane_emitter = emitter.child()
         for node in self._live_nodes():
@@ -386,7 +412,7 @@ class RowWriter(LaneWriter):
 
     @property
     def _copy(self) -> str:
-        return "[k]" if self.schedule.is_held else ""
+        return "[k]" if self.schedule.residency.registers else ""
 
     def _is_of_row(self, node: Value) -> bool:
         return self.schedule.lane_axis == "columns" and node.order in self._row_values
@@ -401,8 +427,7 @@ class RowWriter(LaneWriter):
         return super()._name(value, copy)
 
     def _loaded(self, load: Load, copy: str) -> str:
-        is_of_row = self._access[load] in self._row_loads
-        return super()._loaded(load, "" if is_of_row else copy)
+        return super()._loaded(load, copy if self._is_held(self._access[load]) else "")
 
     # ---- stores
 

@@ -16,32 +16,11 @@ from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint_emit import Emitter, fits
 from thunder_fuser.schedule.crew import WARP
-from thunder_fuser.schedule.row import Finish, RowSchedule, Total
+from thunder_fuser.schedule.exchange import owned_points, slot_bytes
+from thunder_fuser.schedule.row_schedule import Finish, RowSchedule, Total
 
 WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
-
-
-def shared_bytes(schedule: RowSchedule) -> int:
-    """Dynamic shared memory of a block."""
-    return fold_text.slot_bytes(schedule) + max(
-        (_meeting_bytes(schedule, total) for total in schedule.totals), default=0
-    )
-
-
-def _meeting_bytes(schedule: RowSchedule, total: Total) -> int:
-    """Shared memory in which groups of threads meet: those of one block, and those that add up."""
-    itemsize = max(total.accumulate.itemsize, 4)
-    groups = schedule.rows_per_block - 1
-    points = _owned_points(schedule) if total.at == "column" else 1
-    if schedule.sharing == "columns":
-        groups = 0
-    return itemsize * max(groups * points, schedule.block_threads)
-
-
-def _owned_points(schedule: RowSchedule) -> int:
-    """Columns that the threads of one row accumulate."""
-    return schedule.steps * schedule.threads * schedule.lanes.vector
 
 
 def _accumulator(total: Total) -> str:
@@ -95,8 +74,8 @@ def workspaces(schedule: RowSchedule) -> list[str]:
 def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
     """The groups of a block meet in shared memory; the first leaves the block's part."""
     lines: list[str] = []
-    meeting = f"(smem + {fold_text.slot_bytes(schedule)})"
-    groups, points = schedule.rows_per_block, _owned_points(schedule)
+    meeting = f"(smem + {slot_bytes(schedule)})"
+    groups, points = schedule.rows_per_block, owned_points(schedule)
     for n, total in enumerate(schedule.totals):
         ctype = _accumulator(total)
         wide = total.at == "column"
@@ -197,7 +176,7 @@ class FinishWriter(LaneWriter):
     def _summed(self, total: Total, n: int) -> str:
         schedule = self.schedule
         functor = reductions.lookup(total.op).functor
-        slots = f"({_accumulator(total)}*)(smem + {fold_text.slot_bytes(schedule)})"
+        slots = f"({_accumulator(total)}*)(smem + {slot_bytes(schedule)})"
         sizes = f"{schedule.crew.parts}, {total.points}, c"
         return f"tf::sum_parts<{functor}, {schedule.block_threads}>(W{n}, {sizes}, {slots})"
 

@@ -23,7 +23,8 @@ from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
 from thunder_fuser.schedule.map import MapSchedule, schedule_map
-from thunder_fuser.schedule.row import RowSchedule, schedule_rows
+from thunder_fuser.schedule.row import schedule_rows
+from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 

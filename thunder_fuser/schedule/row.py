@@ -16,184 +16,44 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
 from thunder_fuser.analysis.space import (
     Arrangement,
     LaneAxis,
-    Point,
     PulledFinish,
     PulledRows,
-    Sharing,
     alternatives,
     arrangements,
     pull_rows,
 )
-from thunder_fuser.analysis.value import Conjunction, Folded, Value, ValueGraph, reachable
+from thunder_fuser.analysis.value import Folded, Value, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
+from thunder_fuser.schedule.exchange import exchange_bytes
+from thunder_fuser.schedule.residency import Residency, choose_residency
+from thunder_fuser.schedule.row_schedule import (
+    WORD,
+    Finish,
+    Fold,
+    RowSchedule,
+    Total,
+    total_bytes,
+)
 from thunder_fuser.schedule.store import Store
 
-HELD_REGISTERS = 96
-"""32-bit registers of a thread that may hold its part of a row between stages."""
-LONGEST_CHAIN = 128
-"""Values that go into one accumulator one after the other. Rounding errors grow with the length of
-a chain, so that longer ones are folded in parts, and the parts' results then.
-"""
+MAX_UNROLL = 8
 _BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
 """What a kernel pays for a grid barrier and for adding up parts."""
 _SECTOR = 32
 """Bytes that an access moves at least."""
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """One reduction: `value` at every column of a row, folded with `op` in stage `stage`."""
-
-    tensor: TensorView
-    op: str
-    accumulate: DataType
-    value: Value
-    stage: int
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """One reduction that needs all blocks: `value` at every point that a block visits.
-
-    at      where it has a result: at each column, at each row, or once
-    points  results, rounded up to whole vectors of columns
-    offset  bytes before its parts in the workspace, which are [parts, points]
-    """
-
-    tensor: TensorView
-    op: str
-    accumulate: DataType
-    value: Value
-    at: Point
-    points: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Stores that read totals, at each of `points` points: one thread does one point."""
-
-    at: Point
-    points: int
-    graph: ValueGraph
-    accesses: tuple[Access, ...]
-    lanes: Lanes
-    stores: tuple[Store, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RowSchedule:
-    """A row kernel.
-
-    wide, narrow    stores at every point, and at every row
-    inside          holds for columns that exist, where the last vector has lanes too many
-    crew            how threads and blocks divide the work
-    is_held         a thread keeps its part of the row in registers instead of reading it in each
-                    stage
-    """
-
-    rows: int
-    columns: int
-    lane_axis: LaneAxis
-    sharing: Sharing
-    folds: tuple[Fold, ...]
-    totals: tuple[Total, ...]
-    wide: tuple[Store, ...]
-    narrow: tuple[Store, ...]
-    finishes: tuple[Finish, ...]
-    graph: ValueGraph
-    accesses: tuple[Access, ...]
-    lanes: Lanes
-    inside: Conjunction
-    crew: Crew
-    is_held: bool
-
-    @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
-        return (self.graph, *(f.graph for f in self.finishes))
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        return (*self.wide, *self.narrow, *(s for f in self.finishes for s in f.stores))
-
-    @property
-    def reductions(self) -> tuple[Fold | Total, ...]:
-        return (*self.folds, *self.totals)
-
-    @property
-    def threads(self) -> int:
-        """Threads that share a row."""
-        return self.crew.threads
-
-    @property
-    def rows_per_block(self) -> int:
-        return self.crew.rows
-
-    @property
-    def block_threads(self) -> int:
-        return self.crew.threads * self.crew.rows
-
-    @property
-    def blocks(self) -> int:
-        return self.crew.blocks
-
-    @property
-    def steps(self) -> int:
-        """Vectors of a row that one thread works on."""
-        if self.lane_axis == "rows":
-            return self.columns
-        return -(-self.lanes.vectors // (self.crew.threads * self.crew.tiles * self.crew.splits))
-
-    @property
-    def is_folded_in_parts(self) -> bool:
-        return self.steps > LONGEST_CHAIN and not self.is_held
-
-    @property
-    def rows_per_thread(self) -> int:
-        """Rows that go into one accumulator of a total."""
-        return -(-self.rows // (self.crew.parts * self.crew.rows))
-
-    @property
-    def stages(self) -> int:
-        return 1 + max((f.stage for f in self.folds), default=0)
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Global memory for the parts of totals; each byte is written once and read once."""
-        return sum(total_bytes(t, self.crew.parts) for t in self.totals)
-
-    def __str__(self) -> str:
-        held = "held in registers" if self.is_held else "read in every stage"
-        text = (
-            f"row: {self.rows} rows x {self.columns} columns, lanes are {self.lane_axis}, vector "
-            f"{self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows a "
-            f"block, {self.stages} stages, {held}"
-        )
-        if not self.totals:
-            return text
-        return (
-            f"{text}; blocks share {self.sharing}: {len(self.totals)} totals in {self.crew.parts} "
-            f"parts, {self.workspace_bytes:,} B of workspace"
-        )
-
-
-def total_bytes(total: Total, parts: int) -> int:
-    """Bytes of a total's parts, in whole 16-byte vectors."""
-    return -(-parts * total.points * max(total.accumulate.itemsize, 4) // 16) * 16
 
 
 def schedule_rows(
@@ -265,13 +125,14 @@ class _Candidate:
         )
         if crew is None:
             return Refusal("sharing", "one block has all there is to do")
-        return RowSchedule(
+        totals = tuple(_totals(pulled, lanes, crew.parts))
+        bare = RowSchedule(
             space.rows,
             space.columns,
             self.axis,
             self.arrangement.sharing,
             tuple(_folds(pulled)),
-            tuple(_totals(pulled, lanes, crew.parts)),
+            totals,
             tuple(self._stores(pulled.wide, lanes, plain=not pulled.inside)),
             tuple(
                 self._stores(pulled.narrow, lanes, plain=not pulled.inside and self.axis == "rows")
@@ -282,10 +143,46 @@ class _Candidate:
             lanes,
             pulled.inside,
             crew,
-            self.axis == "columns"
-            and self.arrangement.sharing != "columns"
-            and _fits_registers(accesses, lanes, crew.threads * crew.tiles),
+            self._unroll(pulled, accesses, lanes, crew),
+            Residency(),
         )
+        return replace(bare, residency=self._residency(bare))
+
+    def _residency(self, schedule: RowSchedule) -> Residency:
+        """Blocks that share a row pass over it once; lanes of rows have too many columns."""
+        if self.axis == "rows" or schedule.sharing == "columns":
+            return Residency()
+        passes = [
+            [f.value for f in schedule.folds if f.stage == stage]
+            for stage in range(schedule.stages)
+        ]
+        last = [s.value for s in schedule.wide]
+        last += [t.value for t in schedule.totals if t.at == "column"]
+        wide = [t for t in schedule.totals if t.at == "column"]
+        words = sum(max(1, t.accumulate.itemsize // WORD) for t in wide)
+        return choose_residency(
+            schedule.accesses,
+            schedule.lanes,
+            [*passes, last],
+            schedule.steps,
+            words * schedule.steps * schedule.lanes.vector,
+            schedule.block_threads,
+            exchange_bytes(schedule) if schedule.rows_per_block == 1 else 1 << 62,
+            self.device,
+        )
+
+    def _unroll(
+        self, pulled: PulledRows, accesses: Sequence[Access], lanes: Lanes, crew: Crew
+    ) -> int:
+        """Iterations that together have enough bytes in flight; with stages, rows are too many."""
+        if pulled.folds or not pulled.totals:
+            return 1
+        each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform) * lanes.vector
+        resident = crew.threads * crew.rows * max(crew.blocks_per_sm, 1)
+        unroll = 1
+        while unroll < MAX_UNROLL and unroll * each * resident < self.device.bytes_in_flight_per_sm:
+            unroll *= 2
+        return unroll
 
     @property
     def _alignment(self) -> dict[int, int]:
@@ -365,12 +262,6 @@ def _totals(pulled: PulledRows, lanes: Lanes, parts: int) -> Iterator[Total]:
         total = Total(fold.output, fold.op, fold.accumulate, found.value, found.at, points, offset)
         yield total
         offset += total_bytes(total, parts)
-
-
-def _fits_registers(accesses: Sequence[Access], lanes: Lanes, threads: int) -> bool:
-    steps = -(-lanes.vectors // threads)
-    held = sum(a.loads[0].dtype.itemsize * lanes.vector for a in accesses if not a.is_uniform)
-    return steps <= 8 and steps * held <= 4 * HELD_REGISTERS
 
 
 def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:

@@ -1,0 +1,80 @@
+"""The shared memory of a row kernel's block: where threads exchange what they fold, and what stays.
+
+Slots come first: the warps of a row leave what they have folded there. Then the place in which the
+groups of a block meet, and in which those who add up parts do. Then what is kept of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.schedule.crew import WARP
+from thunder_fuser.schedule.residency import kept_bytes
+from thunder_fuser.schedule.row_schedule import WORD, Fold, RowSchedule, Total
+
+
+def shared_bytes(schedule: RowSchedule) -> int:
+    """Dynamic shared memory of a block."""
+    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in schedule.residency.shared)
+    return exchange_bytes(schedule) + sum(kept)
+
+
+def exchange_bytes(schedule: RowSchedule) -> int:
+    """What threads exchange values through, in whole 16-byte vectors."""
+    meeting = max((_meeting_bytes(schedule, total) for total in schedule.totals), default=0)
+    return slot_bytes(schedule) + -(-meeting // 16) * 16
+
+
+def kept_offset(schedule: RowSchedule, access: int) -> int:
+    """Bytes before the row of an access that is kept in shared memory."""
+    before = schedule.residency.shared[: schedule.residency.shared.index(access)]
+    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in before)
+    return exchange_bytes(schedule) + sum(kept)
+
+
+# ---- slots
+
+
+def takes_turns(schedule: RowSchedule) -> bool:
+    """Whether a block folds row after row with one exchange each, which then needs two places."""
+    shares = schedule.sharing == "rows" and schedule.threads > WARP
+    return shares and len(schedule.folds) == 1
+
+
+def slot_bytes(schedule: RowSchedule) -> int:
+    """Shared memory of a block to exchange what the warps of its rows have folded."""
+    if schedule.lane_axis == "rows" or schedule.threads <= WARP:
+        return 0
+    turns = 2 if takes_turns(schedule) else 1
+    return row_slot_bytes(schedule) * turns * schedule.rows_per_block
+
+
+def row_slot_bytes(schedule: RowSchedule) -> int:
+    """The slots of all folds of one row."""
+    return slot_offset(schedule, len(_exchanged(schedule)))
+
+
+def slot_offset(schedule: RowSchedule, n: int) -> int:
+    """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
+    sizes = [max(f.accumulate.itemsize, WORD) for f in _exchanged(schedule)[:n]]
+    return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
+
+
+def _exchanged(schedule: RowSchedule) -> Sequence[Fold | Total]:
+    """The reductions that one block folds over a whole row."""
+    return schedule.totals if schedule.sharing == "columns" else schedule.folds
+
+
+# ---- where groups meet
+
+
+def owned_points(schedule: RowSchedule) -> int:
+    """Columns that the threads of one row accumulate."""
+    return schedule.steps * schedule.threads * schedule.lanes.vector
+
+
+def _meeting_bytes(schedule: RowSchedule, total: Total) -> int:
+    """Groups of threads meet here: those of one block, and those that add up parts."""
+    points = owned_points(schedule) if total.at == "column" else 1
+    groups = 0 if schedule.sharing == "columns" else schedule.rows_per_block - 1
+    return max(total.accumulate.itemsize, WORD) * max(groups * points, schedule.block_threads)

@@ -1,0 +1,109 @@
+"""Where a block keeps what it has read of a row until the last pass over it.
+
+Registers come first: a thread keeps the vectors that it works on. Shared memory is next: the same
+vectors, at places that no other thread uses, so that nobody waits. What fits into neither is read
+again in each pass that needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.access import Access, Lanes
+from thunder_fuser.analysis.value import Load, Value, reachable
+from thunder_fuser.device import DeviceInfo
+
+MAX_STEPS = 8
+"""Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
+_HELD_REGISTERS = 96
+"""32-bit registers of a thread that may hold its part of a row."""
+_WORKING_REGISTERS = 40
+"""Registers that a thread computes with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Accesses by number.
+
+    registers  kept by the thread that read them
+    shared     kept in shared memory
+    reread     kept nowhere, and wanted in several passes
+    """
+
+    registers: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+    reread: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.reread:
+            return "read in every stage" if not (self.registers or self.shared) else "partly held"
+        return "held in shared memory" if self.shared else "held in registers"
+
+
+def choose_residency(
+    accesses: Sequence[Access],
+    lanes: Lanes,
+    passes: Sequence[Sequence[Value]],
+    steps: int,
+    accumulators: int,
+    threads: int,
+    shared_in_use: int,
+    device: DeviceInfo,
+) -> Residency:
+    """Keep what several of the `passes` read, given as the values that each of them computes.
+
+    steps          vectors of a row that a thread works on
+    accumulators   32-bit registers that hold totals
+    threads        of a block
+    shared_in_use  bytes of shared memory that the kernel needs besides
+    """
+    count = _passes_that_read(accesses, passes)
+    columns = [k for k, access in enumerate(accesses) if not access.is_uniform]
+    size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
+    if device.kind == "host":
+        # A core's cache does what registers and shared memory do on a GPU.
+        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
+        if fits:
+            return Residency(tuple(columns))
+        return Residency(reread=tuple(k for k in columns if count[k] > 1))
+    free = device.registers_per_sm // threads - _WORKING_REGISTERS - accumulators
+    budget = 4 * min(_HELD_REGISTERS, free)
+    if steps > MAX_STEPS:
+        budget = 0
+    if sum(size.values()) <= budget:
+        return Residency(tuple(columns))
+    registers: list[int] = []
+    shared: list[int] = []
+    reread: list[int] = []
+    room = device.shared_bytes_per_block - shared_in_use
+    for k in columns:
+        if count[k] < 2:
+            continue
+        needed = kept_bytes(accesses[k], lanes)
+        if size[k] <= budget:
+            registers.append(k)
+            budget -= size[k]
+        elif needed <= room:
+            shared.append(k)
+            room -= needed
+        else:
+            reread.append(k)
+    return Residency(tuple(registers), tuple(shared), tuple(reread))
+
+
+def kept_bytes(access: Access, lanes: Lanes) -> int:
+    """Shared memory for a row of one access, in whole 16-byte vectors."""
+    itemsize = access.loads[0].dtype.itemsize
+    return -(-lanes.vectors * lanes.vector * itemsize // 16) * 16
+
+
+def _passes_that_read(
+    accesses: Sequence[Access], passes: Sequence[Sequence[Value]]
+) -> Counter[int]:
+    owner = {load: k for k, access in enumerate(accesses) for load in access.loads}
+    count: Counter[int] = Counter()
+    for roots in passes:
+        count.update({owner[n] for n in reachable(roots) if isinstance(n, Load)})
+    return count

@@ -1,0 +1,163 @@
+"""What a row kernel is to do, as data: `row.py` decides it, code generation prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.access import Access, Lanes
+from thunder_fuser.analysis.space import LaneAxis, Point, Sharing
+from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.schedule.crew import Crew
+from thunder_fuser.schedule.residency import Residency
+from thunder_fuser.schedule.store import Store
+
+LONGEST_CHAIN = 128
+"""Values that go into one accumulator one after the other. Rounding errors grow with the length of
+a chain, so that longer ones are folded in parts, and the parts' results then.
+"""
+WORD = 4
+"""Bytes of the smallest accumulator: what shuffles exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One reduction: `value` at every column of a row, folded with `op` in stage `stage`."""
+
+    tensor: TensorView
+    op: str
+    accumulate: DataType
+    value: Value
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """One reduction that needs all blocks: `value` at every point that a block visits.
+
+    at      where it has a result: at each column, at each row, or once
+    points  results, rounded up to whole vectors of columns
+    offset  bytes before its parts in the workspace, which are [parts, points]
+    """
+
+    tensor: TensorView
+    op: str
+    accumulate: DataType
+    value: Value
+    at: Point
+    points: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Stores that read totals, at each of `points` points: one thread does one point."""
+
+    at: Point
+    points: int
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: Lanes
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchedule:
+    """A row kernel.
+
+    wide, narrow    stores at every point, and at every row
+    inside          holds for columns that exist, where the last vector has lanes too many
+    crew            how threads and blocks divide the work
+    unroll          iterations of the loop over what blocks share whose loads go out together
+    residency       where what is read of a row stays until the last stage
+    """
+
+    rows: int
+    columns: int
+    lane_axis: LaneAxis
+    sharing: Sharing
+    folds: tuple[Fold, ...]
+    totals: tuple[Total, ...]
+    wide: tuple[Store, ...]
+    narrow: tuple[Store, ...]
+    finishes: tuple[Finish, ...]
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: Lanes
+    inside: Conjunction
+    crew: Crew
+    unroll: int
+    residency: Residency
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return (self.graph, *(f.graph for f in self.finishes))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (*self.wide, *self.narrow, *(s for f in self.finishes for s in f.stores))
+
+    @property
+    def reductions(self) -> tuple[Fold | Total, ...]:
+        return (*self.folds, *self.totals)
+
+    @property
+    def threads(self) -> int:
+        """Threads that share a row."""
+        return self.crew.threads
+
+    @property
+    def rows_per_block(self) -> int:
+        return self.crew.rows
+
+    @property
+    def block_threads(self) -> int:
+        return self.crew.threads * self.crew.rows
+
+    @property
+    def blocks(self) -> int:
+        return self.crew.blocks
+
+    @property
+    def steps(self) -> int:
+        """Vectors of a row that one thread works on."""
+        if self.lane_axis == "rows":
+            return self.columns
+        return -(-self.lanes.vectors // (self.crew.threads * self.crew.tiles * self.crew.splits))
+
+    @property
+    def is_folded_in_parts(self) -> bool:
+        return self.steps > LONGEST_CHAIN and not self.residency.registers
+
+    @property
+    def rows_per_thread(self) -> int:
+        """Rows that go into one accumulator of a total."""
+        return -(-self.rows // (self.crew.parts * self.crew.rows))
+
+    @property
+    def stages(self) -> int:
+        return 1 + max((f.stage for f in self.folds), default=0)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Global memory for the parts of totals; each byte is written once and read once."""
+        return sum(total_bytes(t, self.crew.parts) for t in self.totals)
+
+    def __str__(self) -> str:
+        text = (
+            f"row: {self.rows} rows x {self.columns} columns, lanes are {self.lane_axis}, vector "
+            f"{self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows a "
+            f"block, {self.stages} stages, {self.residency}"
+        )
+        if not self.totals:
+            return text
+        return (
+            f"{text}; blocks share {self.sharing}: {len(self.totals)} totals in {self.crew.parts} "
+            f"parts, {self.workspace_bytes:,} B of workspace"
+        )
+
+
+def total_bytes(total: Total, parts: int) -> int:
+    """Bytes of a total's parts, in whole 16-byte vectors."""
+    return -(-parts * total.points * max(total.accumulate.itemsize, 4) // 16) * 16
