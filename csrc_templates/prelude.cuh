@@ -68,12 +68,11 @@ TF_NATIVE(rsqrt)
 #undef TF_NATIVE
 }  // namespace native
 
-// Waits until every block of the grid is here. `counter` starts at 0 and only ever grows, so that
+// Waits until all `blocks` of the grid are here. `counter` starts at 0 and only ever grows, so that
 // one counter serves any number of barriers. Needs a cooperative launch.
-TF_DEVICE void grid_barrier(unsigned* counter TF_SITE_PARAM) {
+TF_DEVICE void grid_barrier(unsigned* counter, unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
   if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-    const unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
     __threadfence();
     const unsigned target = (atomicAdd(counter, 1u) / blocks + 1u) * blocks;
     while ((int)(*(volatile unsigned*)counter - target) < 0) {

@@ -42,7 +42,7 @@ static __forceinline__ T tf_shuffle(unsigned mask, T v, tf_site site, int lane, 
 
 namespace tf {
 
-TF_DEVICE void grid_barrier(unsigned* TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
+TF_DEVICE void grid_barrier(unsigned*, unsigned TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
 
 // Reductions in one rendezvous. Bit for bit what reduce.cuh computes step by step: exchanging
 // with lane ^ step makes both lanes equal, so the lower half of the lanes shows the whole tree.

@@ -98,7 +98,7 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(
     # Each block writes its number, and after the barrier reads that of the opposite block.
     body = (
         "  if (threadIdx.x == 0) y[blockIdx.x] = (float)blockIdx.x;\n"
-        "  tf::grid_barrier(counter);\n"
+        "  tf::grid_barrier(counter, gridDim.x);\n"
         "  if (threadIdx.x == 0) y[gridDim.x + blockIdx.x] = y[gridDim.x - 1 - blockIdx.x];"
     )
     params = (Param("y", "volatile float*"), Param("counter", "unsigned*"))

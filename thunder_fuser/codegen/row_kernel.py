@@ -27,7 +27,13 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
 from thunder_fuser.schedule.exchange import kept_offset, shared_bytes, takes_turns
-from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, Fold, RowSchedule, Total
+from thunder_fuser.schedule.row_schedule import (
+    LONGEST_CHAIN,
+    LONGEST_TOTAL,
+    Fold,
+    RowSchedule,
+    Total,
+)
 from thunder_fuser.schedule.store import Store
 
 
@@ -76,7 +82,7 @@ class RowWriter(LaneWriter):
             # Threads that share a row synchronise: those without a row of their own work in vain.
             lines += [*self._owned_rows(), *body]
         if schedule.totals:
-            lines.append(f"tf::grid_barrier({total_text.COUNTER});")
+            lines.append(f"tf::grid_barrier({total_text.COUNTER}, {schedule.blocks}u);")
         for finish in schedule.finishes:
             writer = total_text.FinishWriter(schedule, finish, self._buffers, self._index_type)
             lines += writer.lines()
@@ -108,6 +114,8 @@ class RowWriter(LaneWriter):
         if groups > 1:
             lines.append(f"const int g = threadIdx.x{f' / {threads}u' if threads > 1 else ''};")
         part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
+        if crew.tiles > 1:
+            lines.append(f"const int tile = blockIdx.x % {crew.tiles}u;")
         lines += [f"const int part = {part};", *total_text.declared(schedule, "s")]
         stride = crew.parts * groups
         own = "first + g" if groups > 1 else "first"
@@ -125,8 +133,8 @@ class RowWriter(LaneWriter):
         begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
         inner = [*here, *body]
         unroll = self._unrolled()
-        if self._sums_in_parts:
-            length = LONGEST_CHAIN * stride
+        if schedule.is_summed_in_parts:
+            length = LONGEST_TOTAL * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
             inside = [
                 f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
@@ -144,19 +152,13 @@ class RowWriter(LaneWriter):
         return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
 
     @property
-    def _sums_in_parts(self) -> bool:
-        return self.schedule.rows_per_thread > LONGEST_CHAIN
-
-    @property
     def _vector_of_step(self) -> str:
         """The number of the k-th vector that this thread works on."""
         crew = self.schedule.crew
-        text = f"k * {crew.threads} + t" if crew.threads > 1 else "k"
-        return (
-            f"(int)(blockIdx.x % {crew.tiles}u) * {crew.threads} + {text}"
-            if crew.tiles > 1
-            else text
-        )
+        step = f"tile * {self.schedule.steps} + k" if crew.tiles > 1 else "k"
+        if crew.threads == 1:
+            return step
+        return f"({step}) * {crew.threads} + t" if crew.tiles > 1 else f"k * {crew.threads} + t"
 
     # ---- geometry
 
@@ -456,7 +458,7 @@ class RowWriter(LaneWriter):
 
     @property
     def _total_name(self) -> str:
-        return "q" if self._sums_in_parts else "s"
+        return "q" if self.schedule.is_summed_in_parts else "s"
 
     def _added(self, n: int, lane: str) -> str:
         """A total's accumulator with the value at this point."""

@@ -40,10 +40,22 @@ def declared(schedule: RowSchedule, name: str) -> list[str]:
         if total.at != "column":
             lines.append(f"{ctype} {name}{n} = {first};")
             continue
-        lines.append(f"{ctype} {name}{n}[{schedule.steps}][{vector}];")
+        lines.append(_array(schedule, total, name, n))
         each = f"{lane_loop(vector)} {name}{n}[k][v] = {first};"
         lines += ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_UNROLL", each])]
     return lines
+
+
+def _array(schedule: RowSchedule, total: Total, name: str, n: int) -> str:
+    """Accumulators of columns: registers, or the part of the workspace that they become."""
+    ctype, vector, crew = _accumulator(total), schedule.lanes.vector, schedule.crew
+    if not crew.is_alone:
+        return f"{ctype} {name}{n}[{schedule.steps}][{vector}];"
+    beside = f" + {crew.parts}" if name == "q" else ""
+    place = f"W{n} + ((long long)part{beside}) * {total.points}"
+    if crew.tiles > 1:
+        place += f" + tile * {schedule.steps * vector}"
+    return f"{ctype} (*const {name}{n})[{vector}] = ({ctype} (*)[{vector}])({place});"
 
 
 def joined(schedule: RowSchedule) -> list[str]:
@@ -81,8 +93,9 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
         wide = total.at == "column"
         if groups > 1:
             mine = f"{ctype}* const meeting = ({ctype}*){meeting};"
-            place, value = ("(k * {t} + t) * {v} + v", f"s{n}[k][v]") if wide else ("0", f"s{n}")
-            place = place.format(t=schedule.threads, v=schedule.lanes.vector)
+            step = f"(k * {schedule.threads} + t)" if schedule.threads > 1 else "k"
+            place = f"{step} * {schedule.lanes.vector} + v" if wide else "0"
+            value = f"s{n}[k][v]" if wide else f"s{n}"
             stride = points if wide else 1
             write = f"meeting[(g - 1) * {stride} + {place}] = {value};"
             added = _combine(total, value, f"meeting[j * {stride} + {place}]")
@@ -99,6 +112,8 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
                 ],
             )
         owner = ["g == 0"] if groups > 1 else []
+        if wide and schedule.crew.is_alone:
+            continue
         if wide:
             address = f"W{n} + (long long)part * {total.points} + u * {schedule.lanes.vector}"
             store = f"tf::store<{schedule.lanes.vector}>({address}, s{n}[k]);"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder_fuser import log
-from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, Schedule, Scratch, generate
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
@@ -22,37 +22,38 @@ from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
-from thunder_fuser.schedule.map import MapSchedule, schedule_map
+from thunder_fuser.schedule.map import schedule_map
 from thunder_fuser.schedule.row import schedule_rows
-from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
     """Kernels by segment, as text: no compiler, no device."""
+    return {
+        segment.index: generate(schedule_of(plan, segment, device), plan.in_place)
+        for segment in plan.segments
+        if segment.kernels
+    }
+
+
+def schedule_of(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
+    """How a device runs a segment that has a kernel."""
     definitions = plan.fusion.definitions()
-    overwritten = set(plan.in_place.values())
-    found: dict[int, GeneratedKernel] = {}
-    for segment in plan.segments:
-        if not segment.kernels:
-            continue
-        memory = plan.memory_of(segment)
-        destinations = {t: plan.layouts[t] for t in segment.outputs}
-        schedule: MapSchedule | RowSchedule | Refusal
-        if segment.kind == "row":
-            schedule = schedule_rows(
-                segment.outputs, segment.folds, definitions, memory, destinations, device
-            )
-        else:
-            schedule = schedule_map(
-                segment.outputs, definitions, memory, destinations, overwritten, device
-            )
-        if isinstance(schedule, Refusal):
-            raise InternalError(
-                f"segment {segment.index} of a plan cannot be scheduled: {schedule}"
-            )
-        found[segment.index] = generate(schedule, plan.in_place)
-    return found
+    memory = plan.memory_of(segment)
+    destinations = {t: plan.layouts[t] for t in segment.outputs}
+    schedule: Schedule | Refusal
+    if segment.kind == "row":
+        schedule = schedule_rows(
+            segment.outputs, segment.folds, definitions, memory, destinations, device
+        )
+    else:
+        overwritten = set(plan.in_place.values())
+        schedule = schedule_map(
+            segment.outputs, definitions, memory, destinations, overwritten, device
+        )
+    if isinstance(schedule, Refusal):
+        raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
+    return schedule
 
 
 class Executable:

@@ -12,6 +12,8 @@ WARP = 32
 VECTORS_PER_THREAD = 4
 HOST_PARTS = 16
 """Parts of a total on the host. Not the number of cores: results must not depend on it."""
+_HOST_TILE = 256
+"""Vectors of columns whose totals stay in a core's nearest cache."""
 _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _BLOCKS_PER_SM = 2
@@ -37,6 +39,19 @@ class Crew:
     splits: int = 1
     parts: int = 1
     blocks_per_sm: int = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """A block is one thread, which has more columns than registers."""
+        return self.threads * self.rows == 1
+
+    def steps(self, vectors: int) -> int:
+        """Vectors of a row that one thread works on."""
+        return -(-vectors // (self.threads * self.tiles * self.splits))
+
+    def rows_per_thread(self, rows: int) -> int:
+        """Rows that one thread works on, where blocks share them."""
+        return -(-rows // (self.parts * self.rows))
 
 
 def choose_crew(
@@ -71,8 +86,9 @@ def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int
 def _sharing_rows(vectors: int, rows: int, has_stages: bool, device: DeviceInfo) -> Crew | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
     if device.kind == "host":
-        blocks = max(1, min(HOST_PARTS, rows))
-        return Crew(1, 1, blocks, parts=blocks)
+        parts = max(1, min(HOST_PARTS, rows))
+        tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
+        return Crew(1, 1, parts * tiles, tiles, parts=parts)
     threads = min(_power_of_two(vectors), MAX_THREADS if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.

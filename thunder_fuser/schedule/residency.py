@@ -1,8 +1,8 @@
 """Where a block keeps what it has read of a row until the last pass over it.
 
-Registers come first: a thread keeps the vectors that it works on. Shared memory is next: the same
-vectors, at places that no other thread uses, so that nobody waits. What fits into neither is read
-again in each pass that needs it.
+Registers hold all of it, or shared memory comes first: there the vectors of a thread lie at places
+that no other thread uses, so that nobody waits. What does not fit there may fit into registers, and
+what fits into neither is read again in each pass that needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MAX_STEPS = 8
 _HELD_REGISTERS = 96
 """32-bit registers of a thread that may hold its part of a row."""
 _WORKING_REGISTERS = 40
-"""Registers that a thread computes with."""
+"""Registers that a thread computes with, and the fewest that it can do with."""
+_FEWEST_REGISTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,12 @@ def choose_residency(
         if fits:
             return Residency(tuple(columns))
         return Residency(reread=tuple(k for k in columns if count[k] > 1))
-    free = device.registers_per_sm // threads - _WORKING_REGISTERS - accumulators
-    budget = 4 * min(_HELD_REGISTERS, free)
-    if steps > MAX_STEPS:
-        budget = 0
-    if sum(size.values()) <= budget:
+    free = device.registers_per_sm // threads - accumulators
+    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
+        _HELD_REGISTERS, free - _WORKING_REGISTERS
+    ):
         return Residency(tuple(columns))
+    budget = 4 * (free - _FEWEST_REGISTERS) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
     reread: list[int] = []
@@ -82,12 +83,12 @@ def choose_residency(
         if count[k] < 2:
             continue
         needed = kept_bytes(accesses[k], lanes)
-        if size[k] <= budget:
-            registers.append(k)
-            budget -= size[k]
-        elif needed <= room:
+        if needed <= room:
             shared.append(k)
             room -= needed
+        elif size[k] <= budget:
+            registers.append(k)
+            budget -= size[k]
         else:
             reread.append(k)
     return Residency(tuple(registers), tuple(shared), tuple(reread))

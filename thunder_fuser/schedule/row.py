@@ -38,12 +38,12 @@ from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
 from thunder_fuser.schedule.residency import Residency, choose_residency
 from thunder_fuser.schedule.row_schedule import (
+    LONGEST_TOTAL,
     WORD,
     Finish,
     Fold,
     RowSchedule,
     Total,
-    total_bytes,
 )
 from thunder_fuser.schedule.store import Store
 
@@ -125,7 +125,7 @@ class _Candidate:
         )
         if crew is None:
             return Refusal("sharing", "one block has all there is to do")
-        totals = tuple(_totals(pulled, lanes, crew.parts))
+        totals = tuple(_totals(pulled, lanes, crew, space.rows))
         bare = RowSchedule(
             space.rows,
             space.columns,
@@ -250,18 +250,21 @@ def _folds(pulled: PulledRows) -> Iterator[Fold]:
         yield Fold(fold.output, fold.op, fold.accumulate, value, stages[fold.output])
 
 
-def _totals(pulled: PulledRows, lanes: Lanes, parts: int) -> Iterator[Total]:
+def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
     offset = 0
+    in_parts = crew.rows_per_thread(rows) > LONGEST_TOTAL
+    owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
     for found in pulled.totals:
         fold = found.fold
-        points = {
-            "column": lanes.vectors * lanes.vector,
-            "row": fold.output.numel,
-            "one": 1,
-        }[found.at]
-        total = Total(fold.output, fold.op, fold.accumulate, found.value, found.at, points, offset)
-        yield total
-        offset += total_bytes(total, parts)
+        points = {"column": owned, "row": fold.output.numel, "one": 1}[found.at]
+        # A block of one thread adds up in the workspace itself, in parts beside the whole.
+        copies = 2 if crew.is_alone and in_parts and found.at == "column" else 1
+        size = copies * crew.parts * points * max(fold.accumulate.itemsize, WORD)
+        size = -(-size // 64) * 64
+        yield Total(
+            fold.output, fold.op, fold.accumulate, found.value, found.at, points, offset, size
+        )
+        offset += size
 
 
 def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:

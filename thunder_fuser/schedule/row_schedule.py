@@ -13,10 +13,12 @@ from thunder_fuser.schedule.crew import Crew
 from thunder_fuser.schedule.residency import Residency
 from thunder_fuser.schedule.store import Store
 
-LONGEST_CHAIN = 128
+LONGEST_CHAIN = 32
 """Values that go into one accumulator one after the other. Rounding errors grow with the length of
 a chain, so that longer ones are folded in parts, and the parts' results then.
 """
+LONGEST_TOTAL = 128
+"""The same for rows that go into a total: parts of these take as many registers as the whole."""
 WORD = 4
 """Bytes of the smallest accumulator: what shuffles exchange."""
 
@@ -37,8 +39,9 @@ class Total:
     """One reduction that needs all blocks: `value` at every point that a block visits.
 
     at      where it has a result: at each column, at each row, or once
-    points  results, rounded up to whole vectors of columns
+    points  results; of columns as many as threads could have
     offset  bytes before its parts in the workspace, which are [parts, points]
+    bytes   of the workspace for it
     """
 
     tensor: TensorView
@@ -48,6 +51,7 @@ class Total:
     at: Point
     points: int
     offset: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +128,16 @@ class RowSchedule:
         """Vectors of a row that one thread works on."""
         if self.lane_axis == "rows":
             return self.columns
-        return -(-self.lanes.vectors // (self.crew.threads * self.crew.tiles * self.crew.splits))
+        return self.crew.steps(self.lanes.vectors)
 
     @property
     def is_folded_in_parts(self) -> bool:
         return self.steps > LONGEST_CHAIN and not self.residency.registers
 
     @property
-    def rows_per_thread(self) -> int:
-        """Rows that go into one accumulator of a total."""
-        return -(-self.rows // (self.crew.parts * self.crew.rows))
+    def is_summed_in_parts(self) -> bool:
+        """Whether so many rows go into one accumulator of a total that they are taken in parts."""
+        return self.crew.rows_per_thread(self.rows) > LONGEST_TOTAL
 
     @property
     def stages(self) -> int:
@@ -142,7 +146,7 @@ class RowSchedule:
     @property
     def workspace_bytes(self) -> int:
         """Global memory for the parts of totals; each byte is written once and read once."""
-        return sum(total_bytes(t, self.crew.parts) for t in self.totals)
+        return sum(t.bytes for t in self.totals)
 
     def __str__(self) -> str:
         text = (
@@ -156,8 +160,3 @@ class RowSchedule:
             f"{text}; blocks share {self.sharing}: {len(self.totals)} totals in {self.crew.parts} "
             f"parts, {self.workspace_bytes:,} B of workspace"
         )
-
-
-def total_bytes(total: Total, parts: int) -> int:
-    """Bytes of a total's parts, in whole 16-byte vectors."""
-    return -(-parts * total.points * max(total.accumulate.itemsize, 4) // 16) * 16
