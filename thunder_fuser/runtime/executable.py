@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder_fuser import log
-from thunder_fuser.codegen.cuda import GeneratedKernel, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, Schedule, generate
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
@@ -22,8 +22,8 @@ from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
-from thunder_fuser.schedule.map import MapSchedule, schedule_map
-from thunder_fuser.schedule.row import RowSchedule, schedule_rows
+from thunder_fuser.schedule.pointwise import schedule_pointwise
+from thunder_fuser.schedule.row import schedule_rows
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
@@ -37,13 +37,13 @@ def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, Gen
             continue
         memory = plan.memory_of(segment)
         destinations = {t: plan.layouts[t] for t in segment.outputs}
-        schedule: MapSchedule | RowSchedule | Refusal
+        schedule: Schedule | Refusal
         if segment.kind == "row":
             schedule = schedule_rows(
                 segment.outputs, segment.folds, definitions, memory, destinations, device
             )
         else:
-            schedule = schedule_map(
+            schedule = schedule_pointwise(
                 segment.outputs, definitions, memory, destinations, overwritten, device
             )
         if isinstance(schedule, Refusal):
