@@ -23,6 +23,8 @@
 #define TF_VEC_REDUCE(op, var) _Pragma("unroll")
 // A loop whose index must be a constant in every iteration (it indexes registers).
 #define TF_UNROLL _Pragma("unroll")
+// The same for a few iterations that a CPU's compiler should unroll as well.
+#define TF_UNROLL_SHORT _Pragma("unroll")
 
 // An integer that was a float: not to be simplified together with a conversion back.
 #define TF_EXACT(integer) (integer)
@@ -39,6 +41,8 @@
 #define TF_SITE_ARG
 // The host's shortcut for a collective: see host/collectives.h.
 #define TF_FAST_COLLECTIVE(...)
+// The host's way to turn squares of elements: see host/turn.h.
+#define TF_FAST_TURN(T, N, W, in, out)
 
 namespace tf {
 

@@ -8,6 +8,17 @@
 
 namespace tf {
 
+// out[w][n] = in[n][w]
+template <class T, int N, int W>
+TF_DEVICE void turn(const T (&in)[N][W], T (&out)[W][N]) {
+  TF_FAST_TURN(T, N, W, in, out);
+  TF_UNROLL
+  for (int w = 0; w < W; ++w) {
+    TF_UNROLL
+    for (int n = 0; n < N; ++n) out[w][n] = in[n][w];
+  }
+}
+
 // `Columns` elements a row. A thread writes `Width` rows at once; of these groups of rows, each
 // exchanges its units with those `Spread` further than the group before, within `Ways` units.
 template <class T, int Columns, int Width, int Spread, int Ways>
@@ -24,19 +35,19 @@ struct Tile {
   // Element (row + w, column + n) becomes in[n][w].
   template <int N>
   TF_DEVICE void put(int row, int column, const T (&in)[N][Width] TF_SITE_PARAM) {
+    T turned[Width][N];
+    turn(in, turned);
     TF_UNROLL
     for (int w = 0; w < Width; ++w) {
-      T turned[N];
-      TF_UNROLL
-      for (int n = 0; n < N; ++n) turned[n] = in[n][w];
-      store<N>(at + place(row + w, column), turned TF_SITE_ARG);
+      store<N>(at + place(row + w, column), turned[w] TF_SITE_ARG);
     }
   }
 
   // out[v] becomes element (row, column + v).
   template <int V>
   TF_DEVICE void get(int row, int column, T (&out)[V] TF_SITE_PARAM) const {
-    constexpr int M = V < kUnit ? V : kUnit;
+    constexpr int M = V < kUnit || Ways == 1 ? V : kUnit;
+    if constexpr (M == V) return load<V>(at + place(row, column), out TF_SITE_ARG);
     TF_UNROLL
     for (int v = 0; v < V; v += M) {
       T piece[M];

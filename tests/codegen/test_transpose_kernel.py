@@ -191,6 +191,23 @@ def test_pads_cats_and_broadcasts_beside_a_tile(
     assert torch.equal(found.cpu(), exact)
 
 
+@SCHEDULES
+def test_more_inputs_than_shared_memory_has_room_for(
+    device: torch.device, info: DeviceInfo | None
+) -> None:
+    b = FusionBuilder()
+    tensors = [b.tensor([64, 80], DataType.Double) for _ in range(40)]
+    total = b.permute(tensors[0], [1, 0])
+    for x in tensors[1:]:
+        total = op(b, "add", total, b.permute(x, [1, 0]))
+    b.output(b.stride_order(total, [1, 0]))
+    data = [(torch.ones(64, 80).double() * k + torch.arange(80)).to(device) for k in range(40)]
+    run = executable(CompiledFusion(b.build()), data, batch_for(device, info), device)
+    assert turns(run)
+    (found,) = run(data)
+    assert torch.equal(found, sum(data).t())  # type: ignore[union-attr]
+
+
 def test_a_transposed_update_in_place(device: torch.device) -> None:
     b = FusionBuilder()
     x, y = b.tensor([130, 130], Float), b.tensor([130, 130], Float)

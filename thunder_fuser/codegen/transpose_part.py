@@ -111,7 +111,10 @@ class TransposeWriter(LaneWriter):
         emitter = self._emitter()
         guard = self._disjunction((tile.inside,), emitter)
         address = emitter.emit(tile.address, self._names)
-        load = f"tf::load<{tile.width}>({tile.load.tensor.name} + {address}, x[n]);"
+        pointer = tile.load.tensor.name
+        load = f"tf::load<{tile.width}>({pointer} + {address}, x[n]);"
+        if tile.width == 1:
+            load = f"x[n][0] = {pointer}[{address}];"
         across = tile.sides[0] // tile.width
         body = [
             f"const int r = {tile.depth} * c + n;",
@@ -124,7 +127,7 @@ class TransposeWriter(LaneWriter):
                 f"const int a = p % {across};",
                 f"const int c = p / {across};",
                 f"{ctype} x[{tile.depth}][{tile.width}]{'' if guard == 'true' else ' = {}'};",
-                "TF_UNROLL",
+                "TF_UNROLL_SHORT",
                 *braced(f"for (int n = 0; n < {tile.depth}; ++n)", body),
                 f"m{k}.put({tile.width} * a, {tile.depth} * c, x);",
             ],

@@ -7,8 +7,8 @@ and puts them into shared memory turned by 90 degrees; then it computes and stor
 along I, where all other loads are vectors too. What passes through a tile is what was loaded, so
 that arithmetic on either side is part of the same kernel. All other dimensions number the tiles.
 
-Which dimensions these are is read off the addresses, as digits of the flattened point: a batched
-permutation of any rank, a reshape and a broadcast are the same case.
+Which dimensions these are is read off the addresses (schedule/plane.py): a batched permutation of
+any rank, a reshape and a broadcast are the same case.
 
 On the host one thread does the work of a block, with two loops in place of the barrier.
 """
@@ -18,20 +18,13 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import (
-    ALWAYS,
-    Access,
-    LaneForms,
-    lane_condition,
-    plan_accesses,
-    simplify,
-)
+from thunder_fuser.analysis.access import Access, LaneForms, plan_accesses
 from thunder_fuser.analysis.value import Conjunction, Load, ValueGraph
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
-from thunder_fuser.ir.symint import Form, Variable
+from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.map import (
     THREADS,
     MapPart,
@@ -40,6 +33,7 @@ from thunder_fuser.schedule.map import (
     most_points,
     vectors_to_try,
 )
+from thunder_fuser.schedule.plane import Axes, Plane, find_axes
 from thunder_fuser.schedule.points import PointGroup, pull_groups
 from thunder_fuser.schedule.store import Store
 
@@ -52,8 +46,6 @@ SIDE_BYTES = 256
 LONGEST_SIDE, SHORTEST_SIDE = 128, 32
 DEEPEST = 8
 """Points that a thread turns in registers: more would be too many registers."""
-SECTOR_BYTES = 32
-"""What memory delivers at least. A dimension that is shorter is no loss to read with a stride."""
 HELD_REGISTERS = 96
 """32-bit registers of a thread that may wait for memory."""
 MOST_STEPS = 8
@@ -208,117 +200,7 @@ def transpose_groups(
     return TransposeSchedule(tuple(parts))
 
 
-# ---- the two dimensions
-
-
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """The flattened point as ((outer * j + J) * middle + m) * i + I."""
-
-    outer: int
-    j: int
-    middle: int
-    i: int
-
-
-def _find_axes(group: PointGroup) -> list[tuple[_Axes, int]] | Refusal:
-    """Ways to see the points such that some load has stride 1 along J, and these loads' bytes."""
-    found: dict[_Axes, int] = {}
-    refusal = Refusal("stride", "no load has stride 1 along another dimension than the stores")
-    for load in group.graph.loads:
-        axes = _axes_of(load, group)
-        if axes is None:
-            continue
-        if simplify(group.graph.contexts[load]) != ALWAYS:
-            text = "it is read with a stride, but only where a pad or cat asks for it"
-            refusal = Refusal("guard", text, load.tensor.name)
-        elif min(axes.j, axes.i) * load.dtype.itemsize < SECTOR_BYTES:
-            text = f"{axes.j} x {axes.i} points are too few to turn"
-            refusal = Refusal("extent", text, load.tensor.name)
-        else:
-            found[axes] = found.get(axes, 0) + load.dtype.itemsize
-    return list(found.items()) or refusal
-
-
-def _axes_of(load: Load, group: PointGroup) -> _Axes | None:
-    places = {group.count}
-    along: tuple[int, int] | None = None
-    strided = False
-    for digit, coef in load.address.terms:
-        if not isinstance(digit.base, Variable):
-            return None
-        places.add(digit.s)
-        size = group.count // digit.s if digit.e is None else digit.e
-        places.add(digit.s * size)
-        if digit.s == 1:
-            strided = coef != 1
-        elif coef == 1:
-            along = digit.s, size
-    if along is None or not strided:
-        return None
-    place, j = along
-    # I ends where an address first does; short dimensions above it are part of it.
-    inner = sorted(p for p in places if 1 < p <= place and place % p == 0)
-    i = next((p for p in inner if p >= LONGEST_SIDE), place)
-    outer, rest = divmod(group.count, place * j)
-    return None if rest else _Axes(outer, j, place // i, i)
-
-
 # ---- one group
-
-
-@dataclass(frozen=True, slots=True)
-class _Plane:
-    """Points of a group over tiles of given sides. `exact` has variables J and I that end where
-    the dimensions do, so that digits of addresses fall apart along them.
-    """
-
-    group: PointGroup
-    axes: _Axes
-    sides: tuple[int, int]
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Tiles along J and along I."""
-        return -(-self.axes.j // self.sides[0]), -(-self.axes.i // self.sides[1])
-
-    @property
-    def tiles(self) -> int:
-        along_j, along_i = self.counts
-        return self.axes.outer * self.axes.middle * along_j * along_i
-
-    def variable(self, name: str, count: int) -> Form:
-        return self.group.point.context.var(name, 0, count - 1)
-
-    @property
-    def exact(self) -> tuple[Form, Form, Mapping[Form, Form]]:
-        axes = self.axes
-        j, i = self.variable("J", axes.j), self.variable("I", axes.i)
-        o, m = self.variable("o", axes.outer), self.variable("m", axes.middle)
-        return j, i, {self.group.point: ((o * axes.j + j) * axes.middle + m) * axes.i + i}
-
-    def steps(self, local_j: Form, local_i: Form) -> list[Mapping[Form, Form]]:
-        """From the point to the tile's number and local coordinates."""
-        j, i, first = self.exact
-        along_j, along_i = self.counts
-        rest, at_i = divmod(self.variable("tile", self.tiles), along_i)
-        rest, at_j = divmod(rest, along_j)
-        o, m = divmod(rest, self.axes.middle)
-        second = {
-            j: at_j * self.sides[0] + local_j,
-            i: at_i * self.sides[1] + local_i,
-            self.variable("o", self.axes.outer): o,
-            self.variable("m", self.axes.middle): m,
-        }
-        return [first, second]
-
-    def turned(self, load: Load) -> bool:
-        """Whether the load has stride 1 along J, and another stride along I."""
-        j, i, step = self.exact
-        address = load.address.substitute(step)
-        strided = address.depends_on(i) and address.coefficient(i) != 1
-        always = simplify(self.group.graph.contexts[load]) == ALWAYS
-        return always and strided and address.coefficient(j) == 1
 
 
 def _transpose_part(
@@ -327,11 +209,13 @@ def _transpose_part(
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
 ) -> TransposePart | Refusal:
-    found = _find_axes(group)
+    found = find_axes(group)
     if isinstance(found, Refusal):
         return found
     axes, _ = max(found, key=lambda each: each[1])
-    loads = [load for load in group.graph.loads if _Plane(group, axes, (1, 1)).turned(load)]
+    loads = _loads_to_turn(Plane(group, axes, (1, 1)), device)
+    if not loads:
+        return Refusal("stride", "no load has the same strides everywhere")
     plane = _choose_sides(group, axes, loads, device)
     alignment = {t.id: layout.alignment for t, layout in memory.items()}
     tiles: list[Tile] = []
@@ -355,37 +239,49 @@ def _transpose_part(
         tuple(tiles),
         (axes.j, axes.i),
         plane.sides,
-        _inside(plane, lanes),
+        plane.inside(lanes),
         group.count,
         plane.tiles,
         1 if device.kind == "host" else THREADS,
     )
 
 
+def _loads_to_turn(plane: Plane, device: DeviceInfo) -> list[Load]:
+    """As many as the smallest tile has room for in shared memory; others are read with a stride."""
+    room = device.shared_bytes_per_block // (2 * SHORTEST_SIDE**2)
+    found = []
+    for load in plane.group.graph.loads:
+        if plane.turned(load) and load.dtype.itemsize <= room:
+            room -= load.dtype.itemsize
+            found.append(load)
+    return found
+
+
 def _choose_sides(
-    group: PointGroup, axes: _Axes, loads: Sequence[Load], device: DeviceInfo
-) -> _Plane:
+    group: PointGroup, axes: Axes, loads: Sequence[Load], device: DeviceInfo
+) -> Plane:
     """The largest tile that leaves room for others on a multiprocessor, and work for all of them.
 
-    As square as the dimensions allow.
+    As square as the dimensions allow; on the host twice as long along J, where a core reads ahead.
     """
-    widths = [load.dtype.itemsize for load in loads]
-    side = min(SIDE_BYTES // max(widths), LONGEST_SIDE)
+    widest = max(load.dtype.itemsize for load in loads)
+    longest_j, longest_i = _power_of_two(axes.j), _power_of_two(axes.i)
+    side = min(SIDE_BYTES // widest, LONGEST_SIDE)
     while True:
-        longest_j, longest_i = _power_of_two(axes.j), _power_of_two(axes.i)
-        j = min(side * side // min(side, longest_i), longest_j)
-        i = min(side * side // j, longest_i)
-        plane = _Plane(group, axes, (j, i))
+        area = side * side * (2 if device.kind == "host" else 1)
+        j = min(area // min(side, longest_i), longest_j)
+        i = min(area // j, longest_i)
+        plane = Plane(group, axes, (j, i))
         if side <= SHORTEST_SIDE or _fits(plane, loads, device):
             return plane
         side //= 2
 
 
-def _fits(plane: _Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
-    if device.kind == "host":
-        return True
+def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
     points = plane.sides[0] * plane.sides[1]
     turned = sum(load.dtype.itemsize for load in loads)
+    if device.kind == "host":
+        return points * turned <= device.l2_bytes // 8
     direct = sum(load.dtype.itemsize for load in plane.group.graph.loads) - turned
     widest = max(load.dtype.itemsize for load in loads)
     vectors = points // max(_vectors(plane, device))
@@ -398,7 +294,7 @@ def _fits(plane: _Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
     )
 
 
-def _tile(load: Load, plane: _Plane, offset: int, alignment: int, device: DeviceInfo) -> Tile:
+def _tile(load: Load, plane: Plane, offset: int, alignment: int, device: DeviceInfo) -> Tile:
     """The widest reads that memory and the dimension allow; as many threads as there are."""
     itemsize, (side_j, side_i) = load.dtype.itemsize, plane.sides
     context = load.address.context
@@ -414,41 +310,30 @@ def _tile(load: Load, plane: _Plane, offset: int, alignment: int, device: Device
         if width == 1 or (aligned and plane.axes.j % width == 0):
             break
         width //= 2
-    depth = min(unit, DEEPEST, side_i)
+    depth = min(unit, side_i)
     if device.kind == "cuda":
+        depth = min(depth, DEEPEST)
         while depth > 1 and side_j // width * (side_i // depth) < THREADS and depth * itemsize > 4:
             depth //= 2
     ways = 1 if device.kind == "host" else min(BANK_UNITS, width * max(1, side_i // unit))
     spread = max(1, ways * width // side_j)
-    inside = _inside(plane, lanes)
+    inside = plane.inside(lanes)
     return Tile(load, address, inside, width, depth, plane.sides, ways, spread, offset)
 
 
-def _vectors(plane: _Plane, device: DeviceInfo) -> list[int]:
+def _vectors(plane: Plane, device: DeviceInfo) -> list[int]:
     """Lanes along I worth trying: its last vector is a whole one."""
     found = vectors_to_try(plane.group, plane.sides[1], device)
     return [vector for vector in found if plane.axes.i % vector == 0]
 
 
-def _lanes(plane: _Plane, vector: int) -> LaneForms:
+def _lanes(plane: Plane, vector: int) -> LaneForms:
     context = plane.group.point.context
     side_j, side_i = plane.sides
     lane = context.var("v", 0, vector - 1)
     along = context.var("q", 0, side_i // vector - 1) * vector + lane
     steps = plane.steps(context.var("j", 0, side_j - 1), along)
     return LaneForms(steps, lane, vector, side_j * side_i // vector)
-
-
-def _inside(plane: _Plane, lanes: LaneForms) -> Conjunction:
-    """What holds for vectors that exist, where the last tile of a dimension is not a whole one."""
-    j, i, _ = plane.exact
-    extents, sides = (plane.axes.j, plane.axes.i), plane.sides
-    left = [
-        lane_condition(extent - 1 - at, lanes)
-        for at, extent, side in zip((j, i), extents, sides, strict=True)
-        if extent % side
-    ]
-    return tuple(left)
 
 
 def _power_of_two(count: int) -> int:
