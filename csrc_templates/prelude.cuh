@@ -26,6 +26,9 @@
 // The same for a few iterations that a CPU's compiler should unroll as well.
 #define TF_UNROLL_SHORT _Pragma("unroll")
 
+// Asks for memory that a later load will want. Any address will do.
+#define TF_PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" : : "l"(address))
+
 // An integer that was a float: not to be simplified together with a conversion back.
 #define TF_EXACT(integer) (integer)
 

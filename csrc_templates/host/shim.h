@@ -15,6 +15,7 @@
 #define TF_VEC _Pragma("omp simd")
 #define TF_VEC_REDUCE(op, var) TF_PRAGMA(omp simd reduction(op : var))
 #define TF_UNROLL
+#define TF_PREFETCH(address) __builtin_prefetch(address)
 #define TF_UNROLL_SHORT _Pragma("GCC unroll 16")
 
 // g++ takes float(int(x)) for trunc(x), which makes -0.25 a negative zero; the barrier prevents it.

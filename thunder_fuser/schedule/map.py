@@ -17,6 +17,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.symint import Form, Variable
 from thunder_fuser.schedule.points import PointGroup, pull_groups
 from thunder_fuser.schedule.store import Store
 
@@ -31,9 +32,18 @@ OCCUPANCY = 0.5
 """
 
 
+AHEAD_BYTES = 4096
+"""How far ahead of its loads a core asks for memory that does not go on where it was."""
+PAGE_BYTES = 4096
+"""A core follows memory by itself while it goes on, up to the end of a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class MapPart:
-    """A range of blocks that computes `stores` at `count` points of one iteration space."""
+    """A range of blocks that computes `stores` at `count` points of one iteration space.
+
+    prefetches  tensors, and addresses in them, that later vectors will want
+    """
 
     stores: tuple[Store, ...]
     graph: ValueGraph
@@ -41,6 +51,7 @@ class MapPart:
     lanes: Lanes
     count: int
     unroll: int
+    prefetches: tuple[tuple[TensorView, Form], ...] = ()
 
     @property
     def vectors(self) -> int:
@@ -128,7 +139,8 @@ def map_parts(
         accesses = plan_accesses(group.graph, lanes, alignment)
         stores = group.stores(lanes, destinations)
         unroll = _unroll(accesses, lanes, most // vector, device)
-        return MapPart(stores, group.graph, accesses, lanes, count, unroll)
+        prefetches = _prefetches(accesses, lanes, device)
+        return MapPart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
 
     best = _best(
         [
@@ -190,3 +202,31 @@ def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceI
     while unroll > 1 and lanes.vectors < THREADS * unroll * resident:
         unroll //= 2
     return unroll
+
+
+def _prefetches(
+    accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    """For a host core, which has few loads under way: what it would wait for.
+
+    Vectors of tensors that no near cache holds, where memory jumps before a core follows it. Beyond
+    the end addresses may be wrong, which a prefetch does not mind.
+    """
+    found = []
+    for access in accesses if device.kind == "host" else ():
+        tensor = access.loads[0].tensor
+        if not access.is_vector or len(access.variants) > 1 or tensor.bytes <= device.l2_bytes:
+            continue
+        address, moved = access.variants[0].windows[0].address, lanes.vector * tensor.dtype.itemsize
+        if _run(address, lanes) * moved < PAGE_BYTES:
+            ahead = lanes.u + max(1, AHEAD_BYTES // moved)
+            found.append((tensor, address.substitute({lanes.u: ahead})))
+    return tuple(found)
+
+
+def _run(address: Form, lanes: Lanes) -> int:
+    """Vectors that follow each other in memory."""
+    for digit, coef in address.terms:
+        if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
+            return lanes.vectors if digit.e is None else digit.e
+    return 1
