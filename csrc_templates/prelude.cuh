@@ -26,6 +26,11 @@
 #define TF_PRAGMA(text) _Pragma(#text)
 // Unroll a loop whose length is not known, so that several iterations load at once.
 #define TF_UNROLL_BY(times) TF_PRAGMA(unroll times)
+// The same for a few iterations that a CPU's compiler should unroll as well.
+#define TF_UNROLL_SHORT _Pragma("unroll")
+
+// Asks for memory that a later load will want. Any address will do.
+#define TF_PREFETCH(address) asm volatile("prefetch.global.L2 [%0];" : : "l"(address))
 
 // An integer that was a float: not to be simplified together with a conversion back.
 #define TF_EXACT(integer) (integer)
@@ -42,6 +47,8 @@
 #define TF_SITE_ARG
 // The host's shortcut for a collective: see host/collectives.h.
 #define TF_FAST_COLLECTIVE(...)
+// The host's way to turn squares of elements: see host/turn.h.
+#define TF_FAST_TURN(T, N, W, in, out)
 
 namespace tf {
 

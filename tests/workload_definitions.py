@@ -211,6 +211,13 @@ def heads_first(b: FusionBuilder, x: TensorView, scale: TensorView) -> None:
     b.output(b.set(b.permute(op.narrow(op.mul(x, scale)), [0, 2, 1, 3])))
 
 
+def transpose_add(b: FusionBuilder, x: TensorView, y: TensorView) -> None:
+    """The last two dimensions of x exchanged; memory in the order of y."""
+    op = Arithmetic(b)
+    order = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+    b.output(b.cast(op.add(y, b.permute(x, order)), x.dtype))
+
+
 def token_shift(b: FusionBuilder, x: TensorView, mix: TensorView) -> None:
     """Every position mixed with the one before it."""
     op = Arithmetic(b)

@@ -34,6 +34,7 @@ from tests.workload_definitions import (
     swiglu,
     swiglu_backward,
     token_shift,
+    transpose_add,
 )
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import dense_strides
@@ -92,6 +93,10 @@ def _matrices(count: int, columns: int, dtype: DataType = BFloat16) -> Any:
     return lambda rows: [Input((rows, columns), dtype)] * count
 
 
+def _squares(rank: int, dtype: DataType) -> Any:
+    return lambda side: [Input((side,) * rank, dtype)] * 2
+
+
 def _with_bias(columns: int, gradients: int = 0) -> Any:
     return lambda rows: [
         Input((rows, columns)),
@@ -134,6 +139,10 @@ def _constant(x: torch.Tensor) -> torch.Tensor:
 
 def _scaled(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(x * scale[:, None, None] + bias[:, None, None]).to(x.dtype)
+
+
+def _exchanged(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y + x.transpose(-1, -2)
 
 
 def _rope_gradient(groups: int, *args: torch.Tensor) -> Any:
@@ -242,6 +251,13 @@ WORKLOADS = (
         lambda time: [Input((4, time, 4096)), Input((4096,))],
         8192,
         3,
+    ),
+    *(
+        Workload(
+            f"{name}_{dtype.ctype}", transpose_add, _exchanged, _squares(rank, dtype), full, 40
+        )
+        for name, rank, full in (("transpose_add", 2, 16384), ("transpose_cube", 3, 512))
+        for dtype in (BFloat16, Float)
     ),
     Workload("cat_relu", cat_relu, programs.cat_relu, _matrices(2, 8192), 8192, 3),
     Workload(

@@ -16,6 +16,8 @@
 #define TF_VEC_REDUCE(op, var) TF_PRAGMA(omp simd reduction(op : var))
 #define TF_UNROLL
 #define TF_UNROLL_BY(times)
+#define TF_PREFETCH(address) __builtin_prefetch(address)
+#define TF_UNROLL_SHORT _Pragma("GCC unroll 16")
 
 // g++ takes float(int(x)) for trunc(x), which makes -0.25 a negative zero; the barrier prevents it.
 #ifdef __has_builtin
@@ -60,3 +62,8 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "erf.h"
 #include "exp.h"
 #include "inverse_erf.h"
+#include "turn.h"
+
+// Ends the enclosing function where SIMD registers turn a square of these types.
+#define TF_FAST_TURN(T, N, W, in, out) \
+  if constexpr (tf::host::kTurns<T, N, W>) return tf::host::turn(in, out)

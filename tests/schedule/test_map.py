@@ -276,3 +276,34 @@ def test_schedules_print_what_they_do(b: FusionBuilder) -> None:
         "  T4: 4 points, vector 4, unroll 1, 1 blocks of 256; 1 of 1 loads are vectors",
         "  T4: 1 points, vector 1, unroll 1, 1 blocks of 256; 0 of 1 loads are vectors",
     ]
+
+
+# ---- what a host core asks for early
+
+
+def test_a_host_core_asks_early_for_memory_that_jumps(b: FusionBuilder) -> None:
+    """Rows of 256 bytes, 16 KiB apart; the scale stays in a near cache."""
+    x, scale = b.tensor([1, 512, 64, 128], BFloat16), b.tensor([128], BFloat16)
+    heads = op(b, "mul", b.permute(x, [0, 2, 1, 3]), scale)
+    b.output(b.stride_order(heads, [3, 2, 1, 0]))
+    (part,) = scheduled(b, CPU).parts
+    vector = part.lanes.vector
+    ((tensor, address),) = part.prefetches
+    assert tensor is x
+    (access,) = (a for a in part.accesses if a.loads[0].tensor is x)
+    wanted, ahead = access.variants[0].windows[0].address, 4096 // (2 * vector)
+    for u in range(0, part.vectors - ahead, 37):
+        assert address.evaluate({"u": u}) == wanted.evaluate({"u": u + ahead})
+
+
+@pytest.mark.parametrize("time", [16, 1024])
+def test_memory_that_goes_on_or_is_near_is_not_asked_for_early(time: int) -> None:
+    for device in (CPU, H200):
+        b = FusionBuilder()
+        x = b.tensor([time, 64, 128], BFloat16)
+        heads = op(b, "neg", b.permute(x, [1, 0, 2]))
+        b.output(b.stride_order(heads, [2, 1, 0]))
+        b.output(op(b, "exp", b.tensor([time, 64, 128], BFloat16)))
+        jumping, straight = scheduled(b, device).parts
+        assert straight.prefetches == ()
+        assert bool(jumping.prefetches) == (device is CPU and time == 1024)

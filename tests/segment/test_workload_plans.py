@@ -42,6 +42,10 @@ BYTES = {
     "sin_cos": 3 * (8192 * 4096 * 4),
     "heads_first": 2 * (8192 * 64 * 128 * 2) + 128 * 2,
     "token_shift": 2 * (4 * 8192 * 4096 * 2) + 4096 * 2,
+    "transpose_add_bf16": 3 * (16384 * 16384 * 2),
+    "transpose_add_float": 3 * (16384 * 16384 * 4),
+    "transpose_cube_bf16": 3 * (512**3 * 2),
+    "transpose_cube_float": 3 * (512**3 * 4),
     "cat_relu": 4 * (8192 * 8192 * 2),
     "channels_last": 2 * (8 * 64 * 112 * 112 * 2) + 2 * (64 * 4),
 }

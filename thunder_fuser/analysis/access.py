@@ -12,7 +12,7 @@ Loads of one tensor that can never happen together (the pieces of a concatenatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -91,28 +91,34 @@ class Access:
         return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
 
 
-class Lanes:
-    """Forms of the loop variable i, seen as V lanes: i = offset + V * u + v."""
+class LaneForms:
+    """Forms as the V lanes of one of so many vectors see them: variables replaced step by step.
 
-    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
-        context: Context = index.context
+    `v` is the lane.
+    """
+
+    def __init__(
+        self, steps: Sequence[Mapping[Form, Form]], v: Form, vector: int, vectors: int
+    ) -> None:
+        self.v = v
         self.vector = vector
-        self.vectors = count // vector
-        self.u = context.var("u", 0, max(self.vectors - 1, 0))
-        self.v = context.var("v", 0, vector - 1)
-        self._point = {index: self.u * vector + self.v + offset}
+        self.vectors = vectors
+        self._steps = steps
         self._memo: dict[Form, Form] = {}
         self._at: dict[Form, tuple[Form, ...]] = {}
 
     def __call__(self, form: Form) -> Form:
-        """The form over u and v."""
+        """The form with all variables replaced."""
         found = self._memo.get(form)
         if found is None:
-            found = self._memo[form] = form.substitute(self._point)
+            found = form
+            for step in self._steps:
+                found = found.substitute(step)
+            self._memo[form] = found
         return found
 
     def at(self, form: Form) -> tuple[Form, ...]:
-        """A form over u and v, for each lane, over u alone."""
+        """A form with all variables replaced, for each lane: without v."""
         found = self._at.get(form)
         if found is None:
             if form.depends_on(self.v):
@@ -121,6 +127,25 @@ class Lanes:
                 found = (form,) * self.vector
             self._at[form] = found
         return found
+
+    def uniform(self, condition: Condition) -> Condition | None:
+        """The same condition without v, where it holds for all lanes of a vector or for none."""
+        form = self(condition)
+        if not form.depends_on(self.v):
+            return form
+        found = {lane // self.vector for lane in self.at(form)}
+        return found.pop() if len(found) == 1 else None
+
+
+class Lanes(LaneForms):
+    """The lanes of one flat loop: i = offset + V * u + v."""
+
+    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
+        context: Context = index.context
+        vectors = count // vector
+        self.u = context.var("u", 0, max(vectors - 1, 0))
+        v = context.var("v", 0, vector - 1)
+        super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
 
     def are_neighbours(self, address: Form) -> bool:
         """Whether lanes access consecutive elements, or one, and the next vector goes on there."""
@@ -134,13 +159,10 @@ class Lanes:
             not step.terms and step.const in (0, n) for step, n in zip(steps, ahead, strict=True)
         )
 
-    def uniform(self, condition: Condition) -> Condition | None:
-        """The same condition without v, where it holds for all lanes of a vector or for none."""
-        found = {lane // self.vector for lane in self.at(self(condition))}
-        return found.pop() if len(found) == 1 else None
 
-
-def plan_accesses(graph: ValueGraph, lanes: Lanes, alignment: dict[int, int]) -> tuple[Access, ...]:
+def plan_accesses(
+    graph: ValueGraph, lanes: LaneForms, alignment: dict[int, int]
+) -> tuple[Access, ...]:
     """Accesses for all loads of a graph. `alignment`: bytes, per id of the tensor that
     is loaded.
     """
@@ -173,7 +195,9 @@ def plan_accesses(graph: ValueGraph, lanes: Lanes, alignment: dict[int, int]) ->
     return tuple(found)
 
 
-def plan_store(address: Form, lanes: Lanes, itemsize: int, alignment: int) -> tuple[Window, ...]:
+def plan_store(
+    address: Form, lanes: LaneForms, itemsize: int, alignment: int
+) -> tuple[Window, ...]:
     """Windows of a store, every lane in exactly one; empty where it must be done lane by lane."""
     whole = lanes(address)
     windows = _windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
@@ -183,7 +207,7 @@ def plan_store(address: Form, lanes: Lanes, itemsize: int, alignment: int) -> tu
 
 
 def _plan(
-    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: Lanes, alignment: int
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, alignment: int
 ) -> Access:
     """The windows of a group of exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
@@ -212,7 +236,7 @@ def _plan(
     return Access(tuple(group), found, is_uniform=uniform)
 
 
-def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: Lanes) -> Access:
+def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms) -> Access:
     alternatives = [
         Alternative(
             tuple(tuple(lane_condition(c, lanes) for c in conj) for conj in needed[load]),
@@ -223,14 +247,14 @@ def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: Lanes
     return Access(tuple(group), gather=tuple(alternatives))
 
 
-def lane_condition(condition: Condition, lanes: Lanes) -> Condition:
+def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:
     """A condition over u alone where it is the same for all lanes, else over u and v."""
     uniform = lanes.uniform(condition)
     return lanes(condition) if uniform is None else uniform
 
 
 def _split(
-    conjunction: Conjunction, lanes: Lanes
+    conjunction: Conjunction, lanes: LaneForms
 ) -> tuple[Conjunction, tuple[int, ...], list[Condition]] | None:
     """(conditions over u, lanes that are active under them, all that is known there).
 

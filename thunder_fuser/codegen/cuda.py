@@ -1,4 +1,4 @@
-"""A map schedule as CUDA C++ text: the last step before a compiler sees it.
+"""A schedule as CUDA C++ text: the last step before a compiler sees it.
 
 The text has two phases for every vector: all loads, then arithmetic and stores. With several
 vectors a thread, each phase is an unrolled loop of its own, so that every load is issued before the
@@ -17,15 +17,18 @@ from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
 from thunder_fuser.codegen.row_kernel import RowWriter
 from thunder_fuser.codegen.total_text import COUNTER, WORKSPACE
+from thunder_fuser.codegen.transpose_part import TransposeWriter
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.schedule.exchange import shared_bytes
 from thunder_fuser.schedule.map import MapSchedule
 from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.schedule.transpose import TransposePart, TransposeSchedule
 
-Schedule = MapSchedule | RowSchedule
+Schedule = MapSchedule | TransposeSchedule | RowSchedule
 
+_KIND = {MapSchedule: "map", TransposeSchedule: "transpose", RowSchedule: "row"}
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that say little about a kernel in its name."""
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
@@ -75,9 +78,8 @@ def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> Ge
         params=tuple(Param(p.name, p.ctype) for p in parameters),
         grid=(schedule.blocks, 1, 1),
         block=(schedule.block_threads, 1, 1),
-        shared_bytes=shared_bytes(schedule) if isinstance(schedule, RowSchedule) else 0,
-        collectives=isinstance(schedule, RowSchedule)
-        and bool(schedule.threads > 1 or schedule.totals),
+        shared_bytes=_shared_bytes(schedule),
+        collectives=_synchronises(schedule),
         cooperative=isinstance(schedule, RowSchedule) and bool(schedule.totals),
     )
     return GeneratedKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
@@ -93,10 +95,42 @@ def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
     if isinstance(schedule, RowSchedule):
         index = "int" if RowWriter.fits_int32(schedule) else "long long"
         return RowWriter(schedule, buffers, index).text()
-    narrow = all(PartWriter.fits_int32(part) for part in schedule.parts)
+    narrow = all(
+        TransposeWriter.fits_int32(part)
+        if isinstance(part, TransposePart)
+        else PartWriter.fits_int32(part)
+        for part in schedule.parts
+    )
     index = "int" if narrow else "long long"
-    writers = [PartWriter(part, buffers, index) for part in schedule.parts]
-    return _blocks([(w.part.blocks, w.text()) for w in writers], index)
+    texts: list[tuple[int, str]] = []
+    for part in schedule.parts:
+        if isinstance(part, TransposePart):
+            text = TransposeWriter(part, buffers, index, schedule.block_threads).text()
+        else:
+            text = PartWriter(part, buffers, index).text()
+        texts.append((part.blocks, text))
+    return _blocks(texts, index)
+
+
+def _shared_bytes(schedule: Schedule) -> int:
+    match schedule:
+        case RowSchedule():
+            return shared_bytes(schedule)
+        case TransposeSchedule():
+            return schedule.shared_bytes
+        case MapSchedule():
+            return 0
+
+
+def _synchronises(schedule: Schedule) -> bool:
+    match schedule:
+        case RowSchedule():
+            return bool(schedule.threads > 1 or schedule.totals)
+        case TransposeSchedule():
+            turned = (p for p in schedule.parts if isinstance(p, TransposePart))
+            return any(part.threads > 1 for part in turned)
+        case MapSchedule():
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +221,8 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
         found.append("math.cuh")
     if isinstance(schedule, RowSchedule):
         found.append("reduce.cuh")
+    if isinstance(schedule, TransposeSchedule):
+        found.append("tile.cuh")
     return tuple(found)
 
 
@@ -203,6 +239,6 @@ def _name(schedule: Schedule, text: str) -> str:
     folded = [f.op for f in schedule.reductions] if isinstance(schedule, RowSchedule) else []
     done = dict.fromkeys([*folded, *_operations(schedule)])
     telling = [op for op in done if op not in _QUIET]
-    kind = "row" if isinstance(schedule, RowSchedule) else "map"
+    kind = _KIND[type(schedule)]
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "_".join(["tf", kind, *(telling[:4] or ["copy"]), digest])

@@ -13,7 +13,7 @@ from thunder_fuser.analysis.access import (
     ALWAYS,
     Access,
     Disjunction,
-    Lanes,
+    LaneForms,
     Window,
     lane_condition,
     simplify,
@@ -54,7 +54,7 @@ class LaneWriter:
         self,
         graph: ValueGraph,
         accesses: Sequence[Access],
-        lanes: Lanes,
+        lanes: LaneForms,
         roots: Sequence[Value],
         buffers: Mapping[TensorView, TensorView],
         index_type: str,
@@ -272,6 +272,25 @@ class LaneWriter:
         return expressions.narrow(self._name(store.value, copy), store.tensor.dtype)
 
     # ---- stores
+
+    def _results(self, stores: Sequence[Store], copy: str, emitter: Emitter) -> list[str]:
+        """Values the same for all lanes, then the lane loop, then the stores."""
+        before: list[str] = []
+        inside: list[str] = []
+        lane_emitter = emitter.child()
+        for node in self._live_nodes():
+            varies = node.order in self._varying
+            scope = lane_emitter if varies else emitter
+            text = self._define(node, copy, scope)
+            if text is not None:
+                (inside if varies else before).extend([*taken(scope), text])
+        after: list[str] = []
+        for n, store in enumerate(stores):
+            dtype = store.tensor.dtype.ctype
+            before.append(f"{dtype} y{n}[{self.lanes.vector}];")
+            inside.append(f"y{n}[v] = {self._stored(store, copy)};")
+            after += self._store(n, store, emitter)
+        return [*before, "TF_VEC", *braced(self._lane_loop(), inside), *after]
 
     def _store(self, n: int, store: Store, emitter: Emitter) -> list[str]:
         target = self._buffers.get(store.tensor, store.tensor)

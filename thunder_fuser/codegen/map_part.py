@@ -29,6 +29,7 @@ class PartWriter(LaneWriter):
         """Every index that the text can mention, and all steps towards it, fit into an int."""
         mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
         mentioned += [part.lanes(s.address) for s in part.stores]
+        mentioned += [address for _, address in part.prefetches]
         blocks = part.blocks * THREADS * part.unroll
         return blocks < 2**31 and all(fits(form) for form in mentioned)
 
@@ -38,35 +39,25 @@ class PartWriter(LaneWriter):
         accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         if unroll == 1:
             emitter = self._emitter()
-            lines = [self._array(k, "") for k in accesses]
-            lines += self._loads(accesses, "", emitter) + self._results("", emitter)
+            lines = self._prefetches(emitter) + [self._array(k, "") for k in accesses]
+            lines += self._loads(accesses, "", emitter) + self._results(
+                self.part.stores, "", emitter
+            )
             body = [f"const {self._index_type} u = block * {THREADS} + threadIdx.x;"]
             return "\n".join(body + (lines if exact else braced(f"if (u < {vectors})", lines)))
         u = f"const {self._index_type} u = (block * {unroll} + k) * {THREADS} + threadIdx.x;"
         lines = [self._array(k, f"[{unroll}]") for k in accesses]
         for phase in (
             self._loads(accesses, "[k]", self._emitter()),
-            self._results("[k]", self._emitter()),
+            self._results(self.part.stores, "[k]", self._emitter()),
         ):
             inside = phase if exact else braced(f"if (u < {vectors})", phase)
             lines += ["TF_UNROLL", *braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
         return "\n".join(lines)
 
-    def _results(self, copy: str, emitter: Emitter) -> list[str]:
-        """Values the same for all lanes, then the lane loop, then the stores."""
-        before: list[str] = []
-        inside: list[str] = []
-        lane_emitter = emitter.child()
-        for node in self._live_nodes():
-            varies = node.order in self._varying
-            scope = lane_emitter if varies else emitter
-            text = self._define(node, copy, scope)
-            if text is not None:
-                (inside if varies else before).extend([*taken(scope), text])
-        after: list[str] = []
-        for n, store in enumerate(self.part.stores):
-            dtype = store.tensor.dtype.ctype
-            before.append(f"{dtype} y{n}[{self.lanes.vector}];")
-            inside.append(f"y{n}[v] = {self._stored(store, copy)};")
-            after += self._store(n, store, emitter)
-        return [*before, "TF_VEC", *braced(self._lane_loop(), inside), *after]
+    def _prefetches(self, emitter: Emitter) -> list[str]:
+        lines: list[str] = []
+        for tensor, address in self.part.prefetches:
+            text = emitter.emit(address, self._names)
+            lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
+        return lines

@@ -22,7 +22,7 @@ from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
-from thunder_fuser.schedule.map import schedule_map
+from thunder_fuser.schedule.pointwise import schedule_pointwise
 from thunder_fuser.schedule.row import schedule_rows
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
@@ -48,7 +48,7 @@ def schedule_of(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> 
         )
     else:
         overwritten = set(plan.in_place.values())
-        schedule = schedule_map(
+        schedule = schedule_pointwise(
             segment.outputs, definitions, memory, destinations, overwritten, device
         )
     if isinstance(schedule, Refusal):

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes, plan_accesses, plan_store
-from thunder_fuser.analysis.layout import loop_order
-from thunder_fuser.analysis.pull import Pull
+from thunder_fuser.analysis.access import Access, Lanes, plan_accesses
 from thunder_fuser.analysis.value import Compute, ValueGraph
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
-from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.ir.symint import Form, Variable
+from thunder_fuser.schedule.points import PointGroup, pull_groups
 from thunder_fuser.schedule.store import Store
 
 THREADS = 256
@@ -33,9 +32,18 @@ OCCUPANCY = 0.5
 """
 
 
+AHEAD_BYTES = 4096
+"""How far ahead of its loads a core asks for memory that does not go on where it was."""
+PAGE_BYTES = 4096
+"""A core follows memory by itself while it goes on, up to the end of a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class MapPart:
-    """A range of blocks that computes `stores` at `count` points of one iteration space."""
+    """A range of blocks that computes `stores` at `count` points of one iteration space.
+
+    prefetches  tensors, and addresses in them, that later vectors will want
+    """
 
     stores: tuple[Store, ...]
     graph: ValueGraph
@@ -43,10 +51,16 @@ class MapPart:
     lanes: Lanes
     count: int
     unroll: int
+    prefetches: tuple[tuple[TensorView, Form], ...] = ()
 
     @property
     def vectors(self) -> int:
         return self.lanes.vectors
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return THREADS
 
     @property
     def blocks(self) -> int:
@@ -95,86 +109,78 @@ def schedule_map(
     overwritten: Container[TensorView],
     device: DeviceInfo,
 ) -> MapSchedule:
-    """Schedule the outputs of one segment.
+    """Schedule the outputs of one segment; see `pull_groups` for the arguments."""
+    groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
+    return map_groups(groups, memory, destinations, device)
 
-    memory        layouts of the tensors that are loaded (inputs and boundaries)
-    destinations  layouts of the outputs
-    overwritten   inputs that an output replaces in place: what reads one goes into one part
-    """
-    parts: list[MapPart] = []
-    for group in _share_points(outputs, definitions, memory, destinations, overwritten):
-        parts += _schedule_group(group, definitions, memory, destinations, device)
+
+def map_groups(
+    groups: Sequence[PointGroup],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> MapSchedule:
+    parts = [part for g in groups for part in map_parts(g, memory, destinations, device)]
     return MapSchedule(tuple(parts))
 
 
-def _schedule_group(
-    group: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
+def map_parts(
+    group: PointGroup,
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
 ) -> list[MapPart]:
-    count = group[0].numel
-    context = Context()
-    point = context.var("i", 0, count - 1)
-    index = _unflatten(point, group[0].sizes, loop_order(group[0], destinations[group[0]]))
-    pull = Pull(definitions, memory, context)
-    values = [(t, pull.emit(t, index), _address(index, destinations[t], context)) for t in group]
+    """One part, and one for the points that its vectors leave over."""
     alignment = {t.id: layout.alignment for t, layout in memory.items()}
-
-    most = _most_points(pull.graph, device)
+    most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> MapPart:
-        lanes = Lanes(point, count, offset, vector)
-        accesses = plan_accesses(pull.graph, lanes, alignment)
-        stores = tuple(
-            Store(
-                t,
-                value,
-                address,
-                plan_store(address, lanes, t.dtype.itemsize, destinations[t].alignment),
-            )
-            for t, value, address in values
-        )
+        lanes = Lanes(group.point, count, offset, vector)
+        accesses = plan_accesses(group.graph, lanes, alignment)
+        stores = group.stores(lanes, destinations)
         unroll = _unroll(accesses, lanes, most // vector, device)
-        return MapPart(stores, pull.graph, accesses, lanes, count, unroll)
+        prefetches = _prefetches(accesses, lanes, device)
+        return MapPart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
 
     best = _best(
         [
-            plan(count - count % v, 0, v)
-            for v in _vectors(pull.graph, group, min(count, most), device)
+            plan(group.count - group.count % v, 0, v)
+            for v in vectors_to_try(group, min(group.count, most), device)
         ]
     )
-    left = count - best.count
+    left = group.count - best.count
     return [best] + ([plan(left, best.count, 1)] if left else [])
 
 
 def _best(parts: Sequence[MapPart]) -> MapPart:
     """The part with the fewest memory instructions for each point; the widest of equals."""
-    return min(parts, key=lambda p: (_instructions(p) / p.lanes.vector, -p.lanes.vector))
+
+    def cost(part: MapPart) -> tuple[float, int]:
+        vector = part.lanes.vector
+        return instructions(part.stores, part.accesses, vector) / vector, -vector
+
+    return min(parts, key=cost)
 
 
-def _instructions(part: MapPart) -> int:
-    vector = part.lanes.vector
+def instructions(stores: Sequence[Store], accesses: Sequence[Access], vector: int) -> int:
+    """Memory instructions of one thread for a vector of points."""
     stored = sum(
-        sum(w.instructions(s.tensor.dtype.itemsize) for w in s.windows) or vector
-        for s in part.stores
+        sum(w.instructions(s.tensor.dtype.itemsize) for w in s.windows) or vector for s in stores
     )
-    return stored + sum(a.instructions(vector) for a in part.accesses)
+    return stored + sum(a.instructions(vector) for a in accesses)
 
 
-def _vectors(
-    graph: ValueGraph, group: Sequence[TensorView], count: int, device: DeviceInfo
-) -> list[int]:
+def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[int]:
     """Lanes worth trying: the narrowest type fills an access; wider types take several accesses."""
-    sizes = [t.dtype.itemsize for t in group] + [load.dtype.itemsize for load in graph.loads]
+    sizes = [t.dtype.itemsize for t in group.tensors]
+    sizes += [load.dtype.itemsize for load in group.graph.loads]
     widest = max(1, device.vector_bytes // min(sizes))
     # Registers: at most 4 accesses' worth of the widest type in one array.
     widest = min(widest, 4 * device.vector_bytes // max(sizes))
     return [v for v in (64, 32, 16, 8, 4, 2, 1) if v <= widest and v <= max(count, 1)]
 
 
-def _most_points(graph: ValueGraph, device: DeviceInfo) -> int:
+def most_points(graph: ValueGraph, device: DeviceInfo) -> int:
     """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
     cost = sum(ops.lookup(node.op).cost for node in graph if isinstance(node, Compute))
     return 1 << 30 if device.kind == "host" else max(1, MAX_INSTRUCTIONS // max(cost, 1))
@@ -198,69 +204,29 @@ def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceI
     return unroll
 
 
-def _unflatten(point: Form, sizes: Sequence[int], order: Sequence[int]) -> list[Form]:
-    index = [point] * len(sizes)
-    for k in reversed(order):
-        point, index[k] = divmod(point, max(sizes[k], 1))
-    return index
+def _prefetches(
+    accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    """For a host core, which has few loads under way: what it would wait for.
 
-
-def _address(index: Sequence[Form], layout: Layout, context: Context) -> Form:
-    return sum((i * s for i, s in zip(index, layout.strides, strict=True)), context.const(0))
-
-
-def _share_points(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-) -> list[list[TensorView]]:
-    """Outputs that can be computed point by point together and have data in common."""
-    reads = _reads(outputs, definitions, memory, overwritten)
-    groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
-    for tensor in outputs:
-        if not tensor.numel:
-            continue
-        key = (tensor.sizes, loop_order(tensor, destinations[tensor]))
-        joined = [g for g in groups if g[0] == key and g[1] & reads[tensor]]
-        if joined:
-            home = joined[0]
-            home[1].update(reads[tensor])
-            home[2].append(tensor)
-            for other in joined[1:]:
-                home[1].update(other[1])
-                home[2].extend(other[2])
-                groups.remove(other)
-        else:
-            groups.append((key, set(reads[tensor]), [tensor]))
-    position = {t: k for k, t in enumerate(outputs)}
-    return [sorted(members, key=position.__getitem__) for _, _, members in groups]
-
-
-def _reads(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-) -> dict[TensorView, set[int]]:
-    """For each output the tensors (ids) that it shares if another output needs them too.
-
-    Single elements are not worth sharing, unless they are overwritten.
+    Vectors of tensors that no near cache holds, where memory jumps before a core follows it. Beyond
+    the end addresses may be wrong, which a prefetch does not mind.
     """
-    found: dict[TensorView, set[int]] = {}
-    for tensor in outputs:
-        seen: set[int] = set()
-        needed: set[int] = set()
-        stack: list[Val] = [tensor]
-        while stack:
-            value = stack.pop()
-            if value.id in seen or not isinstance(value, TensorView):
-                continue
-            seen.add(value.id)
-            if value.numel > 1 or value is tensor or value in overwritten:
-                needed.add(value.id)
-            if value not in memory and value in definitions:
-                stack.extend(definitions[value].inputs)
-        found[tensor] = needed
-    return found
+    found = []
+    for access in accesses if device.kind == "host" else ():
+        tensor = access.loads[0].tensor
+        if not access.is_vector or len(access.variants) > 1 or tensor.bytes <= device.l2_bytes:
+            continue
+        address, moved = access.variants[0].windows[0].address, lanes.vector * tensor.dtype.itemsize
+        if _run(address, lanes) * moved < PAGE_BYTES:
+            ahead = lanes.u + max(1, AHEAD_BYTES // moved)
+            found.append((tensor, address.substitute({lanes.u: ahead})))
+    return tuple(found)
+
+
+def _run(address: Form, lanes: Lanes) -> int:
+    """Vectors that follow each other in memory."""
+    for digit, coef in address.terms:
+        if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
+            return lanes.vectors if digit.e is None else digit.e
+    return 1

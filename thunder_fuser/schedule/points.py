@@ -1,0 +1,138 @@
+"""Pointwise outputs as groups of points: outputs over one iteration space that read common data.
+
+A group is pulled once, at one flattened point of its space; every pointwise template starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.access import LaneForms, plan_store
+from thunder_fuser.analysis.layout import loop_order
+from thunder_fuser.analysis.pull import Pull
+from thunder_fuser.analysis.value import Value, ValueGraph
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.schedule.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PointGroup:
+    """What is computed at `point`, one of `count` in the order in which the outputs lie in memory.
+
+    values   for each output its value at the point, and where that goes
+    """
+
+    point: Form
+    count: int
+    graph: ValueGraph
+    values: tuple[tuple[TensorView, Value, Form], ...]
+
+    @property
+    def tensors(self) -> tuple[TensorView, ...]:
+        return tuple(tensor for tensor, _, _ in self.values)
+
+    def stores(
+        self, lanes: LaneForms, destinations: Mapping[TensorView, Layout]
+    ) -> tuple[Store, ...]:
+        return tuple(
+            Store(t, value, at, plan_store(at, lanes, t.dtype.itemsize, destinations[t].alignment))
+            for t, value, at in self.values
+        )
+
+
+def pull_groups(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> list[PointGroup]:
+    """The groups of a segment's outputs.
+
+    memory        layouts of the tensors that are loaded (inputs and boundaries)
+    destinations  layouts of the outputs
+    overwritten   inputs that an output replaces in place: what reads one goes into one group
+    """
+    found = []
+    for group in _share_points(outputs, definitions, memory, destinations, overwritten):
+        count = group[0].numel
+        context = Context()
+        point = context.var("i", 0, count - 1)
+        index = _unflatten(point, group[0].sizes, loop_order(group[0], destinations[group[0]]))
+        pull = Pull(definitions, memory, context)
+        values = tuple(
+            (t, pull.emit(t, index), _address(index, destinations[t], context)) for t in group
+        )
+        found.append(PointGroup(point, count, pull.graph, values))
+    return found
+
+
+def _unflatten(point: Form, sizes: Sequence[int], order: Sequence[int]) -> list[Form]:
+    index = [point] * len(sizes)
+    for k in reversed(order):
+        point, index[k] = divmod(point, max(sizes[k], 1))
+    return index
+
+
+def _address(index: Sequence[Form], layout: Layout, context: Context) -> Form:
+    return sum((i * s for i, s in zip(index, layout.strides, strict=True)), context.const(0))
+
+
+def _share_points(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> list[list[TensorView]]:
+    """Outputs that can be computed point by point together and have data in common."""
+    reads = _reads(outputs, definitions, memory, overwritten)
+    groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
+    for tensor in outputs:
+        if not tensor.numel:
+            continue
+        key = (tensor.sizes, loop_order(tensor, destinations[tensor]))
+        joined = [g for g in groups if g[0] == key and g[1] & reads[tensor]]
+        if joined:
+            home = joined[0]
+            home[1].update(reads[tensor])
+            home[2].append(tensor)
+            for other in joined[1:]:
+                home[1].update(other[1])
+                home[2].extend(other[2])
+                groups.remove(other)
+        else:
+            groups.append((key, set(reads[tensor]), [tensor]))
+    position = {t: k for k, t in enumerate(outputs)}
+    return [sorted(members, key=position.__getitem__) for _, _, members in groups]
+
+
+def _reads(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> dict[TensorView, set[int]]:
+    """For each output the tensors (ids) that it shares if another output needs them too.
+
+    Single elements are not worth sharing, unless they are overwritten.
+    """
+    found: dict[TensorView, set[int]] = {}
+    for tensor in outputs:
+        seen: set[int] = set()
+        needed: set[int] = set()
+        stack: list[Val] = [tensor]
+        while stack:
+            value = stack.pop()
+            if value.id in seen or not isinstance(value, TensorView):
+                continue
+            seen.add(value.id)
+            if value.numel > 1 or value is tensor or value in overwritten:
+                needed.add(value.id)
+            if value not in memory and value in definitions:
+                stack.extend(definitions[value].inputs)
+        found[tensor] = needed
+    return found
