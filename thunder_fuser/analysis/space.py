@@ -17,7 +17,9 @@ from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull, Unreadable
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
 
@@ -57,10 +59,12 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """What a row kernel computes: values of reductions' elements and of stores, with addresses."""
+    """What a row kernel computes: values of reductions' elements (and their positions, where these
+    are folded too) and of stores, with addresses.
+    """
 
     graph: ValueGraph
-    folds: tuple[tuple[ReductionOp, Value], ...]
+    folds: tuple[tuple[ReductionOp, Value, Value | None], ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
     narrow: tuple[tuple[TensorView, Value, Form], ...]
     lane_index: Form
@@ -106,12 +110,13 @@ def pull_rows(
     index = _index(space, row, column)
     narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
     pull = Pull(definitions, memory, context, inside)
-    made: list[tuple[ReductionOp, Value]] = []
+    made: list[tuple[ReductionOp, Value, Value | None]] = []
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
     try:
         for fold in folds:
-            made.append((fold, pull.emit(fold.input, index)))
+            value = pull.emit(fold.input, index)
+            made.append((fold, value, _position(fold, index, pull)))
             pull.fold_at(fold.output, narrow_index)
         for tensor in outputs:
             point = _point(tensor, space, index, narrow_index)
@@ -136,6 +141,17 @@ def _index(space: Space, row: Form, column: Form) -> list[Form]:
         for k in reversed(dims):
             point, index[k] = divmod(point, max(space.sizes[k], 1))
     return index
+
+
+def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | None:
+    """An element's number in the order of the folded dimensions, where the reduction asks."""
+    if not reductions.lookup(fold.op).accumulator.takes_position:
+        return None
+    position = pull.context.const(0)
+    for k in fold.dims:
+        position = position * fold.input.sizes[k] + index[k]
+    count = math.prod(fold.input.sizes[k] for k in fold.dims)
+    return pull.graph.index(position, DataType.Int32 if count < 2**31 else DataType.Int)
 
 
 def _point(

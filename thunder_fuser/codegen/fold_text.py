@@ -10,26 +10,51 @@ from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.lane_writer import lane_loop
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.schedule.row import WARP, Fold, RowSchedule
 
 _SMALLEST_ACCUMULATOR = 4
 """Bytes: shuffles exchange words."""
 
 
-def accumulator_type(dtype: DataType) -> str:
-    """C++ type that a fold accumulates in: no narrower than what shuffles exchange."""
-    return "int" if dtype.itemsize < _SMALLEST_ACCUMULATOR else dtype.ctype
+def accumulator_type(fold: Fold) -> str:
+    """C++ type of what a fold carries along."""
+    return _spelled(fold, reductions.lookup(fold.op).accumulator.ctype)
 
 
 def accumulators(name: str, fold: Fold, vector: int) -> list[str]:
-    """One for each lane, with the value that folding starts from."""
-    identity = literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
+    """One for each lane, as folding starts."""
+    row = reductions.lookup(fold.op)
+    identity = literal(row.identity(fold.accumulate), fold.accumulate)
     return [
-        f"{accumulator_type(fold.accumulate)} {name}[{vector}];",
+        f"{accumulator_type(fold)} {name}[{vector}];",
         "TF_UNROLL",
-        f"{lane_loop(vector)} {name}[v] = {identity};",
+        f"{lane_loop(vector)} {name}[v] = "
+        f"{_spelled(fold, row.accumulator.start, identity=identity)};",
     ]
+
+
+def taken(fold: Fold, name: expressions.Name) -> str:
+    """An accumulator that has seen the present element and nothing else."""
+    element = expressions.operand(fold.value, fold.accumulate, name)
+    position = "" if fold.position is None else name(fold.position)
+    take = reductions.lookup(fold.op).accumulator.take
+    return _spelled(fold, take, element=element, position=position)
+
+
+def _spelled(fold: Fold, template: str, **texts: str) -> str:
+    """A text of the reduction's accumulator with its types filled in."""
+    narrow = fold.accumulate.itemsize < _SMALLEST_ACCUMULATOR
+    element = "int" if narrow else fold.accumulate.ctype
+    position = "" if fold.position is None else fold.position.dtype.ctype
+    return template.format(T=element, P=position, **texts)
+
+
+def accumulator_bytes(fold: Fold) -> int:
+    """The size of that type."""
+    widest = max(fold.accumulate.itemsize, _SMALLEST_ACCUMULATOR)
+    if fold.position is not None:
+        widest = max(widest, fold.position.dtype.itemsize)
+    return widest * reductions.lookup(fold.op).accumulator.words
 
 
 def combined(schedule: RowSchedule, n: int) -> list[str]:
@@ -48,7 +73,7 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     if 1 < schedule.threads <= WARP:
         value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
     elif schedule.threads > WARP:
-        slots = f"({accumulator_type(fold.accumulate)}*)(smem + {_shared_offset(schedule, n)})"
+        slots = f"({accumulator_type(fold)}*)(smem + {_shared_offset(schedule, n)})"
         value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
     return [*lines, f"const {held} f{n} = {_finished(value, fold)};"]
 
@@ -62,15 +87,17 @@ def shared_bytes(schedule: RowSchedule) -> int:
 
 def _shared_offset(schedule: RowSchedule, n: int) -> int:
     """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [max(f.accumulate.itemsize, _SMALLEST_ACCUMULATOR) for f in schedule.folds[:n]]
+    sizes = [accumulator_bytes(f) for f in schedule.folds[:n]]
     return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
 
 
 def _finished(text: str, fold: Fold) -> str:
     """An accumulated value as the reduction's result, in its register type."""
     dtype = fold.tensor.dtype
-    text = f"({fold.accumulate.ctype}){text}"
-    held = expressions.convert(text, fold.accumulate, expressions.register_dtype(dtype))
+    row = reductions.lookup(fold.op)
+    found = row.folded_dtype(fold.accumulate)
+    text = f"({found.ctype}){_spelled(fold, row.accumulator.finish, value=text)}"
+    held = expressions.convert(text, found, expressions.register_dtype(dtype))
     return expressions.round_to(held, dtype)
 
 

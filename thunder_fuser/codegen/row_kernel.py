@@ -20,7 +20,7 @@ from thunder_fuser.analysis.value import (
     operands,
     reachable,
 )
-from thunder_fuser.codegen import expressions, fold_text
+from thunder_fuser.codegen import fold_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
@@ -37,7 +37,7 @@ class RowWriter(LaneWriter):
         self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
         stores = [*schedule.wide, *schedule.narrow]
-        roots = [s.value for s in stores] + [f.value for f in schedule.folds]
+        roots = [s.value for s in stores] + [v for f in schedule.folds for v in f.roots]
         super().__init__(
             schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
         )
@@ -249,12 +249,11 @@ class RowWriter(LaneWriter):
             functor = reductions.lookup(fold.op).functor
             before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
             partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
-            value = expressions.operand(fold.value, fold.accumulate, self._column_name)
-            ctype = fold_text.accumulator_type(fold.accumulate)
-            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
+            taken_one = fold_text.taken(fold, self._column_name)
+            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], {taken_one});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
             after += fold_text.combined(self.schedule, n)
-        roots = {v for f in folds for v in reachable([f.value])}
+        roots = {v for f in folds for v in reachable(f.roots)}
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
         return [*before, *loop, *after]

@@ -39,13 +39,21 @@ a chain, so that longer ones are folded in parts, and the parts' results then.
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One reduction: `value` at every column of a row, folded with `op` in stage `stage`."""
+    """One reduction: `value` at every column of a row, folded with `op` in stage `stage`; with its
+    `position`, where `op` folds that too.
+    """
 
     tensor: TensorView
     op: str
     accumulate: DataType
     value: Value
+    position: Value | None
     stage: int
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """What each column gives to the reduction."""
+        return (self.value,) if self.position is None else (self.value, self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +185,8 @@ def _schedule(
         space.columns,
         axis,
         tuple(
-            Fold(f.output, f.op, f.accumulate, value, stages[f.output]) for f, value in pulled.folds
+            Fold(f.output, f.op, f.accumulate, value, position, stages[f.output])
+            for f, value, position in pulled.folds
         ),
         tuple(store(*s, in_lanes=True) for s in pulled.wide),
         tuple(store(*s, in_lanes=axis == "rows") for s in pulled.narrow),
@@ -222,10 +231,10 @@ def _fits_registers(accesses: Sequence[Access], lanes: Lanes, threads: int) -> b
     return steps <= 8 and steps * held <= 4 * HELD_REGISTERS
 
 
-def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:
+def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[TensorView, int]:
     """A fold comes one stage after the latest fold that its elements are computed from."""
     stages: dict[TensorView, int] = {}
-    for fold, value in made:
+    for fold, value, _ in made:
         needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
         stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
     return stages

@@ -32,6 +32,7 @@ _FOLDS = {
     PrimIDs.AMAX: "max",
     PrimIDs.AMIN: "min",
 }
+_POSITIONS = {PrimIDs.ARGMAX: "argmax", PrimIDs.ARGMIN: "argmin"}
 
 
 def _refuse_fold(op: str, x: TensorProxy, dims: Sequence[object]) -> Refusal | None:
@@ -47,6 +48,10 @@ def _refuse_fold(op: str, x: TensorProxy, dims: Sequence[object]) -> Refusal | N
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
     return None
+
+
+def _refuse_position(op: str, x: TensorProxy, dim: object) -> Refusal | None:
+    return _refuse_fold(op, x, range(x.ndim) if dim is None else (dim,))
 
 
 def _refuse_spread(
@@ -70,6 +75,10 @@ def _fold(op: str, b: FusionBuilder, x: TensorView, dims: Sequence[int]) -> Val:
     return b.reduce(op, x, dims)
 
 
+def _position(op: str, b: FusionBuilder, x: TensorView, dim: int | None) -> Val:
+    return b.reduce(op, x, None if dim is None else [dim])
+
+
 def _var_mean(
     b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float
 ) -> tuple[TensorView, TensorView]:
@@ -87,14 +96,17 @@ def _std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: fl
     return b.pointwise("sqrt", _var(b, x, dims, correction=correction))
 
 
+def _claim(refuse: Callable[..., Refusal | None], build: Callable[..., Val], op: str) -> Claim:
+    return Claim(Role.REDUCE, partial(refuse, op), partial(build, op))
+
+
 def _spread(op: str, build: Callable[..., Val | tuple[Val, ...]]) -> Claim:
     return Claim(Role.REDUCE, partial(_refuse_spread, op), build)
 
 
 CLAIMS = {
-    prim: Claim(Role.REDUCE, partial(_refuse_fold, op), partial(_fold, op))
-    for prim, op in _FOLDS.items()
-} | {
+    **{p: _claim(_refuse_fold, _fold, op) for p, op in _FOLDS.items()},
+    **{p: _claim(_refuse_position, _position, op) for p, op in _POSITIONS.items()},
     PrimIDs.VAR: _spread("var", _var),
     PrimIDs.VAR_MEAN: _spread("var_mean", _var_mean),
     PrimIDs.STD: _spread("std", _std),
