@@ -257,7 +257,7 @@ def test_every_row_of_the_table_is_tested_here() -> None:
     tested |= {PrimIDs.SIGN, PrimIDs.ERFCINV, PrimIDs.LERP, PrimIDs.WHERE, PrimIDs.BITWISE_NOT}
     tested |= {PrimIDs.REAL, PrimIDs.IMAG}
     elsewhere = {PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES}  # test_inplace.py
-    folds = {*reductions.CLAIMS, *calls.CLAIMS}  # test_reductions.py
+    folds = {*reductions.CLAIMS, *calls.CLAIMS}  # test_reductions.py, test_norms.py
     assert tested | elsewhere | folds == set(TABLE)
 
 

@@ -1,4 +1,4 @@
-"""Reductions through thunder.jit: numbers against float64, kernels, gradients, refusals."""
+"""Reductions through thunder.jit: numbers against float64, torch's arguments, refusals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from thunder.core.prims import PrimIDs
 from torch.nn import functional as F
 
 from tests.thunder.programs import check, fake, flat, jit, traced
-from thunder_fuser.executor import fusions, refusals
+from thunder_fuser.executor import refusals
 from thunder_fuser.executor.claims import reductions
+from thunder_fuser.executor.claims.operands import data_type
 from thunder_fuser.runtime.cuda_program import compile_cubin
 
 INF, NAN = math.inf, math.nan
@@ -162,7 +163,10 @@ PRIMITIVES: dict[PrimIDs, tuple[Call, Call]] = {
         lambda x, d: torch.std(x, d, correction=2),
     ),
     PrimIDs.ARGMAX: (lambda x, d: prims.argmax(x, d[0]), lambda x, d: torch.argmax(x, d[0])),
-    PrimIDs.ARGMIN: (lambda x, d: prims.argmin(x, None), lambda x, d: torch.argmin(x)),
+    PrimIDs.ARGMIN: (
+        lambda x, d: prims.argmin(x, d[0] if len(d) == 1 else None),
+        lambda x, d: torch.argmin(x, d[0] if len(d) == 1 else None),
+    ),
 }
 
 
@@ -188,6 +192,49 @@ def test_every_primitive(dtype: torch.dtype, device: torch.device) -> None:
                 assert found.dtype is (dtype if truth.is_floating_point() else truth.dtype)
                 near = max(torch.finfo(dtype).eps / 2, 2**-44) * 1.001
                 torch.testing.assert_close(found.cpu().to(truth.dtype), truth, rtol=near, atol=0)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.int32], ids=str)
+def test_every_primitive_compiles_for_a_gpu(dtype: torch.dtype) -> None:
+    """Rows and columns, which get kernels of different kinds."""
+    (x,) = fake((1000, 600), dtype=dtype)
+    spreads = {PrimIDs.VAR, PrimIDs.VAR_MEAN, PrimIDs.STD}
+    calls = [c for p, (c, _) in PRIMITIVES.items() if dtype.is_floating_point or p not in spreads]
+    (report,) = traced(lambda x: [call(x, dims) for call in calls for dims in ((0,), (1,))], x)
+    for found, proxy in zip(report.fusion.outputs, report.outputs, strict=True):
+        assert data_type(proxy.dtype) is found.dtype
+    assert report.refusals == ()
+    cubin = compile_cubin(list(report.kernels), "sm_90")
+    assert not any(resources.spills for resources in cubin.resources.values())
+
+
+# ---- what stays with torch
+
+
+def test_the_largest_of_nothing_is_an_error_that_is_not_ours() -> None:
+    for primitive in (prims.amax, prims.amin):
+        with pytest.raises(RuntimeError, match="zero-size dimension"):
+            jit(lambda x, primitive=primitive: primitive(x, (1,)))(torch.zeros(3, 0))
+    assert jit(lambda x: prims.amax(x, (0,)))(torch.zeros(3, 0)).shape == (0,)
+
+
+def test_dtypes_that_torch_reduces_in_its_own_way() -> None:
+    for dtype in (torch.uint8, torch.bool):
+        x = torch.ones(3, 4).to(dtype)
+        compiled = jit(lambda x: prims.sum(x, (1,)))
+        assert torch.equal(compiled(x), x.sum(1))
+        assert [r.code for r in refusals(compiled)] == ["dtype"]
+
+
+def test_sizes_that_are_unknown_are_refused() -> None:
+    with pytest.warns(UserWarning, match="experimental"):
+        compiled = jit(lambda x: x.sum(1) / 2, cache="symbolic values")
+    for rows in (3, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), x.sum(1) / 2)
+    refused = {r.subject: r.code for r in refusals(compiled)}
+    assert refused["sum"] == "symbolic-shape"
 
 
 # ---- what torch's arguments mean
@@ -261,111 +308,3 @@ def test_small_and_empty_shapes(shape: tuple[int, ...], device: torch.device) ->
         return folded
 
     check(program, torch.randn(shape), device=device)
-
-
-# ---- kernels
-
-
-BLOCKS: dict[str, tuple[Call, int]] = {
-    "softmax": (lambda x, w, b: torch.softmax(x, -1), 2),
-    "log_softmax": (lambda x, w, b: torch.log_softmax(x, -1), 2),
-    "layer_norm": (lambda x, w, b: F.layer_norm(x, w.shape, w, b), 2),
-    "rms_norm": (lambda x, w, b: F.rms_norm(x, w.shape, w, 1e-5), 2),
-    "mean": (lambda x, w, b: x.mean(-1), 1),
-    "variance": (lambda x, w, b: torch.var(x, -1), 1),
-    "maximum": (lambda x, w, b: x.max(-1), 1),
-}
-
-
-@pytest.mark.nvrtc
-def test_each_is_one_kernel_that_reads_and_writes_once_and_compiles() -> None:
-    rows, columns = 8192, 4096
-    kernels = []
-    for name, (program, tensors) in BLOCKS.items():
-        inputs = fake((rows, columns), (columns,), (columns,), dtype=torch.bfloat16)
-        (report,) = traced(program, *inputs)
-        ideal = sum(t.numel * t.dtype.bytes for t in (*report.inputs, *report.outputs))
-        assert (report.plan.kernels, report.plan.bytes) == (1, ideal), name
-        assert ideal >= tensors * 2 * rows * columns
-        assert all(p.device.type == "cuda" for p in report.outputs)
-        kernels += report.kernels
-    cubin = compile_cubin(kernels, "sm_90")
-    assert len(cubin.resources) == len(BLOCKS)
-    assert not any(resources.spills for resources in cubin.resources.values())
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_rounds_once_and_is_no_worse_than_eager(name: str, device: torch.device) -> None:
-    program, _ = BLOCKS[name]
-    x, w, b = (torch.randn(s).to(torch.bfloat16).to(device) for s in ((37, 1000), 1000, 1000))
-    compiled = jit(program)
-    ours, eager = compiled(x, w, b), program(x, w, b)
-    truth = program(x.double(), w.double(), b.double())
-    for found, theirs, exact in zip(*map(flat, (ours, eager, truth)), strict=True):
-        errors = [(t.double() - exact).abs().max() for t in (found, theirs)]
-        assert errors[0] <= errors[1], name
-    (report,) = fusions(compiled)
-    rounded = sum(kernel.source.count("tf::rounded<bf16>") for kernel in report.kernels)
-    assert rounded == sum(t.is_floating_point() for t in flat(ours))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_log_softmax_is_torchs_and_so_is_its_gradient(
-    dtype: torch.dtype, device: torch.device
-) -> None:
-    """Far from zero, where the largest element and the logarithm may not be added."""
-    x = (torch.randn(9, 65) + 3000).to(dtype).to(device).requires_grad_()
-    seed = torch.randn(9, 65).to(dtype).to(device)
-    compiled = jit(lambda x: torch.log_softmax(x, 1))
-    runs = []
-    for function, leaf in (
-        (compiled, x),
-        (lambda x: torch.log_softmax(x, 1), x.detach().clone().requires_grad_()),
-        (lambda x: torch.log_softmax(x, 1), x.detach().double().requires_grad_()),
-    ):
-        out = function(leaf)
-        runs.append((out, *torch.autograd.grad(out, leaf, seed.to(out.dtype))))
-    for ours, eager, exact in zip(*runs, strict=True):
-        errors = [(t.double() - exact).abs().max() for t in (ours, eager)]
-        assert errors[0] <= 1.01 * errors[1]
-    assert refusals(compiled) == {}
-    assert [report.plan.kernels for report in fusions(compiled)] == [1, 1]
-
-
-def test_what_one_kernel_cannot_do_is_several() -> None:
-    def program(x: Any) -> Any:
-        row = x - x.amax(1, keepdim=True)
-        column = row / row.sum(0, keepdim=True)
-        return column, (column * column).sum(), column.t().reshape(-1, 3).sum(1)
-
-    compiled = check(program, torch.rand(12, 31, dtype=torch.float64))
-    (report,) = fusions(compiled)
-    assert report.plan.kernels > 2
-
-
-# ---- gradients
-
-
-GRADIENTS: dict[str, Call] = {
-    "sum": lambda x: x.sum(1),
-    "mean": lambda x: x.mean((0, 1)),
-    "prod": lambda x: x.prod(1),
-    "amax": lambda x: x.amax(1),
-    "var": lambda x: torch.var(x, 1),
-    "var_mean": lambda x: torch.var_mean(x, 0),
-    "std": lambda x: torch.std(x, 0),
-    "softmax": lambda x: torch.softmax(x, 1),
-    "log_softmax": lambda x: torch.log_softmax(x, 0),
-    "logsumexp": lambda x: torch.logsumexp(x, 1),
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "group_norm": lambda x: F.group_norm(x, 3),
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
-    x = torch.randn(5, 33).to(dtype).requires_grad_()
-    check(GRADIENTS[name], x, device=device)
