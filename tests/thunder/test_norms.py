@@ -87,6 +87,17 @@ def test_log_softmax_is_torchs_and_so_is_its_gradient(
     assert [report.plan.kernels for report in fusions(compiled)] == [1, 1]
 
 
+def test_a_call_that_is_not_claimed_whole_is_fused_in_parts() -> None:
+    compiled = jit(lambda x: torch.log_softmax(x, 0, dtype=torch.float32))
+    x = torch.arange(9)
+    found, exact = compiled(x), torch.log_softmax(x.double(), 0)
+    assert found.dtype is torch.float32
+    assert (found - exact).abs().max() < 1e-6
+    (report,) = fusions(compiled)
+    assert "amax" in [expr.origin.symbol for expr in report.fusion.exprs]
+    assert refusals(compiled) == {}
+
+
 def test_what_one_kernel_cannot_do_is_several() -> None:
     def program(x: Any) -> Any:
         row = x - x.amax(1, keepdim=True)

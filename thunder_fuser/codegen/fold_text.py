@@ -33,7 +33,7 @@ def accumulators(name: str, fold: Fold, vector: int) -> list[str]:
     ]
 
 
-def taken(fold: Fold, name: expressions.Name) -> str:
+def one_element(fold: Fold, name: expressions.Name) -> str:
     """An accumulator that has seen the present element and nothing else."""
     element = expressions.operand(fold.value, fold.accumulate, name)
     position = "" if fold.position is None else name(fold.position)

@@ -249,8 +249,8 @@ class RowWriter(LaneWriter):
             functor = reductions.lookup(fold.op).functor
             before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
             partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
-            taken_one = fold_text.taken(fold, self._column_name)
-            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], {taken_one});")
+            one = fold_text.one_element(fold, self._column_name)
+            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], {one});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
             after += fold_text.combined(self.schedule, n)
         roots = {v for f in folds for v in reachable(f.roots)}

@@ -41,9 +41,7 @@ def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
-    """Fuses pointwise operations, reductions and views on CPU and CUDA tensors; `executor` is the
-    instance.
-    """
+    """Fuses pointwise operations, reductions and views of tensors; `executor` is the instance."""
 
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""

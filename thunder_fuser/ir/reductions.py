@@ -38,7 +38,7 @@ class Accumulator:
     to and {P} the one that counts them.
 
     ctype   its type: trivially copyable, a multiple of 4 bytes
-    words   of its members that are as wide as the widest of them
+    words   how many members it has, all as wide as the widest of them
     start   before the first element; {identity} is the row's
     take    one element: {element}, and {position} among those that are folded
     finish  the value of the result, from {value}

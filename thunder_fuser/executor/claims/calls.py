@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.errors import Refusal
+from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.executor.claims.claim import Claim, Role
 from thunder_fuser.executor.claims.operands import FP8, data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
@@ -31,9 +31,12 @@ def _refuse_backward(
 def _refuse(x: TensorProxy, dim: object, dtype: object) -> Refusal | None:
     if refused := refuse_symbolic(dim):
         return refused
-    types = (data_type(x.dtype), data_type(dtype))
+    try:
+        types = (data_type(x.dtype), data_type(dtype))
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
     if not all(d.is_floating and d not in FP8 for d in types):
-        return Refusal("dtype", f"torch has none from {types[0].name} to {types[1].name}")
+        return Refusal("dtype", f"not whole from {types[0].name} to {types[1].name}")
     return None
 
 
