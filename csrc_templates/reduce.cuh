@@ -38,6 +38,45 @@ struct Min {
   }
 };
 
+// A value and where it was: the first of equal ones, and NaN before any number. This order is total,
+// so the order in which values meet does not show.
+template <class T, class P>
+struct Placed {
+  T value;
+  P position;
+};
+// Behind every position.
+template <class T, class P>
+TF_DEVICE Placed<T, P> nowhere(T value) {
+  return {value, (P)(~0ull >> (65 - 8 * sizeof(P)))};
+}
+template <class V>
+TF_DEVICE bool is_first_of_equals(V a, V b) {
+  const bool equal = (a.value == b.value) | ((a.value != a.value) & (b.value != b.value));
+  return equal & (a.position < b.position);
+}
+// Member by member, which a vectoriser understands.
+template <class V>
+TF_DEVICE V chosen(bool first, V a, V b) {
+  return {first ? a.value : b.value, first ? a.position : b.position};
+}
+struct ArgMax {
+  static constexpr bool kCommutes = true;
+  template <class V>
+  static TF_DEVICE V combine(V a, V b) {
+    const bool above = (a.value > b.value) | ((a.value != a.value) & (b.value == b.value));
+    return chosen(above | is_first_of_equals(a, b), a, b);
+  }
+};
+struct ArgMin {
+  static constexpr bool kCommutes = true;
+  template <class V>
+  static TF_DEVICE V combine(V a, V b) {
+    const bool below = (a.value < b.value) | ((a.value != a.value) & (b.value == b.value));
+    return chosen(below | is_first_of_equals(a, b), a, b);
+  }
+};
+
 // The value of the lane whose number differs in the bits of `step`.
 template <class T>
 TF_DEVICE T shuffle_xor(T value, int step TF_SITE_PARAM) {

@@ -26,6 +26,13 @@ from thunder_fuser.segment.plan import SegmentedFusion
 Number = int | float | bool
 
 
+_Key = tuple[object, ...]
+
+
+def _key(kernel: Kernel) -> _Key:
+    return (kernel.name, kernel.grid, kernel.block, kernel.shared_bytes)
+
+
 class Batch:
     """A target for one device. `info` is what schedules are made for: a GPU's on the host gives the
     text that the GPU would get.
@@ -34,8 +41,9 @@ class Batch:
     def __init__(self, device: torch.device, info: DeviceInfo | None = None) -> None:
         self._target = target_for(device)
         self._info = info or self._target.device_info(device)
-        self._kernels: dict[str, Kernel] = {}
-        self._launches: dict[str, Launch] = {}
+        self._sources: dict[str, str] = {}
+        self._kernels: dict[_Key, Kernel] = {}
+        self._launches: dict[_Key, Launch] = {}
 
     @property
     def name(self) -> str:
@@ -46,15 +54,21 @@ class Batch:
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[_Later, ...]:
         for kernel in kernels:
-            found = self._kernels.setdefault(kernel.name, kernel)
-            assert found.source == kernel.source, f"two programs are called {kernel.name}"
+            found = self._sources.setdefault(kernel.name, kernel.source)
+            assert found == kernel.source, f"two programs are called {kernel.name}"
+            self._kernels.setdefault(_key(kernel), kernel)
         return tuple(_Later(self, kernel) for kernel in kernels)
 
     def launch(self, kernel: Kernel) -> Launch:
-        if kernel.name not in self._launches:
-            pending = [k for name, k in self._kernels.items() if name not in self._launches]
-            self._launches.update((e.kernel.name, e) for e in self._target.compile(pending))
-        return self._launches[kernel.name]
+        key = _key(kernel)
+        if key not in self._launches:
+            # A program has one kernel of a name, and a kernel may have several grids.
+            pending = {k.name: k for key, k in self._kernels.items() if key not in self._launches}
+            pending[kernel.name] = kernel
+            self._launches.update(
+                (_key(e.kernel), e) for e in self._target.compile(list(pending.values()))
+            )
+        return self._launches[key]
 
 
 class _Later:

@@ -7,7 +7,17 @@ from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 
-_OPS = {"sum": 6, "prod": 1, "max": 3, "min": 2, "any": 1, "all": 1, "var_mean": 3}
+_OPS = {
+    "sum": 6,
+    "prod": 1,
+    "max": 3,
+    "min": 2,
+    "any": 1,
+    "all": 1,
+    "argmax": 1,
+    "argmin": 1,
+    "var_mean": 3,
+}
 
 
 def reduction_step(p: Program) -> None:

@@ -130,7 +130,8 @@ class Oracle:
             self.value(expr.output),
             dtype,
         )
-        return error if dtype.category < Category.FLOAT else self._stored(expr.output, error)
+        stays = expr.output.dtype.category < Category.FLOAT
+        return error if stays else self._stored(expr.output, error)
 
     def _stored(self, view: Val, error: torch.Tensor) -> torch.Tensor:
         """The bound after rounding to the storage dtype, which is done to the value as well."""

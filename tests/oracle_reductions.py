@@ -38,6 +38,8 @@ def bound(
             return _sum(x, error, accumulate)
         case "prod":
             return _product(x, error, result, accumulate)
+        case "argmax" | "argmin":
+            return _position(x if op == "argmax" else -x, error, result)
         case _:
             return _extreme(op, x, error, result)
 
@@ -78,6 +80,16 @@ def _product(
         lost |= ~result.isfinite()
     found = torch.where(result.isfinite(), 2 * come + own, come.nan_to_num(nan=torch.inf))
     return torch.where(lost | (come.isnan() & result.isfinite()), torch.inf, found)
+
+
+def _position(x: torch.Tensor, error: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Certain if every other element is less for certain, or like the largest known exactly."""
+    at = result.unsqueeze(-1)
+    largest, known = x.gather(-1, at), error.gather(-1, at)
+    less = x + error < largest - known
+    exact = (error == 0) & (known == 0)
+    settled = less | exact | (largest.isnan() & error.isfinite())
+    return torch.where(settled.all(-1), 0.0, torch.inf)
 
 
 def _extreme(op: str, x: torch.Tensor, error: torch.Tensor, result: torch.Tensor) -> torch.Tensor:

@@ -83,6 +83,7 @@ def statistics() -> FusionDefinition:
         for value in (fd.ops.max(x, [1]), fd.ops.sum(x, [1], dtype=DataType.Double), var):
             fd.add_output(value)
         fd.add_output(fd.ops.any(fd.ops.gt(x, 3.0), [1]))
+        fd.add_output(fd.ops.argmin(fd.ops.round(x), [1]))
         fd.add_output(fd.ops.sum(x, [0]))
     return fd
 
@@ -130,6 +131,13 @@ def collective_kernels() -> list[tuple[Kernel, list[torch.Tensor]]]:
     (kernel,) = kernels_of(b.build())
     data = torch.randn(40, 300, dtype=torch.complex64, generator=generator)
     found.append((kernel, [data, torch.zeros(40, dtype=torch.complex64), torch.zeros(40).bool()]))
+    b = FusionBuilder()
+    y = b.tensor([2, 3000], DataType.Double)
+    b.output(b.reduce("argmax", y, [1]))
+    b.output(b.reduce("argmin", b.cast_tensor(y, Float), [1]))
+    (kernel,) = kernels_of(b.build())
+    data = torch.randint(0, 3, (2, 3000), generator=generator).double()
+    found.append((kernel, [data, torch.zeros(2).long(), torch.zeros(2).long()]))
     return found
 
 

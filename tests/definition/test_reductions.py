@@ -80,6 +80,10 @@ def runs(request: pytest.FixtureRequest, device: torch.device) -> Runs:
         (lambda o, x: o.prod(x, [0]), (3, 4), "Float"),
         (lambda o, x: o.max(x, [-3], True, DataType.Null), (1, 3, 4), "Float"),
         (lambda o, x: o.min(x), (), "Float"),
+        (lambda o, x: o.argmax(x, 1), (2, 4), "Int"),
+        (lambda o, x: o.argmin(x, dim=-1, keepdim=True), (2, 3, 1), "Int"),
+        (lambda o, x: o.argmax(x, [0, 2]), (3,), "Int"),
+        (lambda o, x: o.argmin(x), (), "Int"),
         (lambda o, x: o.any(x, 1), (2, 4), "Bool"),
         (lambda o, x: o.all(x, [0, 1, 2], True), (1, 1, 1), "Bool"),
         (lambda o, x: o.var(x, [1]), (2, 4), "Float"),
@@ -102,7 +106,7 @@ def test_every_way_to_call(call: Define, sizes: tuple[int, ...], dtype: str) -> 
 
 def test_they_can_be_listed_and_explained() -> None:
     fd = FusionDefinition()
-    assert {*TORCH, "var", "var_mean"} <= set(dir(fd.ops))
+    assert {*TORCH, "argmax", "argmin", "var", "var_mean"} <= set(dir(fd.ops))
     assert "`dtype`" in inspect.getdoc(fd.ops.sum)
     assert "`dtype`" not in inspect.getdoc(fd.ops.max)
     found = list(inspect.signature(fd.ops.sum).parameters)
@@ -125,6 +129,8 @@ def test_they_can_be_listed_and_explained() -> None:
         (lambda o, x: o.sum(x, dtype=torch.float32), FuserTypeError, "write DataType.Float"),
         (lambda o, x: o.sum(2.0), FuserTypeError, "expected a tensor"),
         (lambda o, x: o.max(x, [0], False, DataType.Half), FuserTypeError, "takes no dtype"),
+        (lambda o, x: o.argmax(x, 0, False, DataType.Int32), FuserTypeError, "takes no dtype"),
+        (lambda o, x: o.argmin(o.gt(x, 0)), FuserTypeError, "argmin does not take Bool"),
         (lambda o, x: o.var(x, [0], True), FuserTypeError, "correction: expected a number"),
         (lambda o, x: o.var_mean(o.gt(x, 0)), FuserTypeError, "expected a tensor of floats"),
         (lambda o, x: o.welford(x, [0]), FuserError, "var_mean gives variance and mean"),
@@ -232,6 +238,29 @@ def test_nan_and_infinities(runs: Runs) -> None:
         for value, torchs in zip(found[1:], wanted, strict=True):
             assert torch.equal(value.isnan(), torchs.isnan())
             assert torch.equal(value.double().nan_to_num(), torchs.double().nan_to_num())
+
+
+def test_positions_of_any_layout_length_and_dtype(runs: Runs) -> None:
+    """Few different values, so that most extremes have equals, also across threads and blocks."""
+    generator = torch.Generator().manual_seed(6)
+    given = []
+    for length in LENGTHS[:-1]:
+        x = torch.randint(0, 9, (5, length), generator=generator).float()
+        x[1, length // 2 :], x[2], x[3, -1] = NAN, -INF, INF
+        dtypes = [torch.float32]
+        if length in (33, 1000):
+            dtypes += [torch.bfloat16, torch.float64]
+            given.append(torch.randint(-2, 2, (3, length), generator=generator).to(torch.int8))
+            given.append(torch.randint(-2, 2, (3, length), generator=generator))
+        given += [x.to(dtype) for dtype in dtypes]
+    given += layouts(torch.randint(0, 5, (33, 70), generator=generator).float())
+    for x in given:
+        runs.add(lambda o, x: [o.argmax(x, 1), o.argmin(x), o.argmin(x, 0, True), o.max(x, [1])], x)
+    for x, found in zip(given, runs.results(), strict=True):
+        wanted = (x.argmax(1), x.argmin(), x.argmin(0, True), x.amax(1))
+        for value, torchs in zip(found, wanted, strict=True):
+            assert value.dtype is torchs.dtype
+            assert torch.equal(value.nan_to_num(), torchs.nan_to_num()), (x.shape, x.dtype)
 
 
 def test_integers_bools_and_complex_numbers(runs: Runs) -> None:

@@ -19,15 +19,31 @@ from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, ViewOp
 from thunder_fuser.ir.printer import equal, to_python
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.ir.reductions import TABLE, lookup
+from thunder_fuser.ir.reductions import TABLE, Rule, lookup
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.verify import verify
 
 D = DataType
 Fold = Callable[..., torch.Tensor]
+
+
+def position(fold: Fold) -> Fold:
+    """torch.argmax or argmin over several dimensions, which torch does not have."""
+
+    def found(x: torch.Tensor, dims: Sequence[int] | int, keepdim: bool = False) -> torch.Tensor:
+        dims = [dims] if isinstance(dims, int) else dims
+        kept = [k for k in range(x.dim()) if k not in dims]
+        first = fold(x.permute(*kept, *dims).flatten(len(kept)), -1)
+        return first.reshape([1 if k in dims else x.shape[k] for k in range(x.dim())
+                              if keepdim or k not in dims])  # fmt: skip
+
+    return found
+
+
 TORCH: dict[str, Fold] = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin,
     "any": torch.any, "all": torch.all,
+    "argmax": position(torch.argmax), "argmin": position(torch.argmin),
 }  # fmt: skip
 DTYPES = (D.Bool, D.UInt8, D.Int32, D.Int, D.Half, D.BFloat16, D.Float, D.Double, D.ComplexFloat)
 
@@ -89,7 +105,7 @@ def test_a_tensor_without_dimensions_reduces_to_itself(op: str) -> None:
         for keepdim in (False, True):
             found = reduced(op, x, D.Float, dims, keepdim=keepdim)
             assert found.shape == ()
-            assert found.item() == (True if op in ("any", "all") else 2.5)
+            assert found.item() == {"any": True, "all": True, "argmax": 0, "argmin": 0}.get(op, 2.5)
 
 
 @pytest.mark.parametrize(("op", "value"), [("sum", 0), ("prod", 1), ("any", False), ("all", True)])
@@ -100,7 +116,7 @@ def test_folding_nothing_gives_the_first_value(op: str, value: float) -> None:
     assert reduced(op, x, D.Float, [0]).shape == (0,)
 
 
-@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("op", ["max", "min", "argmax", "argmin"])
 def test_there_is_no_extreme_of_nothing(op: str) -> None:
     b = FusionBuilder()
     x = b.tensor([2, 0], D.Float)
@@ -146,6 +162,19 @@ def test_large_unsigned_numbers_are_in_order() -> None:
     x = torch.tensor([3, 2**63 + 5, 2**64 - 1, 7], dtype=torch.uint64)
     assert reduced("max", x, D.UInt64, [0]).item() == 2**64 - 1
     assert reduced("min", x, D.UInt64, [0]).item() == 3
+    assert reduced("argmax", x, D.UInt64, [0]).item() == 2
+    assert reduced("argmin", x, D.UInt64, [0]).item() == 0
+
+
+def test_positions_are_those_of_the_first_in_the_order_of_the_dimensions() -> None:
+    nan = float("nan")
+    x = torch.tensor([[[0.0, 7.0], [7.0, nan]], [[7.0, nan], [-0.0, 0.0]]])
+    for dims, wanted in ([2], [[1, 1], [1, 0]]), ([0], [[1, 1], [0, 0]]), ([0, 2], [3, 1]):
+        assert reduced("argmax", x, D.Float, dims).tolist() == wanted
+    assert reduced("argmax", x, D.Float, None).item() == 3
+    assert reduced("argmin", x[:, :, 0].contiguous(), D.Float, None).item() == 0
+    assert reduced("argmin", torch.tensor([3.0, -0.0, 0.0]), D.Float, [0]).item() == 1
+    assert reduced("argmax", torch.full((4,), -float("inf")), D.Float, [0]).item() == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
@@ -363,10 +392,15 @@ def test_the_table_is_whole() -> None:
                     row.check(dtype)
                 continue
             result = row.result_dtype(dtype)
-            accumulate = row.accumulate_dtype(result)
-            assert accumulate.itemsize >= result.itemsize
+            accumulate = row.accumulate_dtype(dtype, result)
+            assert (
+                accumulate.itemsize >= (result if row.rule is not Rule.POSITION else dtype).itemsize
+            )
+            assert row.folded_dtype(accumulate).itemsize >= result.itemsize
             for other in (0, 1) if accumulate.category <= Category.INT else (-2.5, 1.0):
                 if accumulate.is_complex or accumulate in (D.UInt16, D.UInt32, D.UInt64):
                     continue  # torch has no order of these
                 first = torch.tensor([row.identity(accumulate), other], dtype=accumulate.torch)
-                assert row.reference(first, [0]).item() == other
+                position = int(row.identity(accumulate) != other)
+                wanted = position if row.rule is Rule.POSITION else other
+                assert row.reference(first, [0]).item() == wanted

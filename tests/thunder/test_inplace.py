@@ -133,6 +133,21 @@ def test_a_reduction_between_updates(kind: str) -> None:
     check(program, torch.randn(4, 4), torch.randn(4, 4), fusion_type=kind)
 
 
+def test_updates_and_reductions_are_one_fusion() -> None:
+    """Each reduction reads what the tensor holds at its place in the program."""
+
+    def program(x: Any, y: Any) -> Any:
+        x.sub_(x.mean(1, keepdim=True))
+        columns = x.sum(0)
+        x.mul_(columns)
+        y.copy_(x.amax(1))
+        return columns * 2, x.argmin(1), y + 1
+
+    compiled = check(program, torch.randn(6, 5), torch.randn(6), fusion_count=1)
+    (report,) = fusions(compiled)
+    assert len(report.fusion.updates) == 2
+
+
 def test_an_update_of_what_requires_grad_stays_with_torch() -> None:
     def program(x: Any, y: Any) -> Any:
         return x.add_(y)

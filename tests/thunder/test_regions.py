@@ -41,12 +41,12 @@ def test_views_around_an_operation_join_it() -> None:
 
 
 def test_an_operation_that_is_not_claimed_separates() -> None:
-    compiled = check(lambda x: torch.sin(torch.sin(x).sum(0)), torch.randn(3, 4), fusion_count=2)
+    compiled = check(lambda x: torch.sin(torch.sin(x).cumsum(0)), torch.randn(3, 4), fusion_count=2)
     first, second = fusions(compiled)
     assert (first.name, second.name) == ("fuser0", "fuser1")
     assert [r.code for r in first.refusals] == ["unclaimed"]
     assert first.refusals == second.refusals
-    assert "sum" in first.refusals[0].subject
+    assert "cumsum" in first.refusals[0].subject
 
 
 # ---- devices
@@ -122,7 +122,7 @@ def test_forward_and_backward_are_never_one_fusion() -> None:
 
 def test_a_number_that_is_computed_is_an_input() -> None:
     compiled = check(lambda x: x * x.sum().item() + 1, torch.randn(5, dtype=torch.float64))
-    (report,) = fusions(compiled)
+    report = fusions(compiled)[-1]
     assert [v.name[0] for v in report.fusion.inputs] == ["T", "S"]
 
 

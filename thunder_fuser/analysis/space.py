@@ -18,7 +18,9 @@ from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull, Unreadable
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
 
@@ -83,6 +85,7 @@ class PulledTotal:
 
     fold: ReductionOp
     value: Value
+    position: Value | None
     at: Point
 
 
@@ -99,10 +102,12 @@ class PulledFinish:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """What a row kernel computes: values of reductions' elements and of stores, with addresses."""
+    """What a row kernel computes: values of reductions' elements (and their positions, where these
+    are folded too) and of stores, with addresses.
+    """
 
     graph: ValueGraph
-    folds: tuple[tuple[ReductionOp, Value], ...]
+    folds: tuple[tuple[ReductionOp, Value, Value | None], ...]
     totals: tuple[PulledTotal, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
     narrow: tuple[tuple[TensorView, Value, Form], ...]
@@ -187,7 +192,7 @@ def pull_rows(
     index = _index(space, row, column)
     narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
     pull = Pull(definitions, memory, context, inside)
-    made: list[tuple[ReductionOp, Value]] = []
+    made: list[tuple[ReductionOp, Value, Value | None]] = []
     accumulated: list[PulledTotal] = []
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
@@ -199,11 +204,12 @@ def pull_rows(
             assert role is not None
             assert point is not None
             value = pull.emit(fold.input, point)
+            position = _position(fold, point, pull)
             if role == "fold":
-                made.append((fold, value))
+                made.append((fold, value, position))
                 pull.fold_at(fold.output, narrow_index)
             else:
-                accumulated.append(PulledTotal(fold, value, role))
+                accumulated.append(PulledTotal(fold, value, position, role))
         for tensor in outputs:
             if _reads(tensor, totals, definitions, memory):
                 late[tensor] = None
@@ -333,6 +339,17 @@ def _index(space: Space, row: Form, column: Form) -> list[Form]:
         for k in reversed(dims):
             point, index[k] = divmod(point, max(space.sizes[k], 1))
     return index
+
+
+def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | None:
+    """An element's number in the order of the folded dimensions, where the reduction asks."""
+    if not reductions.lookup(fold.op).accumulator.takes_position:
+        return None
+    position = pull.context.const(0)
+    for k in fold.dims:
+        position = position * fold.input.sizes[k] + index[k]
+    count = math.prod(fold.input.sizes[k] for k in fold.dims)
+    return pull.graph.index(position, DataType.Int32 if count < 2**31 else DataType.Int)
 
 
 def _point(

@@ -10,29 +10,45 @@ from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.lane_writer import lane_loop
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir import reductions
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.schedule.crew import WARP
 from thunder_fuser.schedule.exchange import row_slot_bytes, slot_offset, takes_turns
-from thunder_fuser.schedule.row_schedule import WORD, Fold, RowSchedule, Total
+from thunder_fuser.schedule.row_schedule import WORD, Folding, RowSchedule
 
 
-def accumulator_type(dtype: DataType) -> str:
-    """C++ type that a fold accumulates in: no narrower than what shuffles exchange."""
-    return "int" if dtype.itemsize < WORD else dtype.ctype
+def accumulator_type(fold: Folding) -> str:
+    """C++ type of what a fold carries along."""
+    return _spelled(fold, reductions.lookup(fold.op).accumulator.ctype)
 
 
-def identity(fold: Fold | Total) -> str:
-    """The value that folding starts from."""
-    return literal(reductions.lookup(fold.op).identity(fold.accumulate), fold.accumulate)
+def start(fold: Folding) -> str:
+    """An accumulator that has seen nothing."""
+    row = reductions.lookup(fold.op)
+    identity = literal(row.identity(fold.accumulate), fold.accumulate)
+    return _spelled(fold, row.accumulator.start, identity=identity)
 
 
-def accumulators(name: str, fold: Fold | Total, vector: int) -> list[str]:
-    """One for each lane, with the value that folding starts from."""
+def accumulators(name: str, fold: Folding, vector: int) -> list[str]:
+    """One for each lane, as folding starts."""
     return [
-        f"{accumulator_type(fold.accumulate)} {name}[{vector}];",
+        f"{accumulator_type(fold)} {name}[{vector}];",
         "TF_UNROLL",
-        f"{lane_loop(vector)} {name}[v] = {identity(fold)};",
+        f"{lane_loop(vector)} {name}[v] = {start(fold)};",
     ]
+
+
+def one_element(fold: Folding, name: expressions.Name) -> str:
+    """An accumulator that has seen the present element and nothing else."""
+    element = expressions.operand(fold.value, fold.accumulate, name)
+    position = "" if fold.position is None else name(fold.position)
+    take = reductions.lookup(fold.op).accumulator.take
+    return _spelled(fold, take, element=element, position=position)
+
+
+def _spelled(fold: Folding, template: str, **texts: str) -> str:
+    """A text of the reduction's accumulator with its types filled in."""
+    element = "int" if fold.accumulate.itemsize < WORD else fold.accumulate.ctype
+    position = "" if fold.position is None else fold.position.dtype.ctype
+    return template.format(T=element, P=position, **texts)
 
 
 def combined(schedule: RowSchedule, n: int) -> list[str]:
@@ -59,7 +75,7 @@ def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
     if 1 < schedule.threads <= WARP:
         value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
     elif schedule.threads > WARP:
-        slots = f"({accumulator_type(fold.accumulate)}*)({_slots(schedule, n)})"
+        slots = f"({accumulator_type(fold)}*)({_slots(schedule, n)})"
         value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
     return lines, value
 
@@ -73,11 +89,13 @@ def _slots(schedule: RowSchedule, n: int) -> str:
     return f"{text} + turn * {row}" if turns else text
 
 
-def finished(text: str, fold: Fold | Total) -> str:
+def finished(text: str, fold: Folding) -> str:
     """An accumulated value as the reduction's result, in its register type."""
     dtype = fold.tensor.dtype
-    text = f"({fold.accumulate.ctype}){text}"
-    held = expressions.convert(text, fold.accumulate, expressions.register_dtype(dtype))
+    row = reductions.lookup(fold.op)
+    found = row.folded_dtype(fold.accumulate)
+    text = f"({found.ctype}){_spelled(fold, row.accumulator.finish, value=text)}"
+    held = expressions.convert(text, found, expressions.register_dtype(dtype))
     return expressions.round_to(held, dtype)
 
 

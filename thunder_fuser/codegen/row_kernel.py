@@ -20,7 +20,7 @@ from thunder_fuser.analysis.value import (
     operands,
     reachable,
 )
-from thunder_fuser.codegen import expressions, fold_text, total_text
+from thunder_fuser.codegen import fold_text, total_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
@@ -44,7 +44,7 @@ class RowWriter(LaneWriter):
         self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
         stores = [*schedule.wide, *schedule.narrow]
-        roots = [s.value for s in stores] + [f.value for f in schedule.reductions]
+        roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
         super().__init__(
             schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
         )
@@ -371,15 +371,14 @@ class RowWriter(LaneWriter):
             functor = reductions.lookup(fold.op).functor
             before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
             partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
-            value = expressions.operand(fold.value, fold.accumulate, self._column_name)
-            ctype = fold_text.accumulator_type(fold.accumulate)
-            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
+            one = fold_text.one_element(fold, self._column_name)
+            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], {one});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
             if isinstance(fold, Total):
                 after += total_text.left_by_columns(self.schedule, n)
             else:
                 after += fold_text.combined(self.schedule, n)
-        roots = {v for f in folds for v in reachable([f.value])}
+        roots = {v for f in folds for v in reachable(f.roots)}
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
         return [*before, *loop, *after]
@@ -463,10 +462,9 @@ class RowWriter(LaneWriter):
     def _added(self, n: int, lane: str) -> str:
         """A total's accumulator with the value at this point."""
         total = self.schedule.totals[n]
-        value = expressions.operand(total.value, total.accumulate, self._column_name)
         functor = reductions.lookup(total.op).functor
-        ctype = fold_text.accumulator_type(total.accumulate)
-        return f"{functor}::combine({self._total_name}{n}{lane}, ({ctype}){value})"
+        one = fold_text.one_element(total, self._column_name)
+        return f"{functor}::combine({self._total_name}{n}{lane}, {one})"
 
     def _summed_lanes(self, sums: Sequence[int]) -> list[str]:
         """The lane's values into totals of its column."""
@@ -484,7 +482,7 @@ class RowWriter(LaneWriter):
         totals with the numbers `sums`.
         """
         roots = {v for s in stores for v in reachable([s.value])}
-        roots |= reachable(self.schedule.totals[n].value for n in sums)
+        roots |= reachable(v for n in sums for v in self.schedule.totals[n].roots)
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]

@@ -24,7 +24,7 @@ WORKSPACE, COUNTER = "workspace", "arrived"
 
 
 def _accumulator(total: Total) -> str:
-    return fold_text.accumulator_type(total.accumulate)
+    return fold_text.accumulator_type(total)
 
 
 def _combine(total: Total, a: str, b: str) -> str:
@@ -36,7 +36,7 @@ def declared(schedule: RowSchedule, name: str) -> list[str]:
     lines: list[str] = []
     vector = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
-        ctype, first = _accumulator(total), fold_text.identity(total)
+        ctype, first = _accumulator(total), fold_text.start(total)
         if total.at != "column":
             lines.append(f"{ctype} {name}{n} = {first};")
             continue

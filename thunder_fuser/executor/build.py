@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from thunder.core.proxies import NumberProxy, Proxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
@@ -65,14 +65,22 @@ class _Region:
         claim = TABLE[prim.sym.id]
         self._builder.origin = origin_of(prim)
         args, kwargs = tree_map(self._value, (prim.args, prim.kwargs))
-        value = claim.build(self._builder, *args, **kwargs)
-        (out,) = prim.flat_proxy_outs
+        built = claim.build(self._builder, *args, **kwargs)
+        values = built if isinstance(built, tuple) else (built,)
+        outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
+        for out, value in zip(outs, values, strict=True):
+            # Thunder puts None in the place of a result that nobody reads.
+            if out is not None:
+                self._define(prim, out, value)
+
+    def _define(self, prim: BoundSymbol, out: TensorProxy, value: Val) -> None:
+        """One result of a primitive, in the dtype that Thunder expects."""
         wanted = data_type(out.dtype)
         if value.dtype is not wanted:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
-        match claim.role:
+        match TABLE[prim.sym.id].role:
             case Role.UPDATE:
                 first = self._first[out.name] = self._first_name(prim.args[1])
                 self._values[first] = value

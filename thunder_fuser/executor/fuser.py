@@ -36,12 +36,12 @@ from thunder_fuser.options import current
 logger = logging.getLogger(__name__)
 
 
-def _is_claimed(prim: PrimIDs, *args: Any, **kwargs: Any) -> bool:
-    return refuse_call(prim, args, kwargs) is None
+def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
+    return refuse_call(symbol, args, kwargs) is None
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
-    """Fuses pointwise operations and views on CPU and CUDA tensors; `executor` is the instance."""
+    """Fuses pointwise operations, reductions and views of tensors; `executor` is the instance."""
 
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""
@@ -51,8 +51,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self.__name__ = __package__
         self._prefix = prefix
         self._tank = Tank()
-        for prim in TABLE:
-            self.register_supported(prim, partial(_is_claimed, prim))
+        for symbol in TABLE:
+            self.register_supported(symbol, partial(_is_claimed, symbol))
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Use fuel if enough is left; one fusion costs 1."""

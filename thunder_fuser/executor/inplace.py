@@ -42,7 +42,7 @@ class Memory:
             fresh = self._updated.get(self._base_of(name))
             if fresh is not None and name not in fresh:
                 return False
-        (out,) = (p.name for p in prim.flat_proxy_outs)
+        out = prim.flat_proxy_outs[0].name
         match TABLE[prim.sym.id].role:
             case Role.UPDATE:
                 return self._update(prim.args[1].name, out)

@@ -15,6 +15,7 @@ from thunder.core import dtypes
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 from thunder.executors.data_dependent_partition import (
@@ -75,12 +76,13 @@ class Survey:
 
     readers   by name of a value: the `id` of every symbol that reads it, the return included
     on_cuda   some tensor is on a GPU
-    is_joint  Thunder will split the trace into forward and backward
+    forward   names of values that the results of the forward need, where Thunder will split the
+              trace into forward and backward
     """
 
     readers: Mapping[str, Sequence[int]]
     on_cuda: bool
-    is_joint: bool
+    forward: frozenset[str] | None
 
 
 def survey(trace: TraceCtx) -> Survey:
@@ -92,7 +94,18 @@ def survey(trace: TraceCtx) -> Survey:
             readers.setdefault(proxy.name, []).append(id(bsym))
         on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
         is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
-    return Survey(readers, on_cuda, is_joint)
+    return Survey(readers, on_cuda, _forward(trace) if is_joint else None)
+
+
+def _forward(joint: TraceCtx) -> frozenset[str]:
+    """What Thunder's split keeps in the forward: everything that its results are computed from."""
+    returned = joint.bound_symbols[-1].args[0]
+    flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
+    needed = {p.name for p in flat if isinstance(p, Proxy)}
+    for bsym in reversed(joint.bound_symbols[:-1]):
+        if any(p.name in needed for p in bsym.flat_proxy_outs):
+            needed.update(p.name for p in bsym.flat_proxy_args)
+    return frozenset(needed)
 
 
 def form(
@@ -168,10 +181,10 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
         text = "single numbers on the CPU are computed sooner than launched"
         return Refusal("cpu-scalar", text)
-    updated = [p.output.name for p in prims if TABLE[p.sym.id].role is Role.UPDATE]
-    if facts.is_joint and not all(name in facts.readers for name in updated):
-        # Thunder keeps in the forward what gives a result that the forward needs.
-        text = "Thunder would move an update that nobody reads into the backward"
+    updates = any(TABLE[prim.sym.id].role is Role.UPDATE for prim in prims)
+    given = {p.name for prim in prims for p in prim.flat_proxy_outs}
+    if updates and facts.forward is not None and not given & facts.forward:
+        text = "Thunder would move an update that no result needs into the backward"
         return Refusal("in-place", text)
     return None
 

@@ -39,7 +39,7 @@ class ReductionBuilder(ViewBuilder):
         if result.is_reduced_precision and result is not x.dtype:
             # What accumulates in a wider type than the result's does not round elements.
             x = self.cast_tensor(x, result)
-        folded = self.fold(op, x, axes, row.accumulate_dtype(result), result)
+        folded = self.fold(op, x, axes, row.accumulate_dtype(x.dtype, result), result)
         return self._kept(folded, axes) if keepdim else folded
 
     def fold(

@@ -1,5 +1,8 @@
 """The one table of reductions: what folds, in which type, from which first value, and how in C++.
 
+Most accumulate one number. What they carry along is a column of the table, so that a reduction may
+remember more of its elements: where the largest was, for one.
+
 A reduction converts its elements to the type that it accumulates in, folds them in a fixed order,
 and rounds the result once. 16- and 8-bit floats accumulate in fp32, fp64 in itself, integers and
 bools in int64 (sums and products) or in their own type.
@@ -26,16 +29,51 @@ class Rule(enum.Enum):
     SUM = "integers and bools become Int, in the result too"
     KEEP = "the input's dtype"
     BOOL = "Bool"
+    POSITION = "Int: the position in the order of the folded dimensions, the first of equal ones"
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """What a fold carries along, in C++. Placeholders: {T} is the type that elements are converted
+    to and {P} the one that counts them.
+
+    ctype   its type: trivially copyable, a multiple of 4 bytes
+    words   how many members it has, all as wide as the widest of them
+    start   before the first element; {identity} is the row's
+    take    one element: {element}, and {position} among those that are folded
+    finish  the value of the result, from {value}
+    """
+
+    ctype: str
+    words: int
+    start: str
+    take: str
+    finish: str
+
+    @property
+    def takes_position(self) -> bool:
+        return "{position}" in self.take
+
+
+NUMBER = Accumulator("{T}", 1, "{identity}", "({T}){element}", "{value}")
+PLACED = Accumulator(
+    "tf::Placed<{T}, {P}>",
+    2,
+    "tf::nowhere<{T}, {P}>({identity})",
+    "tf::Placed<{T}, {P}>{{({T}){element}, {position}}}",
+    "{value}.position",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One row.
 
-    functor    C++ operator type of csrc_templates/reduce.cuh
-    identity   the value that folding starts from, given the type it is folded in
-    reference  the reduction in torch, on a tensor of that type, over some dimensions
-    of_empty   whether folding nothing has a value (the identity)
+    functor      C++ operator type of csrc_templates/reduce.cuh
+    identity     the value that folding starts from, given the type it is folded in
+    reference    the reduction in torch, on a tensor of that type, over some dimensions
+    of_empty     whether folding nothing has a value (the identity)
+    accumulator  what is carried from element to element
     """
 
     name: str
@@ -45,6 +83,7 @@ class Reduction:
     identity: Callable[[DataType], Number]
     reference: Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
     of_empty: bool = True
+    accumulator: Accumulator = NUMBER
 
     def check(self, dtype: DataType) -> None:
         """FuserTypeError where the row refuses the input's dtype."""
@@ -64,15 +103,21 @@ class Reduction:
                 return dtype
             case Rule.BOOL:
                 return DataType.Bool
+            case Rule.POSITION:
+                return DataType.Int
 
     @property
     def takes_dtype(self) -> bool:
         """Whether users may ask for a dtype of the result; the others' follows from the input."""
         return self.rule is Rule.SUM
 
-    def accumulate_dtype(self, result: DataType) -> DataType:
+    def accumulate_dtype(self, element: DataType, result: DataType) -> DataType:
         """The type that elements are converted to and folded in."""
-        return compute_dtype(result)
+        return compute_dtype(element if self.rule is Rule.POSITION else result)
+
+    def folded_dtype(self, accumulate: DataType) -> DataType:
+        """The type of what folding leaves, before it is rounded to the result's."""
+        return DataType.Int if self.rule is Rule.POSITION else accumulate
 
 
 def _lowest(dtype: DataType) -> Number:
@@ -93,6 +138,21 @@ def _product(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return x
 
 
+def _position(
+    fold: Callable[[torch.Tensor, int], torch.Tensor],
+) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
+    """A position in one dimension as one in several of them, flattened in order."""
+
+    def reference(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        kept = [k for k in range(x.dim()) if k not in dims]
+        count = math.prod(x.shape[k] for k in dims)
+        rows = x.permute([*kept, *dims]).reshape([*(x.shape[k] for k in kept), count])
+        return fold(rows, -1)
+
+    return reference
+
+
+_ORDERED = frozenset({Category.INT, Category.FLOAT})
 _ROWS = (
     Reduction(
         "sum",
@@ -143,6 +203,26 @@ _ROWS = (
         "tf::Min",
         lambda dtype: True,
         lambda x, dims: torch.all(x, tuple(dims)) if dims else x,
+    ),
+    Reduction(
+        "argmax",
+        Rule.POSITION,
+        _ORDERED,
+        "tf::ArgMax",
+        _lowest,
+        _position(torch.argmax),
+        of_empty=False,
+        accumulator=PLACED,
+    ),
+    Reduction(
+        "argmin",
+        Rule.POSITION,
+        _ORDERED,
+        "tf::ArgMin",
+        _highest,
+        _position(torch.argmin),
+        of_empty=False,
+        accumulator=PLACED,
     ),
 )
 

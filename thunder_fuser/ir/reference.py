@@ -232,13 +232,15 @@ class Evaluator:
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
         """Elements in the type that they are folded in; the result is rounded once."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
-        fold = reductions.lookup(expr.op).reference
-        if expr.accumulate is DataType.UInt64 and expr.op in ("max", "min"):
+        row = reductions.lookup(expr.op)
+        found = row.folded_dtype(expr.accumulate)
+        if expr.accumulate is DataType.UInt64 and expr.op in ("max", "min", "argmax", "argmin"):
             # With the top bit changed, carriers are in the order of the unsigned numbers.
-            folded = fold(elements ^ _TOP_BIT, expr.dims) ^ _TOP_BIT
+            folded = row.reference(elements ^ _TOP_BIT, expr.dims)
+            folded = folded ^ _TOP_BIT if found is DataType.UInt64 else folded
         else:
-            folded = fold(elements, expr.dims)
-        return self.convert(folded, expr.accumulate, expr.output.dtype)
+            folded = row.reference(elements, expr.dims)
+        return self.convert(folded, found, expr.output.dtype)
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
         dtype = compute_dtype(expr.output.dtype)

@@ -301,8 +301,9 @@ def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             continue
         if not row.takes_dtype and dtype is not inferred:
             yield expr, f"its dtype should be {inferred!r}"
-        if expr.accumulate is not row.accumulate_dtype(dtype):
-            yield expr, f"it should accumulate in {row.accumulate_dtype(dtype)!r}"
+        accumulate = row.accumulate_dtype(expr.input.dtype, dtype)
+        if expr.accumulate is not accumulate:
+            yield expr, f"it should accumulate in {accumulate!r}"
         if dtype.is_reduced_precision and dtype is not expr.input.dtype:
             yield expr, f"its elements should be converted to {dtype!r} first"
         if not row.of_empty and any(expr.input.domain.shape[k] == 0 for k in expr.dims):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from thunder_fuser.schedule.crew import WARP
 from thunder_fuser.schedule.residency import kept_bytes
-from thunder_fuser.schedule.row_schedule import WORD, Fold, RowSchedule, Total
+from thunder_fuser.schedule.row_schedule import Folding, RowSchedule, Total
 
 
 def shared_bytes(schedule: RowSchedule) -> int:
@@ -56,11 +56,11 @@ def row_slot_bytes(schedule: RowSchedule) -> int:
 
 def slot_offset(schedule: RowSchedule, n: int) -> int:
     """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [max(f.accumulate.itemsize, WORD) for f in _exchanged(schedule)[:n]]
+    sizes = [f.accumulator_bytes for f in _exchanged(schedule)[:n]]
     return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
 
 
-def _exchanged(schedule: RowSchedule) -> Sequence[Fold | Total]:
+def _exchanged(schedule: RowSchedule) -> Sequence[Folding]:
     """The reductions that one block folds over a whole row."""
     return schedule.totals if schedule.sharing == "columns" else schedule.folds
 
@@ -77,4 +77,4 @@ def _meeting_bytes(schedule: RowSchedule, total: Total) -> int:
     """Groups of threads meet here: those of one block, and those that add up parts."""
     points = owned_points(schedule) if total.at == "column" else 1
     groups = 0 if schedule.sharing == "columns" else schedule.rows_per_block - 1
-    return max(total.accumulate.itemsize, WORD) * max(groups * points, schedule.block_threads)
+    return total.accumulator_bytes * max(groups * points, schedule.block_threads)

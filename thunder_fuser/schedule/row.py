@@ -153,13 +153,13 @@ class _Candidate:
         if self.axis == "rows" or schedule.sharing == "columns":
             return Residency()
         passes = [
-            [f.value for f in schedule.folds if f.stage == stage]
+            [v for f in schedule.folds if f.stage == stage for v in f.roots]
             for stage in range(schedule.stages)
         ]
         last = [s.value for s in schedule.wide]
-        last += [t.value for t in schedule.totals if t.at == "column"]
         wide = [t for t in schedule.totals if t.at == "column"]
-        words = sum(max(1, t.accumulate.itemsize // WORD) for t in wide)
+        last += [v for t in wide for v in t.roots]
+        words = sum(t.accumulator_bytes // WORD for t in wide)
         return choose_residency(
             schedule.accesses,
             schedule.lanes,
@@ -246,8 +246,9 @@ class _Candidate:
 
 def _folds(pulled: PulledRows) -> Iterator[Fold]:
     stages = _stages(pulled.folds)
-    for fold, value in pulled.folds:
-        yield Fold(fold.output, fold.op, fold.accumulate, value, stages[fold.output])
+    for fold, value, position in pulled.folds:
+        stage = stages[fold.output]
+        yield Fold(fold.output, fold.op, fold.accumulate, value, position, stage)
 
 
 def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
@@ -259,18 +260,18 @@ def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator
         points = {"column": owned, "row": fold.output.numel, "one": 1}[found.at]
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
         copies = 2 if crew.is_alone and in_parts and found.at == "column" else 1
-        size = copies * crew.parts * points * max(fold.accumulate.itemsize, WORD)
-        size = -(-size // 64) * 64
-        yield Total(
-            fold.output, fold.op, fold.accumulate, found.value, found.at, points, offset, size
-        )
-        offset += size
+        elements = fold.output, fold.op, fold.accumulate, found.value, found.position
+        bare = Total(*elements, found.at, points, offset, 0)
+        size = copies * crew.parts * points * bare.accumulator_bytes
+        total = replace(bare, bytes=-(-size // 64) * 64)
+        yield total
+        offset += total.bytes
 
 
-def _stages(made: Sequence[tuple[ReductionOp, Value]]) -> dict[TensorView, int]:
+def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[TensorView, int]:
     """A fold comes one stage after the latest fold that its elements are computed from."""
     stages: dict[TensorView, int] = {}
-    for fold, value in made:
+    for fold, value, _ in made:
         needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
         stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
     return stages

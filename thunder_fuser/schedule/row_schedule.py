@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.access import Access, Lanes
 from thunder_fuser.analysis.space import LaneAxis, Point, Sharing
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.schedule.crew import Crew
@@ -24,19 +25,39 @@ WORD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """One reduction: `value` at every column of a row, folded with `op` in stage `stage`."""
+class Folding:
+    """A reduction of `value`, with its `position` where `op` folds that too."""
 
     tensor: TensorView
     op: str
     accumulate: DataType
     value: Value
+    position: Value | None
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """What each element gives to the reduction."""
+        return (self.value,) if self.position is None else (self.value, self.position)
+
+    @property
+    def accumulator_bytes(self) -> int:
+        """Size of what the reduction carries along."""
+        widest = max(self.accumulate.itemsize, WORD)
+        if self.position is not None:
+            widest = max(widest, self.position.dtype.itemsize)
+        return widest * reductions.lookup(self.op).accumulator.words
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Folding):
+    """One reduction along the columns, ready at each row after stage `stage`."""
+
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """One reduction that needs all blocks: `value` at every point that a block visits.
+class Total(Folding):
+    """One reduction that needs all blocks.
 
     at      where it has a result: at each column, at each row, or once
     points  results; of columns as many as threads could have
@@ -44,10 +65,6 @@ class Total:
     bytes   of the workspace for it
     """
 
-    tensor: TensorView
-    op: str
-    accumulate: DataType
-    value: Value
     at: Point
     points: int
     offset: int

@@ -19,6 +19,7 @@ class Role(enum.Enum):
 
     COMPUTE = "one value a point from the operands' values"
     JOIN = "moves data so that it cannot be a view: several sources, or new elements"
+    REDUCE = "one value from the elements along some dimensions"
     VIEW = "the data of its first argument, seen differently"
     COPY = "new memory with the data of its first argument"
     CREATE = "a tensor from nothing"
@@ -28,7 +29,7 @@ class Role(enum.Enum):
     @property
     def is_worth_a_kernel(self) -> bool:
         """Whether a region that holds only this gains anything over torch."""
-        return self in (Role.COMPUTE, Role.JOIN)
+        return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class Claim:
     role    what the operation does to memory
     refuse  takes the primitive's own arguments, proxies and all; None means that we build it
     build   takes a FusionBuilder, then the same arguments with values in the place of proxies, and
-            returns the result; its dtype may still differ from what Thunder says (`build.py` casts)
+            returns the results; dtypes may still differ from what Thunder says (`build.py` casts)
     """
 
     role: Role
     refuse: Callable[..., Refusal | None]
-    build: Callable[..., Val]
+    build: Callable[..., Val | tuple[Val, ...]]

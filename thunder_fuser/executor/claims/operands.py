@@ -14,6 +14,9 @@ from thunder_fuser.ir.dtypes import DataType, Operand, from_torch, of_number
 
 DEVICES = ("cpu", "cuda")
 
+NARROW_INTEGERS = frozenset({DataType.Int8, DataType.Int16, DataType.UInt8})
+FP8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
+
 _NUMBERS = {
     bool: DataType.Bool,
     int: DataType.Int,
@@ -51,6 +54,24 @@ def device_of(tensors: Sequence[TensorProxy]) -> torch.device | None:
 def is_static(sizes: Iterable[object]) -> bool:
     """Whether no size waits for the function to run.  Symbolic sizes are NumberProxies."""
     return all(type(size) is int for size in sizes)
+
+
+def refuse_symbolic(*arguments: object, **options: object) -> Refusal | None:
+    """For shapes, positions, widths and dimensions, which a kernel must know."""
+    values = [x for a in (*arguments, *options.values()) for x in _flat(a)]
+    if any(isinstance(x, NumberProxy) for x in values):
+        return Refusal(
+            "symbolic-shape",
+            'a size or position is unknown until the function runs; compile with cache="constant '
+            'values", the default',
+        )
+    return None
+
+
+def _flat(argument: object) -> list[object]:
+    if isinstance(argument, (tuple, list)):
+        return [x for item in argument for x in _flat(item)]
+    return [argument]
 
 
 def as_operand(value: object) -> Operand:

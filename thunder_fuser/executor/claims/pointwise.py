@@ -14,14 +14,10 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.executor.claims.claim import Claim, Role
-from thunder_fuser.executor.claims.operands import as_operand, data_type
+from thunder_fuser.executor.claims.operands import FP8, NARROW_INTEGERS, as_operand, data_type
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Val
-
-_NARROW = frozenset({DataType.Int8, DataType.Int16, DataType.UInt8})
-_FP8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 
 # On these, 8- and 16-bit integers mean the same in Thunder's decompositions and in torch.  In
 # arithmetic they do not: a composite that torch computes with wider integers wraps around when it
@@ -41,9 +37,9 @@ def _refuse(op: str, *operands: object) -> Refusal | None:
     if not tensors:
         return Refusal("number", f"{op} of numbers alone needs no kernel")
     stored = {data_type(t.dtype) for t in tensors}
-    if narrow := sorted(d.name for d in stored & _NARROW if op not in _EXACT):
+    if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if op not in _EXACT):
         return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
-    if fp8 := sorted(d.name for d in stored & _FP8 if op != "where"):
+    if fp8 := sorted(d.name for d in stored & FP8 if op != "where"):
         return Refusal("dtype", f"torch has no {op} on {fp8[0]}; cast it first")
     try:
         ops.lookup(op).result_dtype([as_operand(x) for x in operands])

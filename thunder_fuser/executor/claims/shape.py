@@ -5,34 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.claims.claim import Claim, Role
+from thunder_fuser.executor.claims.operands import refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import TensorView, Val
 
 
-def _flat(argument: object) -> list[object]:
-    if isinstance(argument, (tuple, list)):
-        return [x for item in argument for x in _flat(item)]
-    return [argument]
-
-
-def _refuse_symbolic(*arguments: object, **options: object) -> Refusal | None:
-    """All of these take shapes, positions or widths, which a kernel must know."""
-    values = [x for a in (*arguments, *options.values()) for x in _flat(a)]
-    if any(isinstance(x, NumberProxy) for x in values):
-        return Refusal(
-            "symbolic-shape",
-            'a size or position is unknown until the function runs; compile with cache="constant '
-            'values", the default',
-        )
-    return None
-
-
 def _refuse_pad(x: object, value: object, config: Sequence[tuple[int, int, int]]) -> Refusal | None:
-    if refused := _refuse_symbolic(*config):
+    if refused := refuse_symbolic(*config):
         return refused
     if any(dilation for _, _, dilation in config):
         return Refusal("dilation", "a pad that also inserts elements in between stays with torch")
@@ -99,7 +82,7 @@ def _slice(
 
 
 def _view(build: Callable[..., Val]) -> Claim:
-    return Claim(Role.VIEW, _refuse_symbolic, build)
+    return Claim(Role.VIEW, refuse_symbolic, build)
 
 
 CLAIMS = {
@@ -109,9 +92,9 @@ CLAIMS = {
     PrimIDs.SQUEEZE: _view(lambda b, x, dims: b.squeeze(x, dims)),
     PrimIDs.TRANSPOSE: _view(lambda b, x, permutation: b.permute(x, permutation)),
     PrimIDs.STRIDE_ORDER: _view(lambda b, x, order: b.stride_order(x, order)),
-    PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, _refuse_symbolic, _same),
+    PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, refuse_symbolic, _same),
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
-    PrimIDs.CAT: Claim(Role.JOIN, _refuse_symbolic, _cat),
+    PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
     PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, _refuse_rename, lambda b, tensors: tensors[0]),
     PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),

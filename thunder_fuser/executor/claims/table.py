@@ -13,11 +13,13 @@ from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.executor.claims import create, pointwise, shape
+from thunder_fuser.executor.claims import calls, create, pointwise, reductions, shape
 from thunder_fuser.executor.claims.claim import Claim
 from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
-TABLE: Mapping[PrimIDs, Claim] = MappingProxyType(pointwise.CLAIMS | shape.CLAIMS | create.CLAIMS)
+TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
+    {**pointwise.CLAIMS, **reductions.CLAIMS, **shape.CLAIMS, **create.CLAIMS, **calls.CLAIMS}
+)
 
 # They compute nothing, so nothing about them is refused.
 _BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {PrimIDs.GET_GRAD}
@@ -29,11 +31,20 @@ _LEFT_TO_TORCH = {
 }
 
 
-def refuse_call(prim: PrimIDs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refusal | None:
-    """Why a claimed primitive is not fused when it is called with these arguments, or None."""
+def refuse_call(
+    claimed: PrimIDs | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Refusal | None:
+    """Why something claimed is not fused when it is called with these arguments, or None."""
     flat, _ = tree_flatten_with_dataclass((args, kwargs))
     refused = refuse_proxies(x for x in flat if isinstance(x, Proxy))
-    return refused or TABLE[prim].refuse(*args, **kwargs)
+    return refused or TABLE[claimed].refuse(*args, **kwargs)
+
+
+def _is_claimed_whole(bsym: BoundSymbol) -> bool:
+    """A call whose claim refuses it may still be fused in parts."""
+    if bsym.sym.id not in TABLE:
+        return False
+    return not bsym.subsymbols or refuse_call(bsym.sym.id, bsym.args, bsym.kwargs) is None
 
 
 def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
@@ -42,7 +53,7 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
     The subject of each is the name of the part.
     """
     prim = bsym.sym.id
-    if prim in TABLE:
+    if _is_claimed_whole(bsym):
         if refused := refuse_call(prim, bsym.args, bsym.kwargs):
             yield replace(refused, subject=bsym.sym.name)
     elif bsym.subsymbols:
@@ -56,8 +67,8 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
 
 
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """The claimed primitives that a fusible symbol consists of, in order."""
-    if bsym.sym.id in TABLE:
+    """The claimed symbols that a fusible symbol consists of, in order: primitives for the most."""
+    if _is_claimed_whole(bsym):
         yield bsym
     else:
         for part in bsym.subsymbols:

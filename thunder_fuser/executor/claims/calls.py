@@ -1,0 +1,70 @@
+"""Claims for whole calls, where Thunder's parts lose what torch's kernel for the call keeps.
+
+The parts of `log_softmax` add the largest element to the logarithm before they subtract both, which
+costs digits, and leave -inf where torch has NaN; those of its gradient round to 16 bits four times.
+"""
+
+from __future__ import annotations
+
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.executor.claims.claim import Claim, Role
+from thunder_fuser.executor.claims.operands import FP8, data_type, refuse_symbolic
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.fusion import TensorView, Val
+
+
+def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
+    if x.numel == 0:
+        return Refusal("empty", "of no elements none is the largest")
+    return _refuse(x, dim, dtype or x.dtype)
+
+
+def _refuse_backward(
+    g: TensorProxy, output: TensorProxy, dim: object, dtype: object
+) -> Refusal | None:
+    return _refuse(g, dim, dtype) or _refuse(output, dim, dtype)
+
+
+def _refuse(x: TensorProxy, dim: object, dtype: object) -> Refusal | None:
+    if refused := refuse_symbolic(dim):
+        return refused
+    try:
+        types = (data_type(x.dtype), data_type(dtype))
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if not all(d.is_floating and d not in FP8 for d in types):
+        return Refusal("dtype", f"not whole from {types[0].name} to {types[1].name}")
+    return None
+
+
+def _log_softmax(b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
+    values = _wide(b, x, x.dtype if dtype is None else data_type(dtype))
+    shifted = b.pointwise("sub", values, b.reduce("max", values, [dim], keepdim=True))
+    total = b.reduce("sum", _tensor(b.pointwise("exp", shifted)), [dim], keepdim=True)
+    return b.pointwise("sub", shifted, b.pointwise("log", total))
+
+
+def _backward(b: FusionBuilder, g: TensorView, output: TensorView, dim: int, dtype: object) -> Val:
+    gradient, result = (_wide(b, t, t.dtype) for t in (g, output))
+    total = b.reduce("sum", gradient, [dim], keepdim=True)
+    return b.pointwise("sub", gradient, b.pointwise("mul", b.pointwise("exp", result), total))
+
+
+def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
+    """In the type that computes for `dtype`."""
+    wide = compute_dtype(dtype)
+    return x if x.dtype is wide else b.cast_tensor(x, wide)
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
+
+
+CLAIMS = {
+    "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax),
+    "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward),
+}
