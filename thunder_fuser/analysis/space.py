@@ -32,8 +32,10 @@ rows behind totals, or the columns of each row."""
 Point = Literal["column", "row", "one"]
 """Where a total has its value: at each column, at each row, or once."""
 
-MAX_TOTAL_COLUMNS = 16384
-"""Columns of a row that one block both folds and keeps totals of, in its registers."""
+MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
+"""What one block that folds rows has registers for: totals of a column, and words of all columns'
+totals.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,12 @@ def pull_rows(
     totals = {t for t, role in roles.items() if role != "fold"}
     if (arrangement.sharing == "nothing") == bool(totals):
         return Refusal("sharing", "its blocks would have nothing to share", folds[0].output.name)
-    if 0 < len(totals) < len(folds) and space.columns > MAX_TOTAL_COLUMNS:
-        text = f"totals of more than {MAX_TOTAL_COLUMNS:,} columns leave a block's registers"
-        return Refusal("columns", text, next(f.output.name for f in folds if f.output in totals))
+    of_columns = [f for f in folds if roles[f.output] == "column"]
+    if len(of_columns) < len(folds):
+        words = sum(accumulator_words(fold) for fold in of_columns)
+        if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
+            text = f"{words} totals of {space.columns:,} columns are more than registers hold"
+            return Refusal("registers", text, of_columns[-1].output.name)
     context = Context()
     many = {"columns": space.columns, "rows": space.rows}
     extent = many[axis]
@@ -251,6 +256,12 @@ def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Poin
     if [n for n in sizes if n != 1] == rows and fold.output.numel == 1:
         return "one"
     return None
+
+
+def accumulator_words(fold: ReductionOp) -> int:
+    """32-bit registers that a reduction's accumulator takes."""
+    each = max(1, fold.accumulate.itemsize // 4)
+    return each * reductions.lookup(fold.op).accumulator.words
 
 
 def _finishes(

@@ -16,6 +16,9 @@ _HOST_TILE = 256
 """Vectors of columns whose totals stay in a core's nearest cache."""
 _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
+_ACCUMULATORS = 32
+"""Registers of each of so many threads that a block has at most, that accumulators may take."""
+_FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
 
 
@@ -55,15 +58,22 @@ class Crew:
 
 
 def choose_crew(
-    axis: LaneAxis, sharing: Sharing, vectors: int, rows: int, has_stages: bool, device: DeviceInfo
+    axis: LaneAxis,
+    sharing: Sharing,
+    vectors: int,
+    rows: int,
+    has_stages: bool,
+    accumulators: int,
+    device: DeviceInfo,
 ) -> Crew | None:
     """The crew for `vectors` of lanes a row and `rows` rows; None where a row is not worth sharing.
 
-    `has_stages`: results of a row are wanted while the kernel runs, so that one block has all of
-    its columns.
+    has_stages    results of a row are wanted while the kernel runs, so that one block has all of
+                  its columns
+    accumulators  32-bit registers with which a thread folds one vector
     """
     if sharing == "rows":
-        return _sharing_rows(vectors, rows, has_stages, device)
+        return _sharing_rows(vectors, rows, has_stages, accumulators, device)
     if sharing == "columns":
         return _sharing_columns(vectors, rows, device)
     threads, owned = _threads(axis, vectors, device)
@@ -83,16 +93,22 @@ def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int
     return threads, max(1, 128 // threads) if threads <= WARP else 1
 
 
-def _sharing_rows(vectors: int, rows: int, has_stages: bool, device: DeviceInfo) -> Crew | None:
+def _sharing_rows(
+    vectors: int, rows: int, has_stages: bool, accumulators: int, device: DeviceInfo
+) -> Crew | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
     if device.kind == "host":
         parts = max(1, min(HOST_PARTS, rows))
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
         return Crew(1, 1, parts * tiles, tiles, parts=parts)
-    threads = min(_power_of_two(vectors), MAX_THREADS if has_stages else _SHARED_BLOCK)
+    # Half as many threads have twice the registers.
+    most = MAX_THREADS
+    while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
+        most //= 2
+    threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    groups = max(1, WARP // threads, min(MAX_THREADS // threads, _MAX_GROUPS, _power_of_two(rows)))
+    groups = max(1, WARP // threads, min(most // threads, _MAX_GROUPS, _power_of_two(rows)))
     parts = max(1, min(device.sm_count // tiles, -(-rows // groups)))
     if parts == 1 and not has_stages:
         return None

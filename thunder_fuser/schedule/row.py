@@ -24,6 +24,7 @@ from thunder_fuser.analysis.space import (
     LaneAxis,
     PulledFinish,
     PulledRows,
+    accumulator_words,
     alternatives,
     arrangements,
     pull_rows,
@@ -48,6 +49,8 @@ from thunder_fuser.schedule.row_schedule import (
 from thunder_fuser.schedule.store import Store
 
 MAX_UNROLL = 8
+MAX_ACCUMULATORS = 48
+"""32-bit registers of a thread that accumulate."""
 _BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
 """What a kernel pays for a grid barrier and for adding up parts."""
 _SECTOR = 32
@@ -115,16 +118,20 @@ class _Candidate:
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
         accesses = plan_accesses(pulled.graph, lanes, self._alignment)
+        words = sum(accumulator_words(fold) for fold in self.folds)
         crew = choose_crew(
             self.axis,
             self.arrangement.sharing,
             lanes.vectors,
             space.rows,
             bool(pulled.folds),
+            words * vector + self._double_registers,
             self.device,
         )
         if crew is None:
             return Refusal("sharing", "one block has all there is to do")
+        if not (pulled.folds or crew.is_alone) and words * vector > MAX_ACCUMULATORS:
+            return Refusal("registers", f"{words} accumulators of {vector} lanes spill")
         totals = tuple(_totals(pulled, lanes, crew, space.rows))
         bare = RowSchedule(
             space.rows,
@@ -170,6 +177,11 @@ class _Candidate:
             exchange_bytes(schedule) if schedule.rows_per_block == 1 else 1 << 62,
             self.device,
         )
+
+    @property
+    def _double_registers(self) -> int:
+        """What arithmetic in fp64 takes besides: its division is a subroutine."""
+        return 16 if any(f.accumulate.itemsize > WORD for f in self.folds) else 0
 
     def _unroll(
         self, pulled: PulledRows, accesses: Sequence[Access], lanes: Lanes, crew: Crew
