@@ -16,9 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from thunder_fuser.analysis.lanes import Lanes, diverging_positions, lane_condition, wave_of
 from thunder_fuser.analysis.pull import at_least
 from thunder_fuser.analysis.value import Condition, Conjunction, Load, ValueGraph
-from thunder_fuser.ir.symint import Context, Form, restrict
+from thunder_fuser.ir.symint import Form, restrict
 
 ACCESS_BYTES = 16
 """Widest access of one instruction on a GPU, and the alignment that wider ones need."""
@@ -91,49 +92,26 @@ class Access:
         return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
 
 
-class Lanes:
-    """Forms of the loop variable i, seen as V lanes: i = offset + V * u + v."""
-
-    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
-        context: Context = index.context
-        self.vector = vector
-        self.vectors = count // vector
-        self.u = context.var("u", 0, max(self.vectors - 1, 0))
-        self.v = context.var("v", 0, vector - 1)
-        self._point = {index: self.u * vector + self.v + offset}
-        self._memo: dict[Form, Form] = {}
-        self._at: dict[Form, tuple[Form, ...]] = {}
-
-    def __call__(self, form: Form) -> Form:
-        """The form over u and v."""
-        found = self._memo.get(form)
-        if found is None:
-            found = self._memo[form] = form.substitute(self._point)
-        return found
-
-    def at(self, form: Form) -> tuple[Form, ...]:
-        """A form over u and v, for each lane, over u alone."""
-        found = self._at.get(form)
-        if found is None:
-            if form.depends_on(self.v):
-                found = tuple(form.substitute({self.v: k}) for k in range(self.vector))
-            else:
-                found = (form,) * self.vector
-            self._at[form] = found
-        return found
-
-    def uniform(self, condition: Condition) -> Condition | None:
-        """The same condition without v, where it holds for all lanes of a vector or for none."""
-        found = {lane // self.vector for lane in self.at(self(condition))}
-        return found.pop() if len(found) == 1 else None
-
-
 def plan_accesses(graph: ValueGraph, lanes: Lanes, alignment: dict[int, int]) -> tuple[Access, ...]:
-    """Accesses for all loads of a graph. `alignment`: bytes, per id of the tensor that
-    is loaded.
+    """Accesses for all loads of a graph, those that wait for others behind them. `alignment`:
+    bytes, per id of the tensor that is loaded.
     """
-    groups: list[list[Load]] = []
     needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
+    waves = wave_of(graph)
+    found: list[Access] = []
+    for wave in range(1 + max(waves.values(), default=0)):
+        # What the loads of a wave wait for has been read: how it varies is known.
+        scattered = {load for a in found if not a.is_uniform for load in a.loads}
+        lanes.diverging |= diverging_positions(graph, scattered, lanes)
+        loads = {load: needed[load] for load in needed if waves[load] == wave}
+        found += _plan_wave(loads, lanes, alignment)
+    return tuple(found)
+
+
+def _plan_wave(
+    needed: dict[Load, Disjunction], lanes: Lanes, alignment: dict[int, int]
+) -> list[Access]:
+    groups: list[list[Load]] = []
     for load, when in needed.items():
         home = None
         if when != ALWAYS:
@@ -158,7 +136,7 @@ def plan_accesses(graph: ValueGraph, lanes: Lanes, alignment: dict[int, int]) ->
                 continue
             del found[-len(group) :]
         found.append(joined)
-    return tuple(found)
+    return found
 
 
 def plan_store(address: Form, lanes: Lanes, itemsize: int, alignment: int) -> tuple[Window, ...]:
@@ -176,6 +154,8 @@ def _plan(
     """The windows of a group of exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
     for load in group:
+        if lanes.diverges([load.address, *(c for each in needed[load] for c in each)]):
+            return _gather(group, needed, lanes)
         for conjunction in needed[load]:
             split = _split(conjunction, lanes)
             if split is None:
@@ -209,12 +189,6 @@ def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: Lanes
         for load in group
     ]
     return Access(tuple(group), gather=tuple(alternatives))
-
-
-def lane_condition(condition: Condition, lanes: Lanes) -> Condition:
-    """A condition over u alone where it is the same for all lanes, else over u and v."""
-    uniform = lanes.uniform(condition)
-    return lanes(condition) if uniform is None else uniform
 
 
 def _split(

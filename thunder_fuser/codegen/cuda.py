@@ -157,6 +157,8 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
         found.append("complex.cuh")
     if any(ops.lookup(op).header for op in _operations(schedule)):
         found.append("math.cuh")
+    if any(graph.checks for graph in schedule.graphs):
+        found.append("gather.cuh")
     if isinstance(schedule, RowSchedule):
         found.append("reduce.cuh")
     return tuple(found)
@@ -173,7 +175,8 @@ def _name(schedule: Schedule, text: str) -> str:
     the same name.
     """
     folded = [f.op for f in schedule.folds] if isinstance(schedule, RowSchedule) else []
-    done = dict.fromkeys([*folded, *_operations(schedule)])
+    gathers = ["gather" for graph in schedule.graphs if graph.checks]
+    done = dict.fromkeys([*folded, *gathers, *_operations(schedule)])
     telling = [op for op in done if op not in _QUIET]
     kind = "row" if isinstance(schedule, RowSchedule) else "map"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thunder_fuser.analysis.access import lane_condition
+from thunder_fuser.analysis.lanes import lane_condition
 from thunder_fuser.analysis.value import (
     Folded,
     IndexValue,
     Load,
+    Position,
     Select,
     Value,
     forms,
@@ -46,6 +47,7 @@ class RowWriter(LaneWriter):
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
         self._row_loads = self._find_row_loads()
+        self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
 
     @staticmethod
@@ -64,6 +66,9 @@ class RowWriter(LaneWriter):
         body: list[str] = []
         if fold_text.shared_bytes(schedule):
             lines.insert(0, "TF_SHARED(smem);")
+        # A row's loads are issued before anything else, unless they wait for a position.
+        if self._held_loads_wait:
+            body += self._row_section(None, row)
         if schedule.is_held:
             body += self._held_loads(row)
         body += self._row_section(None, row)
@@ -134,6 +139,8 @@ class RowWriter(LaneWriter):
                 mentioned = [node.form]
             case Select():
                 mentioned = list(node.conditions)
+            case Position():
+                mentioned = [c for context in self.graph.checks[node] for c in context]
             case _:
                 mentioned = []
         return any(self._is_column_dependent(f) for f in mentioned)
@@ -164,7 +171,7 @@ class RowWriter(LaneWriter):
             if isinstance(node, Load):
                 k = self._access[node]
                 self._written.update(self.accesses[k].loads)
-                lines += [self._array(k, ""), *self._loads([k], "", emitter)]
+                lines += [self._array(k, ""), *self._loads([k], "", emitter, self._written)]
                 continue
             self._written.add(node)
             text = self._define(node, "", emitter)
@@ -181,6 +188,19 @@ class RowWriter(LaneWriter):
             for n in self._live
             if isinstance(n, Load) and n.order in self._row_values
         }
+
+    def _find_late_loads(self) -> set[int]:
+        """Accesses at positions that a stage computes: nothing can hold them before it."""
+        return {
+            k
+            for k, access in enumerate(self.accesses)
+            if any(isinstance(node, Folded) for node in self._awaited(access))
+        }
+
+    @property
+    def _held_loads_wait(self) -> bool:
+        held = self._column_accesses(self._live) if self.schedule.is_held else []
+        return any(self._awaited(self.accesses[k]) for k in held)
 
     # ---- loops over columns
 
@@ -225,9 +245,9 @@ class RowWriter(LaneWriter):
 
     def _held_loads(self, row: Emitter) -> list[str]:
         """Every column of the row into registers, before the first use of any."""
-        wanted = self._column_accesses(self._live)
+        wanted = [k for k in self._column_accesses(self._live) if k not in self._late_loads]
         copies = f"[{self.schedule.steps}]"
-        loads = self._loads(wanted, "[k]", row.child())
+        loads = self._loads(wanted, "[k]", row.child(), set(self._written))
         arrays = [self._array(k, copies) for k in wanted]
         return [*arrays, *self._column_loop(loads)] if wanted else []
 
@@ -254,23 +274,26 @@ class RowWriter(LaneWriter):
             lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], ({ctype}){value});")
             joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
             after += fold_text.combined(self.schedule, n)
-        roots = {v for f in folds for v in reachable([f.value])}
+        roots = [f.value for f in folds]
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
         return [*before, *loop, *after]
 
-    def _column_body(self, roots: set[Value], lane: Sequence[str], row: Emitter) -> list[str]:
+    def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""
         emitter = row.child()
         lines: list[str] = []
-        if not self.schedule.is_held:
-            wanted = self._column_accesses(roots)
-            lines += [self._array(k, "") for k in wanted]
-            lines += self._loads(wanted, "", emitter)
+        done = set(self._written)
+        wanted = self._column_accesses(reachable(roots))
+        if self.schedule.is_held:
+            wanted = [k for k in wanted if k in self._late_loads]
+        lines += [self._array(k, "") for k in wanted]
+        lines += self._loads(wanted, self._copy, emitter, done)
         inside: list[str] = []
         lane_emitter = emitter.child()
+        computed = reachable(roots, loaded=True)
         for node in self._live_nodes():
-            if node not in roots or self._is_of_row(node):
+            if node not in computed or self._is_of_row(node) or node in done:
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
             scope = lane_emitter if varies else emitter
@@ -305,9 +328,9 @@ class RowWriter(LaneWriter):
             return f"f{self._folds[value.tensor]}{lane}"
         return super()._name(value, copy)
 
-    def _loaded(self, load: Load, copy: str) -> str:
-        is_of_row = self._access[load] in self._row_loads
-        return super()._loaded(load, "" if is_of_row else copy)
+    def _register(self, k: int, copy: str) -> str:
+        is_held = k not in self._row_loads and k not in self._late_loads
+        return super()._register(k, copy if is_held else "")
 
     # ---- stores
 
@@ -335,7 +358,7 @@ class RowWriter(LaneWriter):
 
     def _vector_stores(self, stores: Sequence[Store], row: Emitter) -> list[str]:
         """What one vector of columns (or of rows, with lanes of rows) leaves in memory."""
-        roots = {v for s in stores for v in reachable([s.value])}
+        roots = [s.value for s in stores]
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Access, plan_accesses, plan_store
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.analysis.value import Compute, ValueGraph

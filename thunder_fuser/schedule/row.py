@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.space import LaneAxis, Space, pull_rows, refuse_rows
 from thunder_fuser.analysis.value import Conjunction, Folded, Value, ValueGraph, reachable
 from thunder_fuser.device import DeviceInfo
