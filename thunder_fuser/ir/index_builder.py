@@ -17,7 +17,7 @@ class IndexBuilder(ReductionBuilder):
     def gather(self, op: str, x: TensorView, dim: int, index: TensorView) -> TensorView:
         """`x` with its dimension `dim` read at the elements of `index`.
 
-        Neither has to have dimensions: torch takes a number for a tensor of one element.
+        A tensor without dimensions is one of a single element, as in torch.
         """
         self._expect_tensor(op, x)
         self._expect_tensor(op, index)
@@ -37,10 +37,11 @@ class IndexBuilder(ReductionBuilder):
         return out
 
     def _gather_number(self, op: str, x: TensorView, dim: int, index: TensorView) -> TensorView:
-        if dim not in (0, -1) or index.rank > 1:
+        most = 1 if op == "gather" else 0
+        if dim not in (0, -1) or index.rank > most:
             raise FuserValueError(
-                f"{op} of {x}, which has no dimensions: expected dim 0 and an index of rank 0 or 1,"
-                f" got dim {dim} and {index}"
+                f"{op} of {x}, which has no dimensions: expected dim 0 and an index of rank {most} "
+                f"at most, got dim {dim} and {index}"
             )
         found = self.gather(op, self.reshape(x, [1]), 0, index)
         return self.squeeze(found, [0]) if index.rank == 0 else found

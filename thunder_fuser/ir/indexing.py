@@ -62,7 +62,13 @@ def _embedding(table: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tens
 
 
 def _along(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    return torch.take_along_dim(x, index, dim)
+    beside = list(torch.broadcast_shapes(_but(x.shape, dim), _but(index.shape, dim)))
+    sizes = [[*beside[:dim], t.shape[dim], *beside[dim + 1 :]] for t in (x, index)]
+    return torch.gather(x.expand(sizes[0]), dim, index.expand(sizes[1]))
+
+
+def _but(shape: torch.Size, dim: int) -> list[int]:
+    return [1 if k == dim else size for k, size in enumerate(shape)]
 
 
 _ROWS = (
