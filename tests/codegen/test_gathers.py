@@ -130,6 +130,35 @@ def test_cross_entropy_of_full_size_moves_what_it_must() -> None:
     assert mean.bytes <= 1.005 * mean.bytes_ideal
 
 
+def taken_apart(rows: int, classes: int) -> FusionDefinition:
+    """The loss of each row as Thunder takes it apart: a padded class stands for ignored targets."""
+    with FusionDefinition() as fd:
+        o = fd.ops
+        logits = fd.define_tensor([rows, classes], True, BFloat16)
+        target = fd.define_tensor([rows], True, Int)
+        wide = o.cast(logits, Float)
+        shifted = o.sub(wide, o.max(wide, [1], keepdim=True))
+        total = o.log(o.sum(o.exp(shifted), [1], keepdim=True))
+        negated = o.neg(o.cast(o.sub(shifted, total), BFloat16))
+        column = o.broadcast(target, [False, True])
+        column = o.where(o.ne(column, losses.IGNORED), column, classes)
+        fd.add_output(o.squeeze(o.take_along_axis(o.pad(negated, [0, 1], 0.0), column, 1), [1]))
+    return fd
+
+
+def test_the_pad_of_a_loss_is_a_comparison_and_its_logarithms_are_not_written() -> None:
+    plan = taken_apart(*FULL).plan()
+    (generated,) = generate_kernels(plan, H200).values()
+    rows, classes = FULL
+    assert plan.bytes == plan.bytes_ideal == rows * (2 * classes + 8 + 4)
+    assert re.search(r"if \(t\d+ <= 128255\) {\n\s*x\d = T0\[", generated.kernel.source)
+    logits, target = losses.inputs(37, 100, torch.bfloat16)
+    (found,) = taken_apart(37, 100).execute([logits, target])
+    expected = torch.nn.functional.cross_entropy(logits.float(), target, reduction="none")
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+    assert not found[target == losses.IGNORED].any()
+
+
 def full_kernels() -> list[Kernel]:
     plans = [definition.plan() for definition in full_size()]
     return [k.kernel for plan in plans[:2] for k in generate_kernels(plan, H200).values()]

@@ -71,7 +71,10 @@ class Lanes:
         """The same condition without v, where it holds for all lanes of a vector or for none."""
         if self.diverges([condition]):
             return None
-        found = {lane // self.vector for lane in self.at(self(condition))}
+        whole = self(condition)
+        if not whole.depends_on(self.v):
+            return whole
+        found = {lane // self.vector for lane in self.at(whole)}
         return found.pop() if len(found) == 1 else None
 
 
