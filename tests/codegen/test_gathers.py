@@ -14,6 +14,7 @@ from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda_program import compile_cubin
@@ -107,6 +108,24 @@ def test_cross_entropy_is_no_worse_than_in_eager(
             floor = 2 * torch.finfo(found.dtype).eps * (1 + truth.abs().max())
             limit = torch.maximum((theirs.double() - truth).abs().max(), floor)
             assert (ours - truth).abs().max() <= limit
+
+
+@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
+def test_a_class_that_does_not_exist_ends_the_program_whatever_threads_wait_for(
+    info: DeviceInfo | None,
+) -> None:
+    """On a GPU's schedule the host suspends threads at the barriers of a row."""
+    cpu = torch.device("cpu")
+    logits, target = losses.inputs(37, 1000, torch.float32)
+    fusion = losses.cross_entropy(37, 1000, Float).fusion
+    run = executable(CompiledFusion(fusion), [logits, target], Batch(cpu, info), cpu)
+    expected = run([logits, target])
+    for wrong in (1000, -1):
+        broken = target.clone()
+        broken[17] = wrong
+        with pytest.raises(FuserIndexError, match=f"take_along_axis.* index {wrong} is out of"):
+            run([logits, broken])
+        assert all(map(torch.equal, run([logits, target]), expected))
 
 
 def full_size() -> list[FusionDefinition]:

@@ -262,8 +262,9 @@ def test_an_index_out_of_bounds_is_an_error_on_the_host(wrong: int, debug: bool)
         fd = defined(lambda o, x, i: o.index_select(x, i, 0), x, i)
         assert torch.equal(fd.execute([x, i])[0], x[i])
         message = rf"index_select\(T0, T1, 0\): index {wrong} is out of bounds for size 7"
-        with pytest.raises(FuserIndexError, match=message):
+        with pytest.raises(FuserIndexError, match=message) as caught:
             fd.execute([x, torch.tensor([0, 6, wrong, 1])])
+        assert f"(in index_select at {__file__}:" in str(caught.value)
         assert torch.equal(fd.execute([x, i])[0], x[i])
 
 
