@@ -10,6 +10,8 @@ import torch
 from tests import losses
 from tests.batch import Batch, executable
 from tests.codegen.kernels import kernel_of
+from tests.generator import random_case
+from tests.hash_seeds import printed_under_any
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import FusionDefinition
@@ -75,6 +77,16 @@ def test_a_row_of_a_row_kernel_is_held_and_its_index_read_once() -> None:
     assert text.count("tf::load<") == 1
     assert text.count("tf::position(") == 1
     assert text.index("tf::position(") < text.index("tf::load<")
+
+
+def test_text_does_not_depend_on_hashes() -> None:
+    text = "from tests.codegen.test_row_kernel import kernels_of\n"
+    text += "from tests.generator import random_case\n"
+    text += (
+        "for k in range(6):\n    f = random_case(k, gathers=True, reductions=k % 2 == 0).fusion\n"
+    )
+    text += "    print(*(k.source for k in kernels_of(f)))"
+    assert printed_under_any(text).count("tf::position(") > 6
 
 
 # ---- cross-entropy
@@ -223,3 +235,17 @@ def test_gathers_compile_without_spills(device: DeviceInfo) -> None:
     kernels.append(kernel_of(b, device=device))
     for name, resources in compile_cubin(kernels, device.arch).resources.items():
         assert not resources.spills, name
+
+
+@pytest.mark.nvrtc
+def test_random_gathers_compile() -> None:
+    kernels: dict[str, Kernel] = {}
+    for seed in range(24):
+        plan = CompiledFusion(
+            random_case(seed, gathers=True, reductions=seed % 2 == 0).fusion
+        ).plan()
+        for generated in generate_kernels(plan, H200).values():
+            kernels[generated.kernel.name] = generated.kernel
+    assert sum("tf::position(" in kernel.source for kernel in kernels.values()) > 12
+    cubin = compile_cubin(list(kernels.values()), H200.arch)
+    assert set(cubin.resources) == set(kernels)
