@@ -97,8 +97,10 @@ def diverging_positions(
     graph: ValueGraph, scattered: AbstractSet[Value], lanes: Lanes
 ) -> set[Variable]:
     """The positions that differ between lanes, as far as the loads that they need are planned."""
+    if not graph.checks or lanes.vector == 1:
+        return set()
     varying = varying_nodes(graph, graph.checks, scattered, lanes)
-    return {v for p in graph.checks if p in varying for v in p.form.variables() if lanes.vector > 1}
+    return {v for p in graph.checks if p in varying for v in p.form.variables()}
 
 
 def varying_nodes(

@@ -168,6 +168,8 @@ class Pull:
         """What an access must be guarded by. Points visited in vain do no harm to one that is the
         same at a point that exists.
         """
+        if not self._inside:
+            return context
         visited = {v for condition in self._inside for v in condition.variables()}
         rest = tuple(c for c in context if c not in self._inside)
         mentioned = {v for form in (*wanted, *rest) for v in form.variables()}

@@ -49,10 +49,9 @@ class IndexValue:
 class Position:
     """An index that data decide: forms call it `form`, a variable of the node's name.
 
-    `value` has been checked where the node is defined (it is an error of the program if it is not
-    below `extent`), and so the variable's bounds are true at every point: 0 stands for the index
-    where none is needed. `error` is the message
-    for it, with a place (%lld) for the index.
+    `value` is checked where the node is defined: where it is needed and not below `extent` the
+    program ends with `error`, a message with a place (%lld) for the index. Where it is not needed
+    0 stands for it, so that the variable's bounds are true at every point.
     """
 
     order: int
@@ -235,7 +234,7 @@ class ValueGraph:
         return tuple(sorted((self.positions[v] for v in names), key=lambda p: p.order))
 
     def load(self, tensor: TensorView, address: Form, context: Conjunction) -> Value:
-        # A load never waits for a position that it is computed from, for these are in its name.
+        # Under other positions it is another node: none waits for a position computed from it.
         positions = self._mentioned([address, *context])
         key = ("load", tensor.id, address, positions)
         found = self.nodes.get(key) or self._add(
