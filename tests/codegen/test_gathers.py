@@ -220,6 +220,10 @@ def test_an_embedding_moves_128_bits_at_once_and_divides_nothing() -> None:
     # Rows, and the 64-bit index of each.
     assert code.load_bits == {128: 4, 64: 4}
     assert code.store_bits == {128: 4}
+    # Checks in between do not wait for rows: all of them are in flight before one is stored.
+    last = max(k for k, name in enumerate(code.opcodes) if name.startswith("LDG"))
+    first = min(k for k, name in enumerate(code.opcodes) if name.startswith("STG"))
+    assert last < first
     assert code.integer_divisions == 0
     assert code.local_accesses == 0
 
