@@ -41,6 +41,10 @@
 // Checked on the host only, where it reports block and thread; on a GPU it costs nothing.
 #define TF_ASSERT(condition, message)
 
+// Ends the program of one who asked for an element that does not exist: the host says which, as
+// `format` words it; a GPU traps, which is what torch's own kernels do.
+#define TF_FAIL_INDEX(format, index) __trap()
+
 // Device functions that synchronise threads take TF_SITE_PARAM last and pass TF_SITE_ARG on, so
 // that errors on the host name the line of the kernel instead of a line of these headers.
 #define TF_SITE_PARAM

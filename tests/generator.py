@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from tests import oracle
+from tests.generator_indexing import gather_step
 from tests.generator_pointwise import pointwise_step, scalar_step
 from tests.generator_program import Program
 from tests.generator_reductions import reduction_step
@@ -61,12 +62,14 @@ def random_case(
     operations: Sequence[str] = tuple(TABLE),
     updates: bool = True,
     reductions: bool = False,
+    gathers: bool = False,
 ) -> Case:
     """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
 
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
-    `reductions` a third of the steps folds dimensions.
+    `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
+    data decide.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations))
     shape = p.shape()
@@ -74,7 +77,8 @@ def random_case(
         p.tensor([1 if p.chance(0.15) else size for size in shape])
     if p.chance(0.5):
         p.number()
-    weights = _WITH_REDUCTIONS if reductions else _WEIGHTS
+    weights = _WEIGHTS | ({reduction_step: 60} if reductions else {})
+    weights |= {gather_step: 60} if gathers else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
     _results(p, updates)
@@ -82,7 +86,6 @@ def random_case(
 
 
 _WEIGHTS = {pointwise_step: 58, view_step: 35, factory_step: 5, scalar_step: 2}
-_WITH_REDUCTIONS = _WEIGHTS | {reduction_step: 60}
 
 
 def _results(p: Program, updates: bool) -> None:

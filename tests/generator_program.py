@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from tests import oracle
-from tests.inputs import QUARTERS, laid_out, random_tensor
+from tests.inputs import QUARTERS, Layout, laid_out, random_tensor
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
@@ -95,12 +96,16 @@ class Program:
         data, layout = laid_out(self.rng, random_tensor(self.rng, sizes, dtype))
         # Less may be promised than holds.
         promised = [flag and not self.chance(0.05) if flag else flag for flag in layout.contiguity]
+        return self.adopt(data, replace(layout, contiguity=tuple(promised)), dtype)
+
+    def adopt(self, data: torch.Tensor, layout: Layout, dtype: DataType) -> TensorView:
+        """An input of which so much is promised."""
         view = self.builder.tensor(
-            sizes,
+            list(data.shape),
             dtype,
             expanded=layout.expanded,
             allocation=layout.allocation,
-            contiguity=promised,
+            contiguity=layout.contiguity,
         )
         self.inputs.append(data)
         self.input_views.append(view)

@@ -26,6 +26,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -34,7 +35,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.reference import Evaluator, moved
+from thunder_fuser.ir.reference import Evaluator, gathered, moved
 
 _ROUNDED_ONCE = frozenset({
     "cast", "real", "imag", "complex", "neg", "add", "sub", "mul", "mod", "fmod", "remainder",
@@ -102,6 +103,8 @@ class Oracle:
                 error = self._iota(expr)
             case ReductionOp():
                 error = self._reduction(expr)
+            case GatherOp():
+                error = self._gathered(expr)
         self.errors[expr.output] = error
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
@@ -132,6 +135,13 @@ class Oracle:
         )
         stays = expr.output.dtype.category < Category.FLOAT
         return error if stays else self._stored(expr.output, error)
+
+    def _gathered(self, expr: GatherOp) -> torch.Tensor:
+        """An index that may be off by one could be any element of the row."""
+        source = self.error(expr.input).expand(expr.input.sizes)
+        error = gathered(expr, source, self.value(expr.index))
+        unsure = (self.error(expr.index) > 0).any()
+        return torch.full_like(error, torch.inf) if unsure else error
 
     def _stored(self, view: Val, error: torch.Tensor) -> torch.Tensor:
         """The bound after rounding to the storage dtype, which is done to the value as well."""

@@ -14,12 +14,15 @@ import numpy as np
 import torch
 
 from thunder_fuser.analysis.access import ACCESS_BYTES, Access, Disjunction, Window
+from thunder_fuser.analysis.lanes import wave_of
 from thunder_fuser.analysis.value import (
     Argument,
+    Checked,
     Compute,
     IndexValue,
     Literal,
     Load,
+    Position,
     Select,
     Value,
 )
@@ -113,11 +116,19 @@ class _Run:
         everywhere = context.var("i", 0, part.stores[0].tensor.numel - 1)
         point = {"i": _at(part.lanes(everywhere), {"u": u, "v": v})}
         values: dict[Value, torch.Tensor] = {}
-        for access in part.accesses:
-            values.update(self._fetched(access, part, point))
-        for node in part.graph:
-            if node not in values:
-                values[node] = self._value(node, values, point)
+        waves = wave_of(part.graph)
+        for wave in sorted(set(waves.values())):
+            nodes = [node for node in part.graph if waves[node] == wave]
+            for node in nodes:
+                if isinstance(node, Position):
+                    values[node] = self._position(node, values, part, point)
+                    point[node.name] = values[node].numpy()
+            for access in part.accesses:
+                if waves[access.loads[0]] == wave:
+                    values.update(self._fetched(access, part, point))
+            for node in nodes:
+                if node not in values:
+                    values[node] = self._value(node, values, point)
         for store in part.stores:
             address = _at(store.address, point)
             itemsize = store.tensor.dtype.itemsize
@@ -125,12 +136,33 @@ class _Run:
                 alignment = self.plan.layouts[store.tensor].alignment
                 planned = np.full_like(address, UNTOUCHED)
                 for window in store.windows:
-                    _read(window, np.ones(part.vectors, bool), planned, itemsize, alignment)
+                    everything = np.ones(part.vectors, bool)
+                    vectors = {"u": np.arange(part.vectors)}
+                    _read(window, everything, planned, itemsize, alignment, vectors)
                 assert (planned == address).all(), f"{store.tensor} is stored elsewhere"
             owner = self.plan.storage.get(store.tensor, store.tensor)
             np.add.at(self.written[owner], address, 1)
             stored = _TORCH.from_carrier(values[store.value], store.tensor.dtype)
             self.memory[owner][torch.from_numpy(address)] = _TORCH.to_carrier(stored)
+
+    def _position(
+        self,
+        node: Position,
+        values: Mapping[Value, torch.Tensor],
+        part: MapPart,
+        point: Mapping[str, np.ndarray],
+    ) -> torch.Tensor:
+        """An index, which exists wherever the graph says that it is needed; the same for all lanes
+        unless it is known to differ.
+        """
+        index = values[node.value].long().expand(point["i"].shape)
+        needed = torch.from_numpy(_any(part.graph.checks[node], point))
+        exists = (index >= 0) & (index < node.extent)
+        assert bool((exists | ~needed).all()), f"{node.error} is checked where it is not needed"
+        found = torch.where(exists, index, 0)
+        if not part.lanes.diverges([node.form]):
+            assert bool((found == found[:, :1]).all()), f"{node.name} differs between lanes"
+        return found
 
     def _fetched(
         self, access: Access, part: MapPart, point: Mapping[str, np.ndarray]
@@ -138,7 +170,7 @@ class _Run:
         tensor = access.loads[0].tensor
         owner = self.plan.storage.get(tensor, tensor)
         memory = self.memory[owner]
-        address = planned_addresses(access, part, self.plan.layouts[tensor])
+        address = planned_addresses(access, part, self.plan.layouts[tensor], point)
         found: dict[Value, torch.Tensor] = {}
         needed_at_all = np.zeros(address.shape, bool)
         for load in access.loads:
@@ -172,6 +204,8 @@ class _Run:
             case IndexValue():
                 index = torch.from_numpy(_at(node.form, point))
                 return _TORCH.convert(index, DataType.Int, node.dtype)
+            case Checked():
+                return values[node.value]
             case Select():
                 chosen = torch.from_numpy(_all(node.conditions, point))
                 return torch.where(chosen, values[node.inside], values[node.outside])
@@ -196,13 +230,20 @@ def needed_at(load: Load, part: MapPart, point: Mapping[str, np.ndarray]) -> np.
     return np.logical_or.reduce([_all(conjunction, point) for conjunction in contexts])
 
 
-def planned_addresses(access: Access, part: MapPart, layout: Layout) -> np.ndarray:
-    """The element that each lane of each vector gets, UNTOUCHED where nothing is read."""
+def planned_addresses(
+    access: Access, part: MapPart, layout: Layout, positions: Mapping[str, np.ndarray] | None = None
+) -> np.ndarray:
+    """The element that each lane of each vector gets, UNTOUCHED where nothing is read. `positions`:
+    those that its forms mention, by name, for each vector and lane.
+    """
     lanes = part.lanes
-    u = np.arange(part.vectors)
+    places = positions or {}
+    vectors = {name: place[:, 0] for name, place in places.items()} | {"u": np.arange(part.vectors)}
+    u = vectors["u"]
     address = np.full((part.vectors, lanes.vector), UNTOUCHED, dtype=np.int64)
     if access.gather:
-        both = dict(zip("uv", np.meshgrid(u, np.arange(lanes.vector), indexing="ij"), strict=True))
+        grid = np.meshgrid(u, np.arange(lanes.vector), indexing="ij")
+        both = {**places, "u": grid[0], "v": grid[1]}
         for alternative in access.gather:
             here = _any(alternative.conditions, both)
             assert (address[here] == UNTOUCHED).all(), "two alternatives hold at once"
@@ -213,21 +254,27 @@ def planned_addresses(access: Access, part: MapPart, layout: Layout) -> np.ndarr
     for variant in access.variants:
         for condition in (c for conjunction in variant.conditions for c in conjunction):
             assert not condition.depends_on(lanes.v), f"{condition} differs between lanes"
-        here = _any(variant.conditions, {"u": u})
+        here = _any(variant.conditions, vectors)
         assert not (taken & here).any(), "two variants hold at once"
         taken |= here
         for window in variant.windows:
-            _read(window, here, address, itemsize, layout.alignment)
+            assert not lanes.diverges([window.address]), "a window at several places"
+            _read(window, here, address, itemsize, layout.alignment, vectors)
     if access.is_uniform:
         assert (address == address[:, :1]).all()
     return address
 
 
 def _read(
-    window: Window, here: np.ndarray, address: np.ndarray, itemsize: int, alignment: int
+    window: Window,
+    here: np.ndarray,
+    address: np.ndarray,
+    itemsize: int,
+    alignment: int,
+    vectors: Mapping[str, np.ndarray],
 ) -> None:
     """Enters a window's elements for the vectors in `here`; every element of it has a lane."""
-    start = _at(window.address, {"u": np.arange(len(here))})
+    start = _at(window.address, vectors)
     assert set(window.picks) == set(range(window.width)), "a window with unwanted elements"
     assert len(set(window.lanes)) == len(window.lanes)
     if window.width > 1:

@@ -46,6 +46,10 @@ class FuserTypeError(FuserError, TypeError):
     """An argument has the wrong type."""
 
 
+class FuserIndexError(FuserError, IndexError):
+    """An index among a tensor's elements, found as the program runs, that does not exist."""
+
+
 class CompileError(FuserError):
     """A compiler rejected a generated kernel.
 

@@ -58,13 +58,18 @@ extern "C" {
 // A pointer, because the loader reserves very little thread-local storage for late libraries.
 extern __thread tf_thread* tf_self __attribute__((tls_model("initial-exec")));
 
-// Runs one launch to its end. Returns 0, or 1 with an error text in call->message.
+// Whose fault it is that a launch failed: the kernel's, or that of the numbers it was given.
+enum tf_failure { TF_SUCCEEDED = 0, TF_BROKEN = 1, TF_BAD_INDEX = 2 };
+
+// Runs one launch to its end. Returns a tf_failure, with an error text in call->message.
 int tf_launch(const tf_call* call);
 
 // Gives up the launch with `message`, the site and the coordinates of the current CUDA thread.
 [[noreturn]] void tf_fail(const char* message, tf_site site);
 // The same with nothing added.
-[[noreturn]] void tf_give_up(const char* message);
+[[noreturn]] void tf_give_up(const char* message, tf_failure failure = TF_BROKEN);
+// An index among data that does not exist: `format` has a place for it.
+[[noreturn]] void tf_fail_index(const char* format, long long index);
 
 // ---- collectives: every thread concerned calls, and returns when all have
 

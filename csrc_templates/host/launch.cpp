@@ -113,10 +113,11 @@ tf_thread Launch::thread_template() const {
   return {{0, 0, 0}, {0, 0, 0}, call.block, call.grid, nullptr, !has(TF_FAITHFUL)};
 }
 
-void Launch::fail(const char* message) {
+void Launch::fail(const char* message, tf_failure failure) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!failed_) snprintf(call.message, call.message_bytes, "%s", message);
-  failed_ = true;
+  if (failed()) return;
+  snprintf(call.message, call.message_bytes, "%s", message);
+  failure_ = failure;
 }
 
 }  // namespace tf
@@ -141,12 +142,12 @@ int tf_launch(const tf_call* call) {
     busy += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
   });
   tf::learn_block_time(call->kernel->block_nanoseconds, busy / launch.blocks + 1);
-  return launch.failed();
+  return launch.failure();
 }
 
-void tf_give_up(const char* message) {
-  if (tf::Worker* worker = tf::Worker::running()) worker->abandon(message);
-  tf::plain_run->launch.fail(message);
+void tf_give_up(const char* message, tf_failure failure) {
+  if (tf::Worker* worker = tf::Worker::running()) worker->abandon(message, failure);
+  tf::plain_run->launch.fail(message, failure);
   siglongjmp(tf::plain_run->escape, 1);
 }
 
@@ -154,6 +155,12 @@ void tf_fail(const char* message, tf_site site) {
   tf::Text text;
   text.add("%s at ", message).site(site).add(" in ").thread(*tf_self);
   tf_give_up(text.c_str());
+}
+
+void tf_fail_index(const char* format, long long index) {
+  char message[512];
+  snprintf(message, sizeof message, format, index);
+  tf_give_up(message, TF_BAD_INDEX);
 }
 
 // A collective of a thread that shares its stack with all others cannot wait for them.

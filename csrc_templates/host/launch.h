@@ -38,12 +38,13 @@ class Launch {
   tf_thread thread_template() const;
 
   // Records an error; the first one is what the caller gets.
-  void fail(const char* message);
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  void fail(const char* message, tf_failure failure = TF_BROKEN);
+  bool failed() const { return failure() != TF_SUCCEEDED; }
+  tf_failure failure() const { return failure_.load(std::memory_order_relaxed); }
 
  private:
   std::mutex mutex_;
-  std::atomic<bool> failed_{false};
+  std::atomic<tf_failure> failure_{TF_SUCCEEDED};
 };
 
 }  // namespace tf

@@ -37,6 +37,7 @@
 #define TF_SHARED(name) unsigned char* const name = tf_self->shared
 #define TF_ASSERT(condition, message) \
   if (__builtin_expect(!(condition), 0)) tf_fail(message, TF_HERE)
+#define TF_FAIL_INDEX(format, index) tf_fail_index(format, index)
 
 namespace tf {
 

@@ -170,8 +170,8 @@ void Worker::release_fibers() {
   fiber_count_ = 0;
 }
 
-void Worker::abandon(const char* message) {
-  launch_->fail(message);
+void Worker::abandon(const char* message, tf_failure failure) {
+  launch_->fail(message, failure);
   switch_to(nullptr);
   abort();
 }

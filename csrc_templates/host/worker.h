@@ -85,7 +85,7 @@ class Worker {
   void combine_block(void* value, int bytes, tf_combine combine, tf_site site);
 
   // Gives up the launch; called by the running fiber, which never continues.
-  [[noreturn]] void abandon(const char* message);
+  [[noreturn]] void abandon(const char* message, tf_failure failure = TF_BROKEN);
 
  private:
   // worker.cpp: fibers and blocks

@@ -12,12 +12,12 @@ from tests.simulation import schedule
 from thunder_fuser.analysis.access import (
     ALWAYS,
     Access,
-    Lanes,
     Window,
     exclusive,
     plan_store,
     simplify,
 )
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout

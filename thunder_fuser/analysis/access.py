@@ -12,13 +12,14 @@ Loads of one tensor that can never happen together (the pieces of a concatenatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
+from thunder_fuser.analysis.lanes import LaneForms, diverging_positions, lane_condition, wave_of
 from thunder_fuser.analysis.pull import at_least
 from thunder_fuser.analysis.value import Condition, Conjunction, Load, ValueGraph
-from thunder_fuser.ir.symint import Context, Form, restrict
+from thunder_fuser.ir.symint import Form, restrict
 
 ACCESS_BYTES = 16
 """Widest access of one instruction on a GPU, and the alignment that wider ones need."""
@@ -91,83 +92,28 @@ class Access:
         return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
 
 
-class LaneForms:
-    """Forms as the V lanes of one of so many vectors see them: variables replaced step by step.
-
-    `v` is the lane.
-    """
-
-    def __init__(
-        self, steps: Sequence[Mapping[Form, Form]], v: Form, vector: int, vectors: int
-    ) -> None:
-        self.v = v
-        self.vector = vector
-        self.vectors = vectors
-        self._steps = steps
-        self._memo: dict[Form, Form] = {}
-        self._at: dict[Form, tuple[Form, ...]] = {}
-
-    def __call__(self, form: Form) -> Form:
-        """The form with all variables replaced."""
-        found = self._memo.get(form)
-        if found is None:
-            found = form
-            for step in self._steps:
-                found = found.substitute(step)
-            self._memo[form] = found
-        return found
-
-    def at(self, form: Form) -> tuple[Form, ...]:
-        """A form with all variables replaced, for each lane: without v."""
-        found = self._at.get(form)
-        if found is None:
-            if form.depends_on(self.v):
-                found = tuple(form.substitute({self.v: k}) for k in range(self.vector))
-            else:
-                found = (form,) * self.vector
-            self._at[form] = found
-        return found
-
-    def uniform(self, condition: Condition) -> Condition | None:
-        """The same condition without v, where it holds for all lanes of a vector or for none."""
-        form = self(condition)
-        if not form.depends_on(self.v):
-            return form
-        found = {lane // self.vector for lane in self.at(form)}
-        return found.pop() if len(found) == 1 else None
-
-
-class Lanes(LaneForms):
-    """The lanes of one flat loop: i = offset + V * u + v."""
-
-    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
-        context: Context = index.context
-        vectors = count // vector
-        self.u = context.var("u", 0, max(vectors - 1, 0))
-        v = context.var("v", 0, vector - 1)
-        super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
-
-    def are_neighbours(self, address: Form) -> bool:
-        """Whether lanes access consecutive elements, or one, and the next vector goes on there."""
-        form = self(address)
-        points = [(0, 0), (0, self.vector - 1)] if self.vector > 1 else [(0, 0)]
-        points += [(1, 0)] if self.vectors > 1 else []
-        found = [form.substitute({self.u: u, self.v: v}) for u, v in points]
-        steps = [b - a for a, b in pairwise(found)]
-        ahead = [b[0] * self.vector + b[1] - a[0] * self.vector - a[1] for a, b in pairwise(points)]
-        return all(
-            not step.terms and step.const in (0, n) for step, n in zip(steps, ahead, strict=True)
-        )
-
-
 def plan_accesses(
     graph: ValueGraph, lanes: LaneForms, alignment: dict[int, int]
 ) -> tuple[Access, ...]:
-    """Accesses for all loads of a graph. `alignment`: bytes, per id of the tensor that
-    is loaded.
+    """Accesses for all loads of a graph, those that wait for others behind them. `alignment`:
+    bytes, per id of the tensor that is loaded.
     """
-    groups: list[list[Load]] = []
     needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
+    waves = wave_of(graph)
+    found: list[Access] = []
+    for wave in range(1 + max(waves.values(), default=0)):
+        # What the loads of a wave wait for has been read: how it varies is known.
+        scattered = {load for a in found if not a.is_uniform for load in a.loads}
+        lanes.diverging |= diverging_positions(graph, scattered, lanes)
+        loads = {load: needed[load] for load in needed if waves[load] == wave}
+        found += _plan_wave(loads, lanes, alignment)
+    return tuple(found)
+
+
+def _plan_wave(
+    needed: dict[Load, Disjunction], lanes: LaneForms, alignment: dict[int, int]
+) -> list[Access]:
+    groups: list[list[Load]] = []
     for load, when in needed.items():
         home = None
         if when != ALWAYS:
@@ -192,7 +138,7 @@ def plan_accesses(
                 continue
             del found[-len(group) :]
         found.append(joined)
-    return tuple(found)
+    return found
 
 
 def plan_store(
@@ -212,6 +158,8 @@ def _plan(
     """The windows of a group of exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
     for load in group:
+        if lanes.diverges([load.address, *(c for each in needed[load] for c in each)]):
+            return _gather(group, needed, lanes)
         for conjunction in needed[load]:
             split = _split(conjunction, lanes)
             if split is None:
@@ -245,12 +193,6 @@ def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneF
         for load in group
     ]
     return Access(tuple(group), gather=tuple(alternatives))
-
-
-def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:
-    """A condition over u alone where it is the same for all lanes, else over u and v."""
-    uniform = lanes.uniform(condition)
-    return lanes(condition) if uniform is None else uniform
 
 
 def _split(

@@ -5,14 +5,20 @@ that defines it says which points of its operands these come from; sets that mee
 united. So an element counts once, whether many outputs read it or one output reads it many times,
 and a slice or pad makes its input cost only what is read. This is what an ideal kernel loads, the
 yardstick of every plan.
+
+Where data decide which elements are read, their number is known and they are not: each element of
+the result reads one, perhaps the same as others do. That number is an upper bound, as is the number
+of elements that they can be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.progression import interval
 from thunder_fuser.analysis.region import (
     EMPTY,
     Region,
@@ -25,12 +31,13 @@ from thunder_fuser.analysis.region import (
     volume,
     window,
 )
-from thunder_fuser.ir.domain import static
+from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -57,41 +64,105 @@ def footprint(
     source for others. Broadcast dimensions count once. The memory of an input is its root domain.
     Sizes must be static.
     """
-    needed: dict[TensorView, Region] = {}
-    read: dict[TensorView, Region] = {}
+    needed: dict[TensorView, _Demand] = {}
+    read: dict[TensorView, _Demand] = {}
 
-    def demand(into: dict[TensorView, Region], tensor: TensorView, region: Region) -> None:
-        dims = tensor.domain.logical
-        into[tensor] = union(into.get(tensor, EMPTY), collapsed(region, dims), dims)
+    def demand(into: dict[TensorView, _Demand], tensor: TensorView, wanted: _Demand) -> None:
+        into[tensor] = into.get(tensor, _NONE).joined(wanted, tensor.domain.logical)
 
     inputs = set(fusion.inputs)
     for tensor in outputs:
         into = read if tensor in inputs else needed
-        demand(into, tensor, everything(tensor.domain.logical))
+        demand(into, tensor, _Demand(everything(tensor.domain.logical)))
     for expr in reversed(fusion.exprs):
-        region = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
-        for operand, wanted in _operands(expr, region) if region else ():
+        found = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
+        for operand, wanted in _operands(expr, found) if found else ():
             if isinstance(operand, TensorView) and wanted:
                 stops = operand in sources or operand in inputs
                 demand(read if stops else needed, operand, wanted)
     return {t: _measured(t, read[t], t in inputs) for t in sorted(read, key=lambda t: t.id)}
 
 
-def _measured(tensor: TensorView, region: Region, is_input: bool) -> Footprint:
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Points that are read, and at most `number` more that are `somewhere`."""
+
+    certain: Region
+    somewhere: Region = EMPTY
+    number: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.certain or self.somewhere)
+
+    def joined(self, other: _Demand, dims: Sequence[IterDomain]) -> _Demand:
+        """Both, of a tensor with these dimensions."""
+        return _Demand(
+            union(self.certain, collapsed(other.certain, dims), dims),
+            union(self.somewhere, collapsed(other.somewhere, dims), dims),
+            self.number + other.number,
+        )
+
+
+_NONE = _Demand(EMPTY)
+
+
+def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:
     domain = tensor.domain
     dims = domain.logical
+    certain, somewhere = demand.certain, demand.somewhere
     if is_input:
-        region = collapsed(pulled(region, domain.root, domain.transforms), domain.root)
         dims = domain.root
-    elements, exact = measure(region)
-    return Footprint(min(elements, volume(everything(dims))), exact)
+        certain, somewhere = (
+            collapsed(pulled(region, dims, domain.transforms), dims)
+            for region in (certain, somewhere)
+        )
+    elements, exact = measure(certain)
+    most, _ = measure(union(certain, somewhere, dims))
+    found = min(elements + demand.number, most, volume(everything(dims)))
+    return Footprint(found, exact and most == elements)
 
 
-def _operands(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
+def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
+    """The operands of an expression with what `demand` for its output asks of them."""
+    if isinstance(expr, GatherOp):
+        yield from _gathered(expr, demand)
+        return
+    for operand, region in _regions(expr, demand.certain):
+        yield operand, _Demand(region)
+    folded = (
+        math.prod(expr.input.sizes[k] for k in expr.dims) if isinstance(expr, ReductionOp) else 1
+    )
+    for operand, region in _regions(expr, demand.somewhere):
+        yield operand, _Demand(EMPTY, region, min(demand.number * folded, volume(region)))
+
+
+def _gathered(expr: GatherOp, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
+    """Each point of the result reads an index, and one point of the input."""
+    index = [_picked(r, expr.index_axes) for r in (demand.certain, demand.somewhere)]
+    yield expr.index, _Demand(index[0], index[1], demand.number)
+    elements, _ = measure(demand.certain)
+    whole = interval(0, expr.input.sizes[expr.dim])
+    boxes = [
+        (*box[: expr.dim], whole, *box[expr.dim :])
+        for region in (demand.certain, demand.somewhere)
+        for box in _picked(region, expr.input_axes).boxes
+    ]
+    yield expr.input, _Demand(EMPTY, Region(tuple(boxes)), elements + demand.number)
+
+
+def _picked(region: Region, axes: Sequence[int]) -> Region:
+    """The points as some of their dimensions show them."""
+    boxes = dict.fromkeys(tuple(box[k] for k in axes) for box in region.boxes)
+    return Region(tuple(boxes), region.exact)
+
+
+def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
     """The operands of an expression with the points that `region` of its output needs of them."""
+    if not region:
+        return
     match expr:
         case PointwiseOp():
-            for operand in expr.inputs:
+            for operand in dict.fromkeys(expr.inputs):
                 yield operand, _aligned(region, operand.rank)
         case ViewOp():
             domain = expr.output.domain

@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 
 from thunder_fuser.analysis.layout import address_in
-from thunder_fuser.analysis.value import Condition, Conjunction, Value, ValueGraph
+from thunder_fuser.analysis.value import (
+    Condition,
+    Conjunction,
+    Value,
+    ValueGraph,
+    forms,
+    reachable,
+)
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.domain import Index, Layout, pull
@@ -22,6 +29,7 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     FullOp,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -30,6 +38,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.indexing import bounds_text
 from thunder_fuser.ir.symint import Context, Form
 
 Request = tuple[Val, tuple[Index, ...], Conjunction]
@@ -126,6 +135,8 @@ class Pull:
                 return self._iota(expr, index)
             case ReductionOp():
                 return self._folded(expr, index)
+            case GatherOp():
+                return self._gather(expr, index, context)
             case None:
                 raise InternalError(f"{value} has neither a definition nor memory")
 
@@ -150,18 +161,22 @@ class Pull:
         is_input = tensor not in self._definitions
         layout = self._memory[tensor]
         address = address_in(tensor, index, layout, self.context, is_input=is_input)
-        return self.graph.load(tensor, address, self._needed(address, context))
+        return self.graph.load(tensor, address, self._needed([address], context))
         yield
 
-    def _needed(self, address: Form, context: Conjunction) -> Conjunction:
+    def _needed(self, wanted: Sequence[Form], context: Conjunction) -> Conjunction:
         """What an access must be guarded by. Points visited in vain do no harm to one that is the
         same at a point that exists.
         """
+        if not self._inside:
+            return context
         visited = {v for condition in self._inside for v in condition.variables()}
         rest = tuple(c for c in context if c not in self._inside)
-        if any(visited.intersection(form.variables()) for form in (address, *rest)):
-            return context
-        return rest
+        mentioned = {v for form in (*wanted, *rest) for v in form.variables()}
+        positions = [self.graph.positions[v] for v in mentioned if v in self.graph.positions]
+        for node in reachable(positions):
+            mentioned.update(v for form in forms(node) for v in form.variables())
+        return context if visited & mentioned else rest
 
     def _pointwise(
         self, expr: PointwiseOp, index: tuple[Index, ...], context: Conjunction
@@ -240,8 +255,26 @@ class Pull:
         """A stage's value can be read at the point where the stage leaves it, and nowhere else."""
         if self._folded_at.get(expr.output) != index:
             raise Unreadable(expr.output)
-        return self.graph.folded(expr.output)
+        return self.graph.folded(expr.output, index)
         yield
+
+    def _gather(self, expr: GatherOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        """The input where the index says, which is a variable to the forms that mention it."""
+        place = [index[k] for k in expr.index_axes]
+        value: Value = yield self._at(expr.index, place, context)
+        mentioned = [form for node in reachable([value]) for form in forms(node)]
+        position = self.graph.position(
+            value,
+            expr.input.sizes[expr.dim],
+            f"{expr}: index %lld {bounds_text(expr.input.sizes[expr.dim])}",
+            self._needed(mentioned, context),
+            self.context,
+        )
+        point = [index[k] for k in expr.input_axes]
+        point.insert(expr.dim, position.form)
+        found: Value = yield self._at(expr.input, point, context)
+        # Broadcasts and numbers are the same everywhere; a wrong index is wrong there too.
+        return found if position in reachable([found]) else self.graph.checked(found, position)
 
     def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
         """The conditions that bounds and context leave undecided; None if one is

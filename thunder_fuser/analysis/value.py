@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.symint import Context, Form, Variable
 
 Condition = Form
 """Holds where the form is >= 0. Its negation is `-form - 1`."""
@@ -42,16 +42,57 @@ class IndexValue:
     order: int
     dtype: DataType
     form: Form
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Position:
+    """An index that data decide: forms call it `form`, a variable of the node's name.
+
+    `value` is checked where the node is defined: where it is needed and not below `extent` the
+    program ends with `error`, a message with a place (%lld) for the index. Where it is not needed
+    0 stands for it, so that the variable's bounds are true at every point.
+    """
+
+    order: int
+    dtype: DataType
+    value: Value
+    extent: int
+    form: Form
+    error: str
+    positions: tuple[Position, ...]
+
+    @property
+    def name(self) -> str:
+        return position_name(self.order)
+
+
+def position_name(order: int) -> str:
+    return f"t{order}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checked:
+    """`value`, which is the same at any position, with the position checked all the same."""
+
+    order: int
+    dtype: DataType
+    value: Value
+    position: Position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """The element of `tensor`'s memory at `address` (elements from its data pointer)."""
+    """The element of `tensor`'s memory at `address` (elements from its data pointer).
+
+    `positions`, of this and other nodes, are those that its forms and its conditions mention.
+    """
 
     order: int
     dtype: DataType
     tensor: TensorView
     address: Form
+    positions: tuple[Position, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,18 +117,20 @@ class Select:
     conditions: Conjunction
     inside: Value
     outside: Value
+    positions: tuple[Position, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """The result of a reduction, left by an earlier stage of the same kernel at the same point."""
+    """The result of a reduction, left at `point` by an earlier stage of the same kernel."""
 
     order: int
     dtype: DataType
     tensor: TensorView
+    point: tuple[Form, ...]
 
 
-Value = Literal | Argument | IndexValue | Load | Compute | Select | Folded
+Value = Literal | Argument | IndexValue | Position | Checked | Load | Compute | Select | Folded
 
 
 def operands(value: Value) -> tuple[Value, ...]:
@@ -95,27 +138,36 @@ def operands(value: Value) -> tuple[Value, ...]:
         case Compute():
             return value.operands
         case Select():
-            return (value.inside, value.outside)
+            return (value.inside, value.outside, *value.positions)
+        case Position():
+            return (value.value, *value.positions)
+        case Checked():
+            return (value.value, value.position)
+        case Load() | IndexValue():
+            return value.positions
         case _:
             return ()
 
 
-def reachable(roots: Iterable[Value]) -> set[Value]:
-    """All nodes that some values are computed from, themselves included."""
+def reachable(roots: Iterable[Value], *, loaded: bool = False) -> set[Value]:
+    """All nodes that some values are computed from, themselves included. `loaded`: once every load
+    is done, and what it waited for does not matter any more.
+    """
     seen: set[Value] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
-            stack.extend(operands(node))
+            if not (loaded and isinstance(node, Load)):
+                stack.extend(operands(node))
     return seen
 
 
 def forms(value: Value) -> tuple[Form, ...]:
     """The index forms that a node itself mentions."""
     match value:
-        case IndexValue():
+        case IndexValue() | Position():
             return (value.form,)
         case Load():
             return (value.address,)
@@ -127,13 +179,15 @@ def forms(value: Value) -> tuple[Form, ...]:
 
 @dataclass(slots=True)
 class ValueGraph:
-    """Interns nodes and remembers under which conditions each load is needed.
+    """Interns nodes and remembers under which conditions each load and position is needed.
 
     `contexts[load]` is a disjunction of conjunctions: the load happens where one of them holds.
     """
 
     nodes: dict[tuple[object, ...], Value] = field(default_factory=dict)
     contexts: dict[Load, list[Conjunction]] = field(default_factory=dict)
+    checks: dict[Position, list[Conjunction]] = field(default_factory=dict)
+    positions: dict[Variable, Position] = field(default_factory=dict)
 
     def literal(self, value: Number, dtype: DataType) -> Value:
         key = ("literal", repr(value), dtype)
@@ -147,17 +201,47 @@ class ValueGraph:
 
     def index(self, form: Form, dtype: DataType) -> Value:
         key = ("index", form, dtype)
-        return self.nodes.get(key) or self._add(key, IndexValue(len(self.nodes), dtype, form))
+        return self.nodes.get(key) or self._add(
+            key, IndexValue(len(self.nodes), dtype, form, self._mentioned([form]))
+        )
+
+    def position(
+        self, value: Value, extent: int, error: str, context: Conjunction, forms: Context
+    ) -> Position:
+        """`value` as an index of a dimension with `extent` elements."""
+        positions = self._mentioned(context)
+        key = ("position", value.order, extent, positions)
+        found = self.nodes.get(key)
+        if found is None:
+            order = len(self.nodes)
+            form = forms.var(position_name(order), 0, extent - 1)
+            found = Position(order, DataType.Int, value, extent, form, error, positions)
+            self._add(key, found)
+            self.positions.update(dict.fromkeys(form.variables(), found))
+        assert isinstance(found, Position)
+        _note(self.checks.setdefault(found, []), context)
+        return found
+
+    def checked(self, value: Value, position: Position) -> Value:
+        key = ("checked", value.order, position.order)
+        return self.nodes.get(key) or self._add(
+            key, Checked(len(self.nodes), value.dtype, value, position)
+        )
+
+    def _mentioned(self, forms: Iterable[Form]) -> tuple[Position, ...]:
+        """The positions that some forms mention, in order."""
+        names = {v for form in forms for v in form.variables() if v in self.positions}
+        return tuple(sorted((self.positions[v] for v in names), key=lambda p: p.order))
 
     def load(self, tensor: TensorView, address: Form, context: Conjunction) -> Value:
-        key = ("load", tensor.id, address)
+        # Under other positions it is another node: none waits for a position computed from it.
+        positions = self._mentioned([address, *context])
+        key = ("load", tensor.id, address, positions)
         found = self.nodes.get(key) or self._add(
-            key, Load(len(self.nodes), tensor.dtype, tensor, address)
+            key, Load(len(self.nodes), tensor.dtype, tensor, address, positions)
         )
         assert isinstance(found, Load)
-        needed = self.contexts.setdefault(found, [])
-        if context not in needed:
-            needed.append(context)
+        _note(self.contexts.setdefault(found, []), context)
         return found
 
     def compute(
@@ -172,16 +256,26 @@ class ValueGraph:
             key, Compute(len(self.nodes), dtype, op, args, operand_dtypes)
         )
 
-    def folded(self, tensor: TensorView) -> Value:
+    def folded(self, tensor: TensorView, point: tuple[Form, ...]) -> Value:
         key = ("folded", tensor.id)
-        return self.nodes.get(key) or self._add(key, Folded(len(self.nodes), tensor.dtype, tensor))
+        return self.nodes.get(key) or self._add(
+            key, Folded(len(self.nodes), tensor.dtype, tensor, point)
+        )
 
     def select(self, conditions: Conjunction, inside: Value, outside: Value) -> Value:
         if inside is outside or not conditions:
             return inside
         key = ("select", conditions, inside.order, outside.order)
         return self.nodes.get(key) or self._add(
-            key, Select(len(self.nodes), inside.dtype, conditions, inside, outside)
+            key,
+            Select(
+                len(self.nodes),
+                inside.dtype,
+                conditions,
+                inside,
+                outside,
+                self._mentioned(conditions),
+            ),
         )
 
     def _add(self, key: tuple[object, ...], node: Value) -> Value:
@@ -195,3 +289,8 @@ class ValueGraph:
     @property
     def loads(self) -> list[Load]:
         return list(self.contexts)
+
+
+def _note(contexts: list[Conjunction], context: Conjunction) -> None:
+    if context not in contexts:
+        contexts.append(context)

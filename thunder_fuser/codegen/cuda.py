@@ -158,11 +158,12 @@ def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) ->
         if t.id not in written
     ]
     found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
-    for source in sorted(scalars.values(), key=lambda s: s.id):
-        found += _scalar_parameters(source)
     if isinstance(schedule, RowSchedule) and schedule.totals:
         found.append(_Parameter(WORKSPACE, "unsigned char*", Scratch(schedule.workspace_bytes)))
         found.append(_Parameter(COUNTER, "unsigned*", Scratch(4, is_counter=True)))
+    # Launches take pointers first, then numbers.
+    for source in sorted(scalars.values(), key=lambda s: s.id):
+        found += _scalar_parameters(source)
     return found
 
 
@@ -219,6 +220,8 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
         found.append("complex.cuh")
     if any(ops.lookup(op).header for op in _operations(schedule)):
         found.append("math.cuh")
+    if any(graph.checks for graph in schedule.graphs):
+        found.append("gather.cuh")
     if isinstance(schedule, RowSchedule):
         found.append("reduce.cuh")
     if isinstance(schedule, TransposeSchedule):
@@ -237,7 +240,8 @@ def _name(schedule: Schedule, text: str) -> str:
     the same name.
     """
     folded = [f.op for f in schedule.reductions] if isinstance(schedule, RowSchedule) else []
-    done = dict.fromkeys([*folded, *_operations(schedule)])
+    gathers = ["gather" for graph in schedule.graphs if graph.checks]
+    done = dict.fromkeys([*folded, *gathers, *_operations(schedule)])
     telling = [op for op in done if op not in _QUIET]
     kind = _KIND[type(schedule)]
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thunder_fuser.analysis.access import (
-    ALWAYS,
-    Access,
-    Disjunction,
-    LaneForms,
-    Window,
-    lane_condition,
-    simplify,
-)
+from thunder_fuser.analysis.access import ALWAYS, Access, Disjunction, Window, simplify
+from thunder_fuser.analysis.lanes import LaneForms, lane_condition, varying_nodes
 from thunder_fuser.analysis.pull import at_least
 from thunder_fuser.analysis.value import (
     Argument,
+    Checked,
     Compute,
     IndexValue,
     Literal,
     Load,
+    Position,
     Select,
     Value,
     ValueGraph,
-    operands,
     reachable,
 )
 from thunder_fuser.codegen import expressions
@@ -67,7 +61,9 @@ class LaneWriter:
         self._names: dict[str, str] = {"u": "u", "v": "v"}
         self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
         self._live = reachable(roots)
-        self._varying = self._find_varying()
+        scattered = {load for a in accesses if not a.is_uniform for load in a.loads}
+        varying = varying_nodes(self._live_nodes(), graph.checks, scattered, lanes)
+        self._varying = {node.order for node in varying}
         self._exact = expressions.find_exact(self._live_nodes())
 
     def _emitter(self) -> Emitter:
@@ -85,16 +81,43 @@ class LaneWriter:
         zero = "" if self._is_total(access) else " = {}"
         return f"{access.loads[0].dtype.ctype} x{k}{copies}{lanes}{zero};"
 
-    def _loads(self, accesses: Sequence[int], copy: str, emitter: Emitter) -> list[str]:
+    def _register(self, k: int, copy: str) -> str:
+        """Where an access puts what it reads."""
+        return f"x{k}{copy}"
+
+    def _loads(
+        self, accesses: Sequence[int], copy: str, emitter: Emitter, done: set[Value]
+    ) -> list[str]:
+        """Loads in order, and the positions that they wait for. `done`: nodes that this scope has
+        defined; what is defined here joins them.
+        """
         lines: list[str] = []
         for k in accesses:
             access = self.accesses[k]
-            target = f"x{k}{copy}"
+            target = self._register(k, copy)
             pointer = access.loads[0].tensor.name
+            lines += self._definitions(self._awaited(access), copy, emitter, done)
             if access.gather:
-                lines += self._gather(access, target, pointer, emitter)
+                lines += self._gather(access, target, pointer, emitter, copy)
             else:
                 lines += self._variants(access, target, pointer, emitter)
+        return lines
+
+    def _awaited(self, access: Access) -> list[Value]:
+        """The positions that an access mentions, and what these are computed from, in order."""
+        found = reachable(p for load in access.loads for p in load.positions)
+        return sorted(found, key=lambda node: node.order)
+
+    def _definitions(
+        self, nodes: Sequence[Value], copy: str, emitter: Emitter, done: set[Value]
+    ) -> list[str]:
+        """Those of some nodes that are the same for all lanes and not done yet."""
+        lines: list[str] = []
+        for node in nodes:
+            if node.order not in self._varying and node not in done:
+                done.add(node)
+                text = self._define(node, copy, emitter)
+                lines += [*taken(emitter), text] if text is not None else []
         return lines
 
     def _variants(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
@@ -159,18 +182,52 @@ class LaneWriter:
         ]
         return braced("", [*inside, " ".join(moves)])
 
-    def _gather(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
+    def _gather(
+        self, access: Access, target: str, pointer: str, emitter: Emitter, copy: str
+    ) -> list[str]:
         """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
         lines = taken(emitter)
         inner = emitter.child()
         body: list[str] = []
+        for node in self._awaited(access):
+            text = self._define(node, copy, inner) if node.order in self._varying else None
+            body += [*taken(inner), text] if text is not None else []
         for alternative in access.gather:
+            lanes = self._certain_lanes(alternative.conditions)
+            if lanes is not None and not self.lanes.diverges([alternative.address]):
+                # Which lanes they are is known, and not left to a vectoriser: g++ 12 reads more
+                # than a masked load may.
+                lines += self._chosen_lanes(alternative.address, lanes, target, pointer)
+                continue
             test = self._disjunction(alternative.conditions, inner)
             address = inner.emit(alternative.address, self._names)
             body += taken(inner)
             load = f"{target}[v] = {pointer}[{address}];"
             body.append(load if test == "true" else f"if ({test}) {load}")
-        return [*lines, "TF_UNROLL", *braced(self._lane_loop(), body)]
+        return [*lines, "TF_UNROLL", *braced(self._lane_loop(), body)] if body else lines
+
+    def _certain_lanes(self, conditions: Disjunction) -> list[int] | None:
+        """The lanes for which conditions hold that depend on nothing else; None for others."""
+        v = self.lanes.v
+        mentioned = {x for each in conditions for c in each for x in c.variables()}
+        if not mentioned or mentioned != set(v.variables()):
+            return None
+        lanes = range(self.lanes.vector)
+        return [
+            n
+            for n in lanes
+            if any(all(c.substitute({v: n}).const >= 0 for c in each) for each in conditions)
+        ]
+
+    def _chosen_lanes(
+        self, address: Form, lanes: Sequence[int], target: str, pointer: str
+    ) -> list[str]:
+        emitter = self._emitter()
+        lines: list[str] = []
+        for n in lanes:
+            place = emitter.emit(address.substitute({self.lanes.v: n}), self._names)
+            lines += [*taken(emitter), f"{target}[{n}] = {pointer}[{place}];"]
+        return braced("", lines)
 
     def _lane_loop(self) -> str:
         return lane_loop(self.lanes.vector)
@@ -203,23 +260,6 @@ class LaneWriter:
 
     # ---- values
 
-    def _find_varying(self) -> set[int]:
-        """Nodes (by order) whose value differs between the lanes of a vector."""
-        varying: set[int] = set()
-        for node in self._live_nodes():
-            match node:
-                case Load():
-                    differs = not self.accesses[self._access[node]].is_uniform
-                case IndexValue():
-                    differs = self.lanes(node.form).depends_on(self.lanes.v)
-                case Select():
-                    differs = any(self.lanes.uniform(c) is None for c in node.conditions)
-                case _:
-                    differs = False
-            if differs or any(o.order in varying for o in operands(node)):
-                varying.add(node.order)
-        return varying
-
     def _live_nodes(self) -> list[Value]:
         return [node for node in self.graph if node in self._live]
 
@@ -238,6 +278,10 @@ class LaneWriter:
             case IndexValue():
                 index = emitter.emit(self.lanes(node.form), self._names)
                 text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
+            case Position():
+                return self._position(node, copy, emitter)
+            case Checked():
+                text = name(node.value)
             case Argument() if node.dtype.is_complex:
                 text = f"{node.dtype.ctype}{{{node.source.name}_real, {node.source.name}_imag}}"
             case Argument():
@@ -246,6 +290,15 @@ class LaneWriter:
                 return None
         ctype = expressions.register_dtype(node.dtype).ctype
         return f"const {ctype} t{node.order} = {text};"
+
+    def _position(self, node: Position, copy: str, emitter: Emitter) -> str:
+        """An index as a variable of the forms, checked wherever it is needed."""
+        value = expressions.operand(node.value, DataType.Int, lambda v: self._name(v, copy))
+        contexts = simplify(self.graph.checks[node])
+        lanes = tuple(tuple(lane_condition(c, self.lanes) for c in each) for each in contexts)
+        needed = self._disjunction(lanes, emitter)
+        arguments = f'{value}, {node.extent}, {needed}, "{node.error}"'
+        return f"const {self._index_type} {node.name} = tf::position({arguments});"
 
     def _name(self, value: Value, copy: str) -> str:
         """The text of a value in its register type."""
@@ -261,7 +314,8 @@ class LaneWriter:
     def _loaded(self, load: Load, copy: str) -> str:
         """What is loaded, in the type of memory."""
         k = self._access[load]
-        return f"x{k}{copy}" if self.accesses[k].is_uniform else f"x{k}{copy}[v]"
+        register = self._register(k, copy)
+        return register if self.accesses[k].is_uniform else f"{register}[v]"
 
     def _stored(self, store: Store, copy: str) -> str:
         """The value of a store in the type of memory. What was loaded goes out as it came in."""
@@ -273,17 +327,18 @@ class LaneWriter:
 
     # ---- stores
 
-    def _results(self, stores: Sequence[Store], copy: str, emitter: Emitter) -> list[str]:
+    def _results(
+        self, stores: Sequence[Store], copy: str, emitter: Emitter, done: set[Value]
+    ) -> list[str]:
         """Values the same for all lanes, then the lane loop, then the stores."""
-        before: list[str] = []
+        wanted = reachable((store.value for store in stores), loaded=True)
+        nodes = [node for node in self._live_nodes() if node in wanted]
+        before = self._definitions(nodes, copy, emitter, done)
         inside: list[str] = []
         lane_emitter = emitter.child()
-        for node in self._live_nodes():
-            varies = node.order in self._varying
-            scope = lane_emitter if varies else emitter
-            text = self._define(node, copy, scope)
-            if text is not None:
-                (inside if varies else before).extend([*taken(scope), text])
+        for node in nodes:
+            text = self._define(node, copy, lane_emitter) if node.order in self._varying else None
+            inside += [*taken(lane_emitter), text] if text is not None else []
         after: list[str] = []
         for n, store in enumerate(stores):
             dtype = store.tensor.dtype.ctype

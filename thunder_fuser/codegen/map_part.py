@@ -5,9 +5,10 @@ With several vectors a thread, k is the vector's number within the thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from thunder_fuser.analysis.value import forms
+from thunder_fuser.analysis.lanes import wave_of
+from thunder_fuser.analysis.value import Value, forms
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint_emit import Emitter, fits
@@ -40,17 +41,18 @@ class PartWriter(LaneWriter):
         if unroll == 1:
             emitter = self._emitter()
             lines = self._prefetches(emitter) + [self._array(k, "") for k in accesses]
-            lines += self._loads(accesses, "", emitter) + self._results(
-                self.part.stores, "", emitter
-            )
+            done: set[Value] = set()
+            lines += self._loads(accesses, "", emitter, done)
+            lines += self._results(self.part.stores, "", emitter, done)
             body = [f"const {self._index_type} u = block * {THREADS} + threadIdx.x;"]
             return "\n".join(body + (lines if exact else braced(f"if (u < {vectors})", lines)))
         u = f"const {self._index_type} u = (block * {unroll} + k) * {THREADS} + threadIdx.x;"
         lines = [self._array(k, f"[{unroll}]") for k in accesses]
-        for phase in (
-            self._loads(accesses, "[k]", self._emitter()),
-            self._results(self.part.stores, "[k]", self._emitter()),
-        ):
+        phases = [
+            self._loads(wave, "[k]", self._emitter(), set()) for wave in self._waves(accesses)
+        ]
+        results = self._results(self.part.stores, "[k]", self._emitter(), set())
+        for phase in (*phases, results):
             inside = phase if exact else braced(f"if (u < {vectors})", phase)
             lines += ["TF_UNROLL", *braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
         return "\n".join(lines)
@@ -61,3 +63,11 @@ class PartWriter(LaneWriter):
             text = emitter.emit(address, self._names)
             lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
         return lines
+
+    def _waves(self, accesses: Sequence[int]) -> list[list[int]]:
+        """Accesses that wait for no other come first, so that all of them are in flight at once."""
+        waves = wave_of(self.graph)
+        found: dict[int, list[int]] = {}
+        for k in accesses:
+            found.setdefault(waves[self.accesses[k].loads[0]], []).append(k)
+        return [found[wave] for wave in sorted(found)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thunder_fuser.analysis.access import lane_condition
+from thunder_fuser.analysis.lanes import lane_condition
 from thunder_fuser.analysis.value import (
     Folded,
     IndexValue,
     Load,
+    Position,
     Select,
     Value,
     forms,
@@ -53,6 +54,7 @@ class RowWriter(LaneWriter):
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
         self._row_loads = self._find_row_loads()
+        self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
         # Accesses that an earlier pass has left in shared memory.
         self._kept: set[int] = set()
@@ -92,6 +94,9 @@ class RowWriter(LaneWriter):
         """Everything that is done with one row."""
         schedule = self.schedule
         body: list[str] = []
+        # A row's loads are issued before anything else, unless they wait for a position.
+        if self._held_loads_wait:
+            body += self._row_section(None, row)
         body += self._held_loads(row)
         body += self._row_section(None, row)
         for stage in range(schedule.stages):
@@ -228,6 +233,8 @@ class RowWriter(LaneWriter):
                 mentioned = [node.form]
             case Select():
                 mentioned = list(node.conditions)
+            case Position():
+                mentioned = [c for context in self.graph.checks[node] for c in context]
             case _:
                 mentioned = []
         return any(self._is_column_dependent(f) for f in mentioned)
@@ -258,7 +265,7 @@ class RowWriter(LaneWriter):
             if isinstance(node, Load):
                 k = self._access[node]
                 self._written.update(self.accesses[k].loads)
-                lines += [self._array(k, ""), *self._loads([k], "", emitter)]
+                lines += [self._array(k, ""), *self._loads([k], "", emitter, self._written)]
                 continue
             self._written.add(node)
             text = self._define(node, "", emitter)
@@ -275,6 +282,19 @@ class RowWriter(LaneWriter):
             for n in self._live
             if isinstance(n, Load) and n.order in self._row_values
         }
+
+    def _find_late_loads(self) -> set[int]:
+        """Accesses at positions that a stage computes: nothing can hold them before it."""
+        return {
+            k
+            for k, access in enumerate(self.accesses)
+            if any(isinstance(node, Folded) for node in self._awaited(access))
+        }
+
+    @property
+    def _held_loads_wait(self) -> bool:
+        held = (k for k in self._column_accesses(self._live) if self._is_held(k))
+        return any(self._awaited(self.accesses[k]) for k in held)
 
     # ---- loops over columns
 
@@ -328,27 +348,30 @@ class RowWriter(LaneWriter):
         """What stays in registers, for every column of the row, before the first use of any."""
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         copies = f"[{self.schedule.steps}]"
-        loads = self._loads(wanted, "[k]", row.child())
+        loads = self._loads(wanted, "[k]", row.child(), set(self._written))
         arrays = [self._array(k, copies) for k in wanted]
         return [*arrays, *self._column_loop(loads)] if wanted else []
 
     def _is_held(self, access: int) -> bool:
+        """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
+        if access in self._late_loads or access in self._row_loads:
+            return False
         return access in self.schedule.residency.registers
 
-    def _fetched(self, accesses: Sequence[int], emitter: Emitter) -> list[str]:
+    def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
         lines = [self._array(k, "") for k in accesses]
         for k in accesses:
             ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
             if k not in self.schedule.residency.shared:
-                lines += self._loads([k], "", emitter)
+                lines += self._loads([k], self._copy, emitter, done)
                 continue
             place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
             if k in self._kept:
                 lines.append(f"tf::load<{vector}>({place}, x{k});")
             else:
                 self._kept.add(k)
-                lines += self._loads([k], "", emitter)
+                lines += self._loads([k], self._copy, emitter, done)
                 lines.append(f"tf::store<{vector}>({place}, x{k});")
         return lines
 
@@ -378,21 +401,23 @@ class RowWriter(LaneWriter):
                 after += total_text.left_by_columns(self.schedule, n)
             else:
                 after += fold_text.combined(self.schedule, n)
-        roots = {v for f in folds for v in reachable(f.roots)}
+        roots = [v for f in folds for v in f.roots]
         body = self._column_body(roots, lane, row)
         loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
         return [*before, *loop, *after]
 
-    def _column_body(self, roots: set[Value], lane: Sequence[str], row: Emitter) -> list[str]:
+    def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""
         emitter = row.child()
         lines: list[str] = []
-        wanted = [k for k in self._column_accesses(roots) if not self._is_held(k)]
-        lines += self._fetched(wanted, emitter)
+        done = set(self._written)
+        wanted = [k for k in self._column_accesses(reachable(roots)) if not self._is_held(k)]
+        lines += self._fetched(wanted, emitter, done)
         inside: list[str] = []
         lane_emitter = emitter.child()
+        computed = reachable(roots, loaded=True)
         for node in self._live_nodes():
-            if node not in roots or self._is_of_row(node):
+            if node not in computed or self._is_of_row(node) or node in done:
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
             scope = lane_emitter if varies else emitter
@@ -427,8 +452,8 @@ class RowWriter(LaneWriter):
             return f"f{self._folds[value.tensor]}{lane}"
         return super()._name(value, copy)
 
-    def _loaded(self, load: Load, copy: str) -> str:
-        return super()._loaded(load, copy if self._is_held(self._access[load]) else "")
+    def _register(self, k: int, copy: str) -> str:
+        return super()._register(k, copy if self._is_held(k) else "")
 
     # ---- stores
 
@@ -481,8 +506,8 @@ class RowWriter(LaneWriter):
         """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
         totals with the numbers `sums`.
         """
-        roots = {v for s in stores for v in reachable([s.value])}
-        roots |= reachable(v for n in sums for v in self.schedule.totals[n].roots)
+        roots = [s.value for s in stores]
+        roots += [v for n in sums for v in self.schedule.totals[n].roots]
         arrays = [
             f"{s.tensor.dtype.ctype} y{n}[{self.lanes.vector}];" for n, s in enumerate(stores)
         ]

@@ -199,7 +199,7 @@ class FinishWriter(LaneWriter):
         lines: list[str] = []
         for k, access in enumerate(self.accesses):
             if self._is_live(access):
-                lines += [self._array(k, ""), *self._loads([k], "", emitter)]
+                lines += [self._array(k, ""), *self._loads([k], "", emitter, set())]
         inside: list[str] = []
         for node in self._live_nodes():
             text = self._define(node, "", emitter)

@@ -55,7 +55,7 @@ class TransposeWriter(LaneWriter):
             lines.append("const int t = threadIdx.x;")
             lines += [self._array(k, f"[{self._steps(self.lanes.vectors)}]") for k in direct]
             if direct:
-                lines += self._each_vector(lambda e: self._loads(direct, "[k]", e))
+                lines += self._each_vector(lambda e: self._loads(direct, "[k]", e, set()))
             lines += [*fills, "__syncthreads();"]
             lines += self._each_vector(lambda e: self._computed([], turned, "[k]", e))
         if self.part.threads < self._block_threads:
@@ -67,9 +67,9 @@ class TransposeWriter(LaneWriter):
     ) -> list[str]:
         """One vector along I: what it still has to load, values, stores."""
         lines = [self._array(k, "") for k in direct]
-        lines += self._loads(direct, "", emitter)
+        lines += self._loads(direct, "", emitter, set())
         lines += [line for k in turned for line in self._read(k)]
-        return lines + self._results(self.part.stores, copy, emitter)
+        return lines + self._results(self.part.stores, copy, emitter, set())
 
     # ---- the loops of a thread
 

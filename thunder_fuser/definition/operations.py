@@ -1,4 +1,4 @@
-"""`fd.ops`: every operation by name, made from the op table, `views.py` and `reductions.py`.
+"""`fd.ops`: every operation by name, made from the op table and the tables of this folder.
 
 Operations act on one definition, or on the innermost one whose `with` block is open: that is what
 the module-level `ops` does, as in scripts that import it.
@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from thunder_fuser.definition.indexing import INDEXING
 from thunder_fuser.definition.reductions import REDUCTIONS
 from thunder_fuser.definition.views import VIEWS
 from thunder_fuser.errors import FuserError
@@ -25,7 +26,8 @@ _NOT_YET = {
     "running statistics (var_mean gives variance and mean)": "welford",
     "scans and searches": "cumsum cumprod cummin cummax topk argsort",
     "random numbers": "uniform normal rand_like randn_like",
-    "indexing": "index_select select gather take_along_axis scatter embedding_fwd",
+    "writes at an index": "scatter",
+    "scalar indices": "select",
     "matrix products": "matmul linear grouped_mm scaled_mm triu cutlass_nvfp4_grouped_mm "
     "preprocess_grouped_matmul_input_sf nv_block_quantize nv_grouped_block_quantize",
     "attention": "sdpfa_fwd sdpfa_bwd",
@@ -71,7 +73,7 @@ def _unavailable(name: str) -> Exception:
     return UnavailableOp(
         f"fd.ops.{name} is not available in this version of thunder_fuser, which has no "
         f"{_KIND[name]}; it has pointwise operations, casts, "
-        f"{', '.join((*REDUCTIONS, *VIEWS))} (dir(fd.ops) lists all): "
+        f"{', '.join((*REDUCTIONS, *INDEXING, *VIEWS))} (dir(fd.ops) lists all): "
         "leave the rest to torch, between two definitions"
     )
 
@@ -86,4 +88,8 @@ def _pointwise(row: Op) -> Callable[..., Val]:
     return build
 
 
-_BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | dict(VIEWS) | dict(REDUCTIONS)
+_BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | {
+    **VIEWS,
+    **REDUCTIONS,
+    **INDEXING,
+}

@@ -10,14 +10,14 @@ from __future__ import annotations
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Update
-from thunder_fuser.ir.reduction_builder import ReductionBuilder
+from thunder_fuser.ir.index_builder import IndexBuilder
 from thunder_fuser.ir.value_builder import Size
 from thunder_fuser.ir.view_builder import allocation_order
 
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 
 
-class FusionBuilder(ReductionBuilder):
+class FusionBuilder(IndexBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
     def size(self, x: TensorView, dim: int) -> Scalar:

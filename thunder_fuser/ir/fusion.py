@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.indexing import lookup
 from thunder_fuser.ir.symint import Form
 
 
@@ -195,7 +196,39 @@ class ReductionOp:
         return tuple(sorted(step.axis for step in steps if isinstance(step, Reduce)))
 
 
-Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | ReductionOp
+@dataclass(frozen=True, slots=True)
+class GatherOp:
+    """`input` read along `dim` at the elements of `index`; a row of `indexing.TABLE`.
+
+    An index outside of 0 .. size - 1 is an error of the program that runs, never another read.
+    """
+
+    op: str
+    input: TensorView
+    dim: int
+    index: TensorView
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input, self.index)
+
+    @property
+    def index_axes(self) -> range:
+        """The dimensions of the output that are the index tensor's."""
+        return lookup(self.op).index_axes(self.input.rank, self.dim, self.index.rank)
+
+    @property
+    def input_axes(self) -> tuple[int, ...]:
+        """The dimensions of the output that are the input's others than `dim`."""
+        return lookup(self.op).input_axes(self.input.rank, self.dim, self.index.rank)
+
+    def __str__(self) -> str:
+        return f"{self.output.name} = {self.op}({self.input.name}, {self.index.name}, {self.dim})"
+
+
+Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | ReductionOp | GatherOp
 
 
 @dataclass(frozen=True, slots=True)

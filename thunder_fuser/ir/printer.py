@@ -22,6 +22,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -158,6 +159,11 @@ class _Printer:
             case ReductionOp():
                 arguments = [self._value(expr.input), *self._folded(expr)]
                 return f"fd.ops.{expr.op}({', '.join(arguments)})"
+            case GatherOp("embedding_fwd"):
+                return f"fd.ops.embedding_fwd({self._value(expr.index)}, {self._value(expr.input)})"
+            case GatherOp():
+                operands = f"{self._value(expr.input)}, {self._value(expr.index)}"
+                return f"fd.ops.{expr.op}({operands}, dim={expr.dim})"
             case IotaOp():
                 (length,) = expr.output.domain.shape
                 return "fd.ops.iota({}, {})".format(

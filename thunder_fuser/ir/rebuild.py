@@ -26,6 +26,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -126,6 +127,8 @@ class Rebuild:
                 return b.fold(
                     expr.op, self.tensor(expr.input), expr.dims, expr.accumulate, expr.output.dtype
                 )
+            case GatherOp():
+                return b.gather(expr.op, self.tensor(expr.input), expr.dim, self.tensor(expr.index))
 
     def _transform(self, step: Transform) -> Transform:
         match step:

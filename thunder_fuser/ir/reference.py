@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir import ops, reductions
+from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
+from thunder_fuser.ir import indexing, ops, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -40,6 +40,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -209,6 +210,8 @@ class Evaluator:
                 value = self._iota(expr)
             case ReductionOp():
                 value = self._reduction(expr)
+            case GatherOp():
+                value = gathered(expr, self[expr.input], self[expr.index])
         self.values[expr.output] = value
 
     def operands(self, expr: PointwiseOp) -> list[torch.Tensor]:
@@ -258,7 +261,16 @@ def _wrapped(value: int, dtype: DataType) -> int:
     return value - (1 << bits) if negative else value
 
 
-# ---- domain programs
+# ---- data moved
+
+
+def gathered(expr: GatherOp, value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`value`, which has the input's sizes, read at the index; FuserIndexError outside of it."""
+    extent, index = value.shape[expr.dim], index.to(torch.int64)
+    outside = index[(index < 0) | (index >= extent)]
+    if outside.numel():
+        raise FuserIndexError(f"{expr}: index {int(outside[0])} {indexing.bounds_text(extent)}")
+    return indexing.lookup(expr.op).reference(value, expr.dim, index)
 
 
 def moved(value: torch.Tensor, view: TensorView, fill: torch.Tensor | None) -> torch.Tensor:

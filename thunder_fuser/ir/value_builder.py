@@ -181,21 +181,7 @@ class ValueBuilder:
 
     def _broadcast_dims(self, op: str, tensors: Sequence[TensorView]) -> list[IterDomain]:
         rank = max(t.rank for t in tensors)
-        found: list[IterDomain] = []
-        for k in range(-rank, 0):
-            dims = [t.domain.logical[k] for t in tensors if t.rank >= -k]
-            moving = [d for d in dims if not d.is_broadcast]
-            shown = [d.expanded for d in dims if d.expanded is not None]
-            sizes = [d.extent for d in moving] + shown
-            fixed = sorted({size for size in sizes if isinstance(size, int)})
-            if len(fixed) > 1:
-                raise FuserValueError(
-                    f"{op}: sizes {fixed} of dimension {k} do not broadcast; operands have shapes "
-                    f"{', '.join(shape_text(t.domain.shape) for t in tensors)}"
-                )
-            size = fixed[0] if fixed else (sizes[0] if sizes else 1)
-            found.append(IterDomain(size) if moving else broadcast(size))
-        return found
+        return [broadcast_dim(op, k, tensors) for k in range(-rank, 0)]
 
     # ---- checks
 
@@ -208,6 +194,22 @@ class ValueBuilder:
         if not -x.rank <= dim < x.rank:
             raise FuserValueError(f"{op} of {x}: dimension {dim} is out of range")
         return dim % x.rank
+
+
+def broadcast_dim(op: str, k: int, tensors: Sequence[TensorView]) -> IterDomain:
+    """What dimension `k`, counted from the end, of these tensors broadcasts to."""
+    dims = [t.domain.logical[k] for t in tensors if t.rank >= -k]
+    moving = [d for d in dims if not d.is_broadcast]
+    shown = [d.expanded for d in dims if d.expanded is not None]
+    sizes = [d.extent for d in moving] + shown
+    fixed = sorted({size for size in sizes if isinstance(size, int)})
+    if len(fixed) > 1:
+        raise FuserValueError(
+            f"{op}: sizes {fixed} of dimension {k} do not broadcast; operands have shapes "
+            f"{', '.join(shape_text(t.domain.shape) for t in tensors)}"
+        )
+    size = fixed[0] if fixed else (sizes[0] if sizes else 1)
+    return IterDomain(size) if moving else broadcast(size)
 
 
 def _seen(sizes: Sequence[Extent]) -> list[tuple[int, Extent]]:

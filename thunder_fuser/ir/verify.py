@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from thunder_fuser.errors import FuserError, InternalError
-from thunder_fuser.ir import ops, reductions
+from thunder_fuser.ir import indexing, ops, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -31,6 +31,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -39,6 +40,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.index_builder import gathered_dims
 from thunder_fuser.ir.symint import Form
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
@@ -310,6 +312,22 @@ def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             yield expr, f"there is no {expr.op} of nothing"
 
 
+def _gathers(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """The result has the dimensions that input and index give it."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, GatherOp):
+            continue
+        try:
+            dims = gathered_dims(indexing.lookup(expr.op), expr.input, expr.dim, expr.index)
+        except FuserError as error:
+            yield expr, str(error)
+            continue
+        if expr.output.domain.logical != dims:
+            yield expr, f"its dimensions should be [{', '.join(map(str, dims))}]"
+        if expr.output.dtype is not expr.input.dtype:
+            yield expr, "it changes no element, and so no dtype"
+
+
 def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """No symbolic size is left."""
     for value in fusion.inputs:
@@ -331,6 +349,7 @@ _ALWAYS: tuple[Check, ...] = (
     _cats,
     _factories,
     _reductions,
+    _gathers,
     _pointwise,
 )
 

@@ -13,6 +13,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -67,6 +68,8 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
             return (*common, expr.output.domain.shape)
         case ReductionOp():
             return (*common, expr.accumulate, expr.dims)
+        case GatherOp():
+            return (*common, expr.dim)
 
 
 def _operand(value: Val) -> Hashable:

@@ -7,6 +7,7 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     FullOp,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -41,6 +42,8 @@ class PositiveZeros:
                 return self._holds_for_operation(op, operands, expr)
             case ViewOp() | CatOp() | FullOp():
                 return all(v in self for v in expr.inputs)
+            case GatherOp():
+                return expr.input in self
             case IotaOp() | ReductionOp():
                 return False
 

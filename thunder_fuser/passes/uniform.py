@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     FullOp,
+    GatherOp,
     IotaOp,
     PointwiseOp,
     ReductionOp,
@@ -98,7 +99,8 @@ class Uniform:
                 )
             case FullOp():
                 return expr.fill in self
-            case IotaOp() | ReductionOp():
+            # An index that is out of range must stay an error.
+            case IotaOp() | ReductionOp() | GatherOp():
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:

@@ -16,8 +16,8 @@ from thunder_fuser import log
 from thunder_fuser.codegen.cuda import GeneratedKernel, Schedule, Scratch, generate
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.errors import InternalError, Refusal
-from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
+from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import Read, Slot, Step
@@ -87,8 +87,11 @@ class Executable:
 
     def _run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = [*inputs, *self._made]
-        for step in self._steps:
-            step(values)
+        try:
+            for step in self._steps:
+                step(values)
+        except FuserIndexError as error:
+            raise _located(error, self.plan.fusion) from None
         return [values[k] for k in self._returned]
 
     # ---- linking
@@ -175,6 +178,14 @@ class Executable:
             for b in self.plan.boundaries
             if max(b.consumers) == segment.index and self._owner(b.tensor) not in kept
         ]
+
+
+def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:
+    """The same error with the line of the user's program: kernels know no files."""
+    for expr in fusion.exprs:
+        if isinstance(expr, GatherOp) and str(error).startswith(f"{expr}: "):
+            return FuserIndexError(f"{error} (in {expr.origin})")
+    return error
 
 
 def _compile(kernels: Sequence[Kernel], target: Target) -> Sequence[Launch]:

@@ -17,10 +17,10 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.errors import KernelError
+from thunder_fuser.errors import FuserError, FuserIndexError, KernelError
 from thunder_fuser.options import current
 from thunder_fuser.runtime.arguments import ArgumentBlock
-from thunder_fuser.runtime.host_abi import Call, Dim3, Flag
+from thunder_fuser.runtime.host_abi import Call, Dim3, Failure, Flag
 from thunder_fuser.runtime.host_build import Program, Sanitizer, build
 from thunder_fuser.runtime.limits import check_limits
 
@@ -93,12 +93,13 @@ class HostLaunch:
         """Run to the end.
 
         Raises KernelError for what is noticed in every launch: divergent collectives, deadlock,
-        misaligned vectors.
+        misaligned vectors; FuserIndexError for an index among the data that does not exist.
         """
         prepared = self._threads.prepared
         prepared.arguments.fill(args)
-        if self._run(prepared.address):
-            raise KernelError(f"kernel {self.kernel.name}: {prepared.message}")
+        failure = self._run(prepared.address)
+        if failure:
+            raise prepared.error(failure)
 
 
 class PreparedCall:
@@ -110,6 +111,7 @@ class PreparedCall:
 
     def __init__(self, kernel_address: int, kernel: Kernel, threads: int, flags: Flag) -> None:
         self.arguments = ArgumentBlock(kernel)
+        self._name = kernel.name
         self._message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if not kernel.collectives:
             flags |= Flag.PLAIN
@@ -133,6 +135,12 @@ class PreparedCall:
     def message(self) -> str:
         """Of the last launch, if it failed."""
         return self._message.value.decode(errors="replace")
+
+    def error(self, failure: int) -> FuserError:
+        """What to raise after a launch that failed so."""
+        if failure == Failure.BAD_INDEX:
+            return FuserIndexError(self.message)
+        return KernelError(f"kernel {self._name}: {self.message}")
 
 
 class _PerThread(threading.local):

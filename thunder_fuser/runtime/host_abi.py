@@ -24,6 +24,13 @@ class Flag(enum.IntFlag):
     ALL_THREADS = 16
 
 
+class Failure(enum.IntEnum):
+    """Why a launch failed (`tf_failure`)."""
+
+    BROKEN = 1
+    BAD_INDEX = 2
+
+
 class Dim3(ctypes.Structure):
     """`tf_dim3`"""
 

@@ -103,9 +103,10 @@ def _run(launch: HostLaunch, args: Sequence[Argument], how: _How) -> list[Result
         prepared.arguments.fill(
             [next(addresses) if isinstance(arg, torch.Tensor) else arg for arg in args]
         )
+        failure = runtime.tf_launch(prepared.address)
+        if failure:
+            raise prepared.error(failure)
         try:
-            if runtime.tf_launch(prepared.address):
-                raise KernelError(prepared.message)
             guarded.check()
         except KernelError as error:
             raise KernelError(f"kernel {launch.kernel.name}: {error}") from None

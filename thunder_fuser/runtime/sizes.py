@@ -12,6 +12,7 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     Fusion,
+    GatherOp,
     PointwiseOp,
     Scalar,
     TensorView,
@@ -116,6 +117,10 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
                 _check_operands(expr, tensors, sizes)
             case CatOp():
                 _check_operands(expr, expr.inputs, sizes, but=expr.dim - expr.output.rank)
+            case GatherOp("take_along_axis"):
+                _check_operands(
+                    expr, (expr.input, expr.index), sizes, but=expr.dim - expr.output.rank
+                )
             case ViewOp("slice"):
                 _check_slice(expr, sizes)
             case ViewOp("reshape"):

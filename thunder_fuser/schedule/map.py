@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes, plan_accesses
+from thunder_fuser.analysis.access import Access, plan_accesses
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.value import Compute, ValueGraph
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir import ops

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import ALWAYS, LaneForms, lane_condition, simplify
+from thunder_fuser.analysis.access import ALWAYS, simplify
+from thunder_fuser.analysis.lanes import LaneForms, lane_condition
 from thunder_fuser.analysis.value import Conjunction, Load
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.symint import Form, Variable

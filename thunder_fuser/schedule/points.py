@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import LaneForms, plan_store
+from thunder_fuser.analysis.access import plan_store
+from thunder_fuser.analysis.lanes import LaneForms
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.analysis.value import Value, ValueGraph

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes
+from thunder_fuser.analysis.access import Access
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.value import Load, Value, reachable
 from thunder_fuser.device import DeviceInfo
 

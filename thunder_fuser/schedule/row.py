@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.access import Access, Lanes, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.space import (
     Arrangement,
     LaneAxis,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, Lanes
+from thunder_fuser.analysis.access import Access
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.space import LaneAxis, Point, Sharing
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.ir import reductions

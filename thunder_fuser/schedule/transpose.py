@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import Access, LaneForms, plan_accesses
+from thunder_fuser.analysis.access import Access, plan_accesses
+from thunder_fuser.analysis.lanes import LaneForms
 from thunder_fuser.analysis.value import Conjunction, Load, ValueGraph
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
@@ -209,6 +210,8 @@ def _transpose_part(
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
 ) -> TransposePart | Refusal:
+    if group.graph.checks:
+        return Refusal("position", "data decides what is read")
     found = find_axes(group)
     if isinstance(found, Refusal):
         return found

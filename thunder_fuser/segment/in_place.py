@@ -1,7 +1,8 @@
 """Updates in place: which of them a kernel may write straight into the input.
 
 Safe iff all that reads the target is computed point by point with the value: then each element is
-read by the thread that overwrites it, before it does.
+read by the thread that overwrites it, before it does. And iff nothing can fail half way: where an
+index among the data may turn out not to exist, inputs are updated when all have been read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.layout import View, address_in, loop_order
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, Fusion, GatherOp, TensorView, Val
 from thunder_fuser.ir.symint import Context
 
 
@@ -32,6 +33,8 @@ def updates_in_place(
     folded   reductions that other kernels load
     level    of the kernel that writes a tensor
     """
+    if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
+        return {}
     values = [u.value for u in fusion.updates]
     targets = [u.target for u in fusion.updates]
     # Memory that other results share as well: it must not become an input's.

@@ -18,7 +18,9 @@ class Role(enum.Enum):
     """What an operation is to the region that it joins."""
 
     COMPUTE = "one value a point from the operands' values"
-    JOIN = "moves data so that it cannot be a view: several sources, or new elements"
+    JOIN = (
+        "moves data so that it cannot be a view: several sources, new elements, a data-given place"
+    )
     REDUCE = "one value from the elements along some dimensions"
     VIEW = "the data of its first argument, seen differently"
     COPY = "new memory with the data of its first argument"

@@ -13,19 +13,36 @@ from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.executor.claims import calls, create, pointwise, reductions, shape
+from thunder_fuser.executor.claims import calls, create, indexing, pointwise, reductions, shape
 from thunder_fuser.executor.claims.claim import Claim
 from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
-    {**pointwise.CLAIMS, **reductions.CLAIMS, **shape.CLAIMS, **create.CLAIMS, **calls.CLAIMS}
+    {
+        **pointwise.CLAIMS,
+        **reductions.CLAIMS,
+        **shape.CLAIMS,
+        **create.CLAIMS,
+        **indexing.CLAIMS,
+        **calls.CLAIMS,
+    }
 )
 
 # They compute nothing, so nothing about them is refused.
 _BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {PrimIDs.GET_GRAD}
 
+_WRITES_AT_INDEX = (
+    "writes where data say, perhaps twice to one place; kernels write each point once"
+)
+
 # Why primitives that a reader may look for in the table are not in it.
 _LEFT_TO_TORCH = {
+    PrimIDs.EMBEDDING_BACKWARD: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_ADD: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_COPY: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_PUT: _WRITES_AT_INDEX,
+    PrimIDs.SCATTER: _WRITES_AT_INDEX,
+    PrimIDs.SCATTER_ADD: _WRITES_AT_INDEX,
     PrimIDs.FLIP: "a view with negative strides",
     PrimIDs.EMPTY: "a tensor without values needs no kernel",
 }

@@ -1,0 +1,71 @@
+"""Random fusions with indexed reads, compiled and run: every element within its error bound.
+
+Indices are inputs, or computed by the same kernel; what is read is memory, or computed at the
+index; some programs fold dimensions besides. Every other batch is scheduled for an H200. A part
+runs between guard pages, with threads in other orders.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.batch import Batch, Guarded, allocations, executable, tensors_in
+from tests.generator import Case, random_case
+from thunder_fuser.ir.fusion import GatherOp
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.host_debug import OrderName
+
+CASES = 240
+BATCH = 60
+GUARDED = range(6_000, 6_040)
+ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
+
+
+def case(seed: int) -> Case:
+    return random_case(seed, gathers=True, reductions=seed % 3 == 0)
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_random_gathers_equal_float64(device: torch.device, first: int) -> None:
+    for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
+    batch = Batch(device, H200 if for_gpu else None)
+    planned = []
+    gathers = computed = 0
+    for seed in range(first, first + BATCH):
+        made = case(seed)
+        inputs = made.fresh_inputs(device)
+        compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
+        reads = [e for e in compiled.plan.fusion.exprs if isinstance(e, GatherOp)]
+        gathers += len(reads)
+        computed += sum(e.index not in made.fusion.inputs for e in reads)
+        planned.append((made, inputs, compiled))
+    for made, inputs, compiled in planned:
+        outputs = compiled(inputs)
+        made.check(outputs, made.updated(inputs))
+    assert gathers > BATCH
+    assert computed > BATCH // 4
+
+
+def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    batch = Batch(cpu, H200)
+    launches = 0
+    planned = []
+    for seed in GUARDED:
+        made = case(seed)
+        inputs = made.fresh_inputs()
+        plan = CompiledFusion(made.fusion).plan(inputs)
+        target = Guarded(batch, plan, ORDERS[seed % len(ORDERS)], seed)
+        target.memory += tensors_in(inputs)
+        with allocations(monkeypatch, target.memory.append):
+            planned.append((made, inputs, target, Executable(plan, cpu, target)))
+    for made, inputs, target, compiled in planned:
+        outputs = compiled(inputs)
+        made.check(outputs, made.updated(inputs))
+        launches += target.launches
+    assert launches > len(GUARDED) // 2
