@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify as check
+from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
 from thunder_fuser.passes.cat_of_slices import cat_of_slices
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
@@ -38,6 +39,7 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     view_chains,
     # Needs slices that are one view each.
     cat_of_slices,
+    broadcast_reductions,
     # When equal things look equal.
     common_subexpressions,
     # Last, when broadcasts that are one have one reader.
