@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from thunder_fuser.analysis.value import forms
-from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint_emit import Emitter, fits
+from thunder_fuser.ir.symint_emit import fits
 from thunder_fuser.schedule.map import THREADS, MapPart
 
 
@@ -39,7 +39,9 @@ class PartWriter(LaneWriter):
         accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         if unroll == 1:
             emitter = self._emitter()
-            lines = self._prefetches(emitter) + [self._array(k, "") for k in accesses]
+            lines = self._prefetched(self.part.prefetches, emitter) + [
+                self._array(k, "") for k in accesses
+            ]
             lines += self._loads(accesses, "", emitter) + self._results(
                 self.part.stores, "", emitter
             )
@@ -54,10 +56,3 @@ class PartWriter(LaneWriter):
             inside = phase if exact else braced(f"if (u < {vectors})", phase)
             lines += ["TF_UNROLL", *braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
         return "\n".join(lines)
-
-    def _prefetches(self, emitter: Emitter) -> list[str]:
-        lines: list[str] = []
-        for tensor, address in self.part.prefetches:
-            text = emitter.emit(address, self._names)
-            lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
-        return lines
