@@ -205,6 +205,16 @@ def test_an_all_reduce_keeps_its_broadcast_and_is_one_kernel() -> None:
     assert all(not t.domain.transforms for t in plan.fusion.tensor_inputs)
 
 
+def test_a_cut_right_behind_an_input_with_more_dimensions(device: torch.device) -> None:
+    b = FusionBuilder()
+    x = b.tensor([4], F32, contiguity=[False])
+    wide = b.expand(b.broadcast(x, [False, True]), [4, 6])
+    b.output(op(b, "exp", b.segment_set(wide)))
+    data = torch.randn(8, device=device)[::2]
+    (found,) = CompiledFusion(b.build())([data])
+    torch.testing.assert_close(found, data[:, None].expand(4, 6).exp())
+
+
 # ---- results
 
 
