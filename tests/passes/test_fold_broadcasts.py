@@ -14,7 +14,7 @@ from thunder_fuser.ir.domain import IterKind, NewBroadcast
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView, ViewOp
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
+from thunder_fuser.passes.fold_broadcasts import _Search, fold_broadcasts
 from thunder_fuser.runtime.dispatch import CompiledFusion
 
 F32 = DataType.Float
@@ -219,6 +219,28 @@ def test_a_cut_right_behind_an_input_with_more_dimensions(device: torch.device) 
     data = torch.randn(8, device=device)[::2]
     (found,) = CompiledFusion(b.build())([data])
     torch.testing.assert_close(found, data[:, None].expand(4, 6).exp())
+
+
+def test_a_chain_that_is_broadcast_all_along_is_not_climbed_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits = 0
+    original = _Search._operands
+
+    def counting(self: _Search, *args: object) -> object:
+        nonlocal visits
+        visits += 1
+        return original(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Search, "_operands", counting)
+    b = FusionBuilder()
+    x, total = b.tensor([8], F32), b.tensor([8, 8], F32)
+    for _ in range(200):
+        x = op(b, "neg", x)
+        total = op(b, "add", total, b.broadcast(x, [False, True]))
+    b.output(total)
+    fold_broadcasts(b.build())
+    assert 0 < visits <= 200
 
 
 # ---- results

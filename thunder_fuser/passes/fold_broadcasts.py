@@ -11,6 +11,7 @@ value that is returned, or read by somebody else.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -69,22 +70,28 @@ class _Search:
     def _cone(self, end: Expr, added: Inserted) -> dict[Val, Inserted] | None:
         """None where something on the way to the inputs cannot have the dimensions."""
         assert isinstance(end, ViewOp)
-        cone: dict[Val, Inserted] = {end.output: ()}
+        cone: dict[Val, Inserted] = {end.output: (), end.input: added}
         beside: set[Val] = set()
-        stack: list[tuple[Val, Inserted]] = [(end.input, added)]
-        while stack:
-            value, inserted = stack.pop()
-            if not inserted:
-                beside.add(value)
-                continue
-            if cone.setdefault(value, inserted) != inserted:
+        # From the latest value to the first, so that all readers of one are known before it.
+        ahead = [-end.input.id]
+        values: dict[int, Val] = {end.input.id: end.input}
+        while ahead:
+            value = values[-heapq.heappop(ahead)]
+            if any(e.output not in cone for e in self._uses[value]):
                 return None
-            operands = self._operands(value, inserted)
+            operands = self._operands(value, cone[value])
             if operands is None:
                 return None
-            stack += operands
-        readers = {e.output for v in cone if v != end.output for e in self._uses.get(v, ())}
-        return cone if readers <= cone.keys() and not beside & cone.keys() else None
+            for operand, inserted in operands:
+                if not inserted:
+                    beside.add(operand)
+                elif operand not in cone:
+                    cone[operand] = inserted
+                    values[operand.id] = operand
+                    heapq.heappush(ahead, -operand.id)
+                elif cone[operand] != inserted:
+                    return None
+        return None if beside & cone.keys() else cone
 
     def _operands(self, value: Val, inserted: Inserted) -> list[tuple[Val, Inserted]] | None:
         """What a value's operands need so that it gets the dimensions; None if it cannot."""
