@@ -14,6 +14,7 @@ import torch
 
 from tests.batch import Batch, Guarded, allocations, executable
 from tests.building import op
+from tests.generator import random_case
 from tests.hash_seeds import printed_under_any
 from tests.tools import sass
 from tests.workloads import BY_NAME
@@ -28,6 +29,7 @@ from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule import plane
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = torch.device("cpu")
@@ -146,6 +148,26 @@ def test_random_permutations(device: torch.device, info: DeviceInfo | None) -> N
 def test_many_random_permutations(device: torch.device, info: DeviceInfo | None) -> None:
     for seed in range(1, 9):
         check_all(random_cases(seed, 60), device, info)
+
+
+@pytest.mark.slow
+@SCHEDULES
+def test_random_fusions_with_tiles_however_few_points_there_are(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, info: DeviceInfo | None
+) -> None:
+    """Over the whole op table, views and several outputs; every element within its bound."""
+    monkeypatch.setattr(plane, "SECTOR_BYTES", 1)
+    monkeypatch.setattr(plane, "SHORTEST_I", 4)
+    batch = batch_for(device, info)
+    planned = []
+    for case in map(random_case, range(160)):
+        inputs = case.fresh_inputs(device)
+        run = executable(CompiledFusion(case.fusion), inputs, batch, device)
+        if turns(run):
+            planned.append((case, inputs, run))
+    assert len(planned) > 5
+    for case, inputs, run in planned:
+        case.check(run(inputs), case.updated(inputs))
 
 
 @SCHEDULES

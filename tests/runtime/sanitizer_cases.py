@@ -6,17 +6,24 @@ case before it runs, so that reports can be told apart.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from tests.runtime.host_kernels import load
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.runtime.host import PreparedCall
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.runtime.host import HOST, PreparedCall
 from thunder_fuser.runtime.host_abi import Flag
 from thunder_fuser.runtime.host_build import Sanitizer, build
+from thunder_fuser.segment.partition import partition
 
 Case = tuple[Kernel, list[torch.Tensor | int]]
 
@@ -34,6 +41,23 @@ def small(name: str, blocks: int = 1, threads: int = 64) -> Kernel:
     return load(name, grid=(blocks, 1, 1), block=(threads, 1, 1), cooperative=True)
 
 
+def generated(info: DeviceInfo, sizes: Sequence[int], order: Sequence[int]) -> Case:
+    """A permuted copy, scheduled for a device; its blocks all alive at once if they can be."""
+    b = FusionBuilder()
+    turned = b.permute(b.tensor(sizes, DataType.Float), order)
+    memory = list(range(len(sizes)))[::-1]
+    b.output(b.stride_order(b.apply("neg", (turned,), DataType.Float), memory))
+    (found,) = generate_kernels(partition(b.build()), info).values()
+    x = numbers(math.prod(sizes))
+    kernel = replace(found.kernel, cooperative=found.kernel.collectives)
+    return kernel, [x, torch.empty_like(x)]
+
+
+def turned() -> Case:
+    """Tiles that the dimensions do not fill."""
+    return generated(H200, (40, 44), (1, 0))
+
+
 def thread_cases() -> dict[str, Case]:
     x, y = numbers(1024), numbers(1024)
     return {
@@ -48,6 +72,7 @@ def thread_cases() -> dict[str, Case]:
             small("grid_sum", blocks=3, threads=128),
             [x, numbers(3), counter(), y, 1024],
         ),
+        "turned": turned(),
     }
 
 
@@ -59,6 +84,7 @@ def address_cases() -> dict[str, Case]:
         ),
         "two_sums": (load("two_sums"), [numbers(256), numbers(256)]),
         "shared_overflow": (load("shared_overflow"), [numbers(256), numbers(256), 156]),
+        "turned": turned(),
     }
 
 
@@ -67,6 +93,10 @@ def undefined_cases() -> dict[str, Case]:
     return {
         "small_index": (kernel, [numbers(32), numbers(32), 1 << 20]),
         "index_overflow": (kernel, [numbers(32), numbers(32), 1 << 28]),
+        "turned": turned(),
+        "asked_for_early": generated(
+            HOST.device_info(torch.device("cpu")), (512, 64, 32), (1, 0, 2)
+        ),
     }
 
 

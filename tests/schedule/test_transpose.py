@@ -23,9 +23,9 @@ from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import debug_launch
 from thunder_fuser.schedule.map import THREADS, MapPart, MapSchedule
 from thunder_fuser.schedule.pointwise import schedule_pointwise
+from thunder_fuser.schedule.tile import Tile
 from thunder_fuser.schedule.transpose import (
     RESIDENT_BLOCKS,
-    Tile,
     TransposePart,
     TransposeSchedule,
     schedule_transpose,
@@ -402,3 +402,14 @@ def test_workloads_that_exchange_their_innermost_dimension_are_the_only_ones() -
             found = scheduled(plan, H200)
             turned |= {name for p in found.parts if not isinstance(p, MapPart)}
     assert turned == {f"transpose_{k}_{t}" for k in ("add", "cube") for t in ("bf16", "float")}
+
+
+def test_a_host_core_asks_early_for_the_rows_of_a_tile() -> None:
+    part = part_of(permuted((2048, 2048), (1, 0)), CPU)
+    ((tensor, address),) = part.prefetches
+    (access,) = (a for a in part.accesses if a.loads[0].tensor is tensor)
+    wanted = access.variants[0].windows[0].address
+    for point in ({"tile": 3, "j": 5, "q": 1}, {"tile": 40, "j": 0, "q": 0}):
+        later = point | {"j": point["j"] + 8}
+        assert address.evaluate(point) == wanted.evaluate(later)
+    assert part_of(permuted((2048, 2048), (1, 0)), H200).prefetches == ()

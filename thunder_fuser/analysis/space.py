@@ -51,7 +51,9 @@ class Space:
     @staticmethod
     def of(fold: ReductionOp, memory: Mapping[TensorView, Layout]) -> Space:
         tensor = fold.input
-        order = loop_order(tensor, memory[tensor]) if tensor in memory else range(tensor.rank)
+        # An input with a program lies in memory as its root does, which has other dimensions.
+        stored = tensor in memory and not tensor.domain.transforms
+        order = loop_order(tensor, memory[tensor]) if stored else range(tensor.rank)
         dims = fold.dims
         return Space(
             tensor.sizes,

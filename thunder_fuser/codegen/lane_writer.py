@@ -120,6 +120,15 @@ class LaneWriter:
                 lines += [*taken(emitter), text] if text is not None else []
         return lines
 
+    def _prefetched(
+        self, prefetches: Sequence[tuple[TensorView, Form]], emitter: Emitter
+    ) -> list[str]:
+        lines: list[str] = []
+        for tensor, address in prefetches:
+            text = emitter.emit(address, self._names)
+            lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
+        return lines
+
     def _variants(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
         """Windows of all variants; equal ones become one load at a selected address."""
         variants = access.variants

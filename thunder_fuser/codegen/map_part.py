@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from thunder_fuser.analysis.lanes import wave_of
 from thunder_fuser.analysis.value import Value, forms
-from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint_emit import Emitter, fits
+from thunder_fuser.ir.symint_emit import fits
 from thunder_fuser.schedule.map import THREADS, MapPart
 
 
@@ -40,7 +40,8 @@ class PartWriter(LaneWriter):
         accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         if unroll == 1:
             emitter = self._emitter()
-            lines = self._prefetches(emitter) + [self._array(k, "") for k in accesses]
+            lines = self._prefetched(self.part.prefetches, emitter)
+            lines += [self._array(k, "") for k in accesses]
             done: set[Value] = set()
             lines += self._loads(accesses, "", emitter, done)
             lines += self._results(self.part.stores, "", emitter, done)
@@ -56,13 +57,6 @@ class PartWriter(LaneWriter):
             inside = phase if exact else braced(f"if (u < {vectors})", phase)
             lines += ["TF_UNROLL", *braced(f"for (int k = 0; k < {unroll}; ++k)", [u, *inside])]
         return "\n".join(lines)
-
-    def _prefetches(self, emitter: Emitter) -> list[str]:
-        lines: list[str] = []
-        for tensor, address in self.part.prefetches:
-            text = emitter.emit(address, self._names)
-            lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
-        return lines
 
     def _waves(self, accesses: Sequence[int]) -> list[list[int]]:
         """Accesses that wait for no other come first, so that all of them are in flight at once."""

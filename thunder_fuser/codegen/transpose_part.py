@@ -40,6 +40,7 @@ class TransposeWriter(LaneWriter):
         mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
         mentioned += [part.lanes(s.address) for s in part.stores]
         mentioned += [tile.address for tile in part.tiles]
+        mentioned += [address for _, address in part.prefetches]
         return part.blocks < 2**31 and all(fits(form) for form in mentioned)
 
     def text(self) -> str:
@@ -66,7 +67,8 @@ class TransposeWriter(LaneWriter):
         self, direct: Sequence[int], turned: Sequence[int], copy: str, emitter: Emitter
     ) -> list[str]:
         """One vector along I: what it still has to load, values, stores."""
-        lines = [self._array(k, "") for k in direct]
+        lines = self._prefetched(self.part.prefetches, emitter)
+        lines += [self._array(k, "") for k in direct]
         lines += self._loads(direct, "", emitter, set())
         lines += [line for k in turned for line in self._read(k)]
         return lines + self._results(self.part.stores, copy, emitter, set())

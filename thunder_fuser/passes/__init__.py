@@ -1,6 +1,7 @@
 """Passes: Fusion -> Fusion, before anything is planned. A pass never changes what a fusion returns.
 
-Inputs stay in place and in order (they are the calling convention), outputs and updates keep their
+Inputs stay in place and in order, and bind to the same tensors (they are the calling convention);
+an input's logical domain may get dimensions that its root has not. Outputs and updates keep their
 order, and no pass removes or moves a segment_set that a result depends on: it is the user's cut.
 
 A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
@@ -18,10 +19,12 @@ from collections.abc import Callable
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify as check
+from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
 from thunder_fuser.passes.cat_of_slices import cat_of_slices
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
 from thunder_fuser.passes.dead_code import dead_code
+from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
 from thunder_fuser.passes.view_chains import view_chains
@@ -36,8 +39,11 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     view_chains,
     # Needs slices that are one view each.
     cat_of_slices,
-    # Last, when equal things look equal.
+    broadcast_reductions,
+    # When equal things look equal.
     common_subexpressions,
+    # Last, when broadcasts that are one have one reader.
+    fold_broadcasts,
 )
 
 

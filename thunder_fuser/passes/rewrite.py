@@ -29,7 +29,7 @@ class Rewrite(Rebuild):
         super().__init__(fusion)
         self._fusion = fusion
         self._results = frozenset(fusion.results)
-        self._behind = _memory_behind_results(fusion)
+        self._behind = memory_behind_results(fusion)
         self._inputs = frozenset(self[v] for v in fusion.inputs)
         self._memory: dict[Val, Val] = {}
         self._claims: dict[Val, TensorView] = {}
@@ -114,7 +114,7 @@ def _is_window(expr: ViewOp) -> bool:
     return expr.op != "set" and expr.fill is None
 
 
-def _memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:
+def memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:
     """For every value that a result looks at, or is: the value whose memory that is."""
     definitions = fusion.definitions()
     behind: dict[TensorView, TensorView] = {}

@@ -160,9 +160,10 @@ def _check_tensor(k: int, view: TensorView, x: object) -> None:
         )
     rank = len(view.domain.root)
     if x.dim() != rank:
+        made = f"; the input is {view.domain}" if view.domain.transforms else ""
         raise FuserValueError(
             f"Expected {place}, to be bound to a tensor of rank {rank}, but got a tensor of rank "
-            f"{x.dim()} (sizes {list(x.shape)})"
+            f"{x.dim()} (sizes {list(x.shape)}){made}"
         )
 
 

@@ -8,7 +8,7 @@ points to a scalar part.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access, plan_accesses
@@ -205,24 +205,33 @@ def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceI
     return unroll
 
 
+def far_reads(
+    accesses: Sequence[Access], device: DeviceInfo
+) -> Iterator[tuple[TensorView, Form, int]]:
+    """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
+
+    A core has few loads under way, and waits for these where memory jumps.
+    """
+    for access in accesses if device.kind == "host" else ():
+        tensor = access.loads[0].tensor
+        if access.is_vector and len(access.variants) == 1 and tensor.bytes > device.l2_bytes:
+            windows = access.variants[0].windows
+            moved = sum(w.width for w in windows) * tensor.dtype.itemsize
+            yield tensor, windows[0].address, moved
+
+
 def _prefetches(
     accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo
 ) -> tuple[tuple[TensorView, Form], ...]:
-    """For a host core, which has few loads under way: what it would wait for.
+    """What is read where memory jumps before a core follows it.
 
-    Vectors of tensors that no near cache holds, where memory jumps before a core follows it. Beyond
-    the end addresses may be wrong, which a prefetch does not mind.
+    Beyond the end addresses may be wrong, which a prefetch does not mind.
     """
-    found = []
-    for access in accesses if device.kind == "host" else ():
-        tensor = access.loads[0].tensor
-        if not access.is_vector or len(access.variants) > 1 or tensor.bytes <= device.l2_bytes:
-            continue
-        address, moved = access.variants[0].windows[0].address, lanes.vector * tensor.dtype.itemsize
-        if _run(address, lanes) * moved < PAGE_BYTES:
-            ahead = lanes.u + max(1, AHEAD_BYTES // moved)
-            found.append((tensor, address.substitute({lanes.u: ahead})))
-    return tuple(found)
+    return tuple(
+        (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
+        for tensor, address, moved in far_reads(accesses, device)
+        if _run(address, lanes) * moved < PAGE_BYTES
+    )
 
 
 def _run(address: Form, lanes: Lanes) -> int:

@@ -29,6 +29,7 @@ from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.map import (
     THREADS,
     MapPart,
+    far_reads,
     instructions,
     map_parts,
     most_points,
@@ -37,68 +38,19 @@ from thunder_fuser.schedule.map import (
 from thunder_fuser.schedule.plane import Axes, Plane, find_axes
 from thunder_fuser.schedule.points import PointGroup, pull_groups
 from thunder_fuser.schedule.store import Store
+from thunder_fuser.schedule.tile import Tile, plan_tile
 
-UNIT_BYTES = 16
-"""What a thread reads or writes at once, in memory and in a tile."""
-BANK_UNITS = 8
-"""Units that all banks of shared memory deliver together."""
 SIDE_BYTES = 256
 """Of a tile's side, in the widest type that passes through it; fewer where points are few."""
 LONGEST_SIDE, SHORTEST_SIDE = 128, 32
-DEEPEST = 8
-"""Points that a thread turns in registers: more would be too many registers."""
 HELD_REGISTERS = 96
 """32-bit registers of a thread that may wait for memory."""
 MOST_STEPS = 8
 """Vectors along I of one thread, all under way at once."""
+ROWS_AHEAD = 8
+"""How far a host core asks ahead: a row of a tile is too short to be followed."""
 RESIDENT_BLOCKS = 3
 """Of a multiprocessor: what shared memory must leave room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """How one load passes through shared memory.
-
-    address  in memory: of the vector `a` along J, at the local position `i` along I
-    width    elements of that vector
-    depth    points along I that a thread reads such vectors at, to turn them in registers: it
-             writes `width` vectors of `depth` elements
-    sides    points along J and along I
-    ways     units that trade places, such that threads which write one column meet no bank twice;
-             1 where there are no banks
-    spread   how far the units of neighbouring vectors are apart
-    offset   bytes before it in shared memory
-    inside   holds for vectors that exist
-    """
-
-    load: Load
-    address: Form
-    inside: Conjunction
-    width: int
-    depth: int
-    sides: tuple[int, int]
-    ways: int
-    spread: int
-    offset: int
-
-    @property
-    def unit(self) -> int:
-        """Elements that lie together whatever places units trade."""
-        return min(max(1, UNIT_BYTES // self.load.dtype.itemsize), self.sides[1])
-
-    @property
-    def bytes(self) -> int:
-        return self.sides[0] * self.sides[1] * self.load.dtype.itemsize
-
-    @property
-    def blocks(self) -> int:
-        """Squares of width x depth elements, each the work of one thread at a time."""
-        return self.sides[0] // self.width * (self.sides[1] // self.depth)
-
-    def place(self, j: int, i: int) -> int:
-        """The element of the tile that holds a local point (csrc_templates/tile.cuh)."""
-        unit = (j * self.sides[1] + i) // self.unit
-        return (unit ^ j // self.width * self.spread % self.ways) * self.unit + i % self.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +63,7 @@ class TransposePart:
     lanes    of a vector along I: forms over the tile's number, local `j`, vector `q` and lane `v`
     inside   holds for vectors that exist
     threads  of a block
+    prefetches  tensors, and addresses in them, that rows further on will want
     """
 
     stores: tuple[Store, ...]
@@ -124,6 +77,7 @@ class TransposePart:
     count: int
     blocks: int
     threads: int
+    prefetches: tuple[tuple[TensorView, Form], ...] = ()
 
     @property
     def shared_bytes(self) -> int:
@@ -224,28 +178,40 @@ def _transpose_part(
     tiles: list[Tile] = []
     for load in loads:
         offset = sum(tile.bytes for tile in tiles)
-        tiles.append(_tile(load, plane, offset, alignment[load.tensor.id], device))
-    candidates = []
-    for vector in _vectors(plane, device):
+        tiles.append(plan_tile(load, plane, offset, alignment[load.tensor.id], device))
+
+    def part(vector: int) -> tuple[float, TransposePart]:
         lanes = _lanes(plane, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
         stores = group.stores(lanes, destinations)
         direct = [a for a in accesses if not set(a.loads) & set(loads)]
-        cost = instructions(stores, direct, vector) / vector
-        candidates.append((cost, -vector, lanes, accesses, stores))
-    _, _, lanes, accesses, stores = min(candidates, key=lambda each: each[:2])
-    return TransposePart(
-        stores,
-        group.graph,
-        accesses,
-        lanes,
-        tuple(tiles),
-        (axes.j, axes.i),
-        plane.sides,
-        plane.inside(lanes),
-        group.count,
-        plane.tiles,
-        1 if device.kind == "host" else THREADS,
+        return instructions(stores, direct, vector) / vector, TransposePart(
+            stores,
+            group.graph,
+            accesses,
+            lanes,
+            tuple(tiles),
+            (axes.j, axes.i),
+            plane.sides,
+            plane.inside(lanes),
+            group.count,
+            plane.tiles,
+            1 if device.kind == "host" else THREADS,
+            _prefetches(direct, plane, device),
+        )
+
+    # The widest of those with the fewest memory instructions for each point.
+    _, best = min(map(part, _vectors(plane, device)), key=lambda each: each[0])
+    return best
+
+
+def _prefetches(
+    direct: Sequence[Access], plane: Plane, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    row = plane.variable("j", plane.sides[0])
+    return tuple(
+        (tensor, address.substitute({row: row + ROWS_AHEAD}))
+        for tensor, address, _ in far_reads(direct, device)
     )
 
 
@@ -295,33 +261,6 @@ def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
         and vectors // THREADS <= MOST_STEPS
         and plane.tiles >= RESIDENT_BLOCKS * device.sm_count
     )
-
-
-def _tile(load: Load, plane: Plane, offset: int, alignment: int, device: DeviceInfo) -> Tile:
-    """The widest reads that memory and the dimension allow; as many threads as there are."""
-    itemsize, (side_j, side_i) = load.dtype.itemsize, plane.sides
-    context = load.address.context
-    unit = max(1, UNIT_BYTES // itemsize)
-    width = min(unit, side_j)
-    while True:
-        lane = context.var("w", 0, width - 1)
-        vector = context.var("a", 0, side_j // width - 1)
-        steps = plane.steps(vector * width + lane, context.var("r", 0, side_i - 1))
-        lanes = LaneForms(steps, lane, width, side_j * side_i // width)
-        address = lanes.at(lanes(load.address))[0]
-        aligned = width * itemsize <= alignment and address.multiple_of(width)
-        if width == 1 or (aligned and plane.axes.j % width == 0):
-            break
-        width //= 2
-    depth = min(unit, side_i)
-    if device.kind == "cuda":
-        depth = min(depth, DEEPEST)
-        while depth > 1 and side_j // width * (side_i // depth) < THREADS and depth * itemsize > 4:
-            depth //= 2
-    ways = 1 if device.kind == "host" else min(BANK_UNITS, width * max(1, side_i // unit))
-    spread = max(1, ways * width // side_j)
-    inside = plane.inside(lanes)
-    return Tile(load, address, inside, width, depth, plane.sides, ways, spread, offset)
 
 
 def _vectors(plane: Plane, device: DeviceInfo) -> list[int]:

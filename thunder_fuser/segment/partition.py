@@ -22,7 +22,7 @@ from thunder_fuser.analysis.layout import (
     view_of,
 )
 from thunder_fuser.analysis.space import refuse_rows
-from thunder_fuser.errors import Refusal
+from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.segment.in_place import updates_in_place
@@ -151,7 +151,7 @@ class _Partition:
                 assert isinstance(source, TensorView)
                 settle(source)
                 self.storage[expr.output] = self.storage.get(source, source)
-                self.layouts[expr.output] = self.layouts[source]
+                self.layouts[expr.output] = self._logical_layout(source)
                 # Behind the cut: whatever reads this runs in a later kernel.
                 self.level[expr.output] = self.level[source]
                 bases.add(expr.output)
@@ -184,6 +184,19 @@ class _Partition:
         shift = view.offset * tensor.dtype.itemsize
         base = self.layouts[view.base].alignment
         return base if shift == 0 else min(base, shift & -shift)
+
+    def _logical_layout(self, tensor: TensorView) -> Layout:
+        """What a tensor in memory looks like from behind a cut, where nobody knows of its root."""
+        layout = self.layouts[tensor]
+        if tensor in self.definitions or not tensor.domain.transforms:
+            return layout
+        view = view_of(tensor, self.definitions, {tensor}, self.layouts)
+        if view is None or view.offset:
+            raise FuserValueError(
+                f"segment_set of {tensor}: the memory of an input that is {tensor.domain} has no "
+                "strides for these dimensions; take the segment_set of what is computed from it"
+            )
+        return Layout(view.strides, layout.alignment)
 
     # ---- which kernel
 

@@ -1,0 +1,71 @@
+"""broadcast_reductions: what folds copies of one element is arithmetic on that element.
+
+Needs: static sizes.
+Leaves: reductions over dimensions that hold different elements; of complex numbers any.
+
+The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
+minimum, any and all the number itself. One rounding takes the place of many, so that floats may
+differ from a fold in the last bits, as two folds of different order do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Squeeze, static
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
+from thunder_fuser.passes.rewrite import Precision, Rewrite
+
+
+def broadcast_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
+    rewrite = Rewrite(fusion)
+    for expr in rewrite.walk():
+        if not isinstance(expr, ReductionOp) or not _replaced(expr, rewrite):
+            rewrite.copy(expr)
+    return rewrite.result()
+
+
+def _replaced(expr: ReductionOp, rewrite: Rewrite) -> bool:
+    dims = expr.input.domain.logical
+    equal = [k for k in expr.dims if dims[k].is_broadcast]
+    copies = math.prod(static(dims[k].size) for k in equal)
+    # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.
+    if not equal or not copies or expr.accumulate.is_complex:
+        return False
+    squeezes = [Squeeze(k) for k in reversed(equal)]
+    value = rewrite.view("squeeze", rewrite.tensor(expr.input), squeezes)
+    left = [k - sum(e < k for e in equal) for k in expr.dims if k not in equal]
+    value = _folded(expr, value, left, copies, rewrite.builder)
+    if not rewrite.may_become(expr.output, value):
+        return False
+    rewrite.replace(expr.output, value)
+    return True
+
+
+def _folded(
+    expr: ReductionOp, value: TensorView, left: Sequence[int], copies: int, b: FusionBuilder
+) -> TensorView:
+    """`value` folded over the dimensions that are left, and with so many copies of the result."""
+    wide, dtype = expr.accumulate, expr.output.dtype
+    counts = expr.op in ("sum", "prod")
+    if left and not (counts and copies > 1):
+        return b.fold(expr.op, value, left, wide, dtype)
+    if left:
+        value = b.fold(expr.op, value, left, wide, wide)
+    elif counts:
+        value = _cast(b, value, wide)
+    if expr.op == "prod" and copies > 1:
+        value = b.apply("pow", (value, b.scalar(copies, wide)), wide)
+    if expr.op == "sum" and copies > 1:
+        value = b.apply("mul", (value, b.scalar(copies, wide)), wide)
+    if expr.op == "sum" and not left:
+        # Folding starts from 0: there is no sum -0.0.
+        value = b.apply("add", (value, b.scalar(0, wide)), wide)
+    return _cast(b, value, dtype)
+
+
+def _cast(b: FusionBuilder, value: TensorView, dtype: DataType) -> TensorView:
+    return value if value.dtype is dtype else b.cast_tensor(value, dtype)
