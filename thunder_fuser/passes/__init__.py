@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify as check
+from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
 from thunder_fuser.passes.cat_of_slices import cat_of_slices
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
@@ -29,6 +30,8 @@ from thunder_fuser.passes.view_chains import view_chains
 PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     # First, so that the others look at nothing that does not matter.
     dead_code,
+    # Before folding and casts, which simplify what is left of a fold.
+    broadcast_reductions,
     fold_constants,
     # After folding: an identity between two casts hides that they are neighbours.
     cast_chains,

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.passes.patterns import check_on_random_fusions, ops_of, same_bits
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
+from thunder_fuser.ir.reductions import TABLE
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.verify import verify
+from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
+
+F32, BF16 = DataType.Float, DataType.BFloat16
+NUMBERS = [op for op, row in TABLE.items() if not row.accumulator.takes_position]
+
+
+def reduced(
+    op: str, sizes: list[int], dims: list[int] | None, dtype: DataType = F32, expand: int = 1
+) -> Fusion:
+    """A reduction of what is computed from an input; `expand`: of its dimensions of size 1."""
+    b = FusionBuilder()
+    x = b.tensor(sizes, dtype)
+    if expand > 1:
+        x = b.expand(x, [expand if size == 1 else size for size in sizes])
+    made = b.pointwise("neg", x)
+    assert isinstance(made, TensorView)
+    b.output(b.reduce(op, b.set(x) if expand > 1 else made, dims))
+    return b.build()
+
+
+def folds(fusion: Fusion) -> list[tuple[int, ...]]:
+    return [expr.dims for expr in fusion.exprs if isinstance(expr, ReductionOp)]
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_one_element_is_not_folded(op: str, dtype: DataType) -> None:
+    before = reduced(op, [5, 1], [1], dtype)
+    after = verify(broadcast_reductions(before), "folded")
+    assert folds(after) == []
+    x = torch.tensor([0.0, -0.0, 3.5, -torch.inf, torch.nan]).reshape(5, 1).to(dtype.torch)
+    for old, new in zip(evaluate(before, [x]).outputs, evaluate(after, [x]).outputs, strict=True):
+        assert same_bits(old, new)
+
+
+def test_the_other_dimensions_are() -> None:
+    assert folds(broadcast_reductions(reduced("sum", [3, 1, 4], [0, 1]))) == [(0,)]
+    assert folds(broadcast_reductions(reduced("sum", [1, 3, 1, 4], None))) == [(0, 1)]
+    assert folds(broadcast_reductions(reduced("argmax", [3, 1, 4], None))) == [(0, 1)]
+
+
+def test_what_is_shown_often_counts_often_unless_that_changes_nothing() -> None:
+    for op, left in (("max", []), ("all", []), ("sum", [(1,)]), ("prod", [(1,)])):
+        assert folds(broadcast_reductions(reduced(op, [3, 1], [1], expand=6))) == left
+
+
+def test_a_sum_of_one_number_has_no_negative_zero() -> None:
+    fusion = broadcast_reductions(reduced("sum", [5, 1], [1]))
+    assert ops_of(fusion) == ["neg", "squeeze", "add"]
+
+
+@pytest.mark.parametrize("sizes", [[3, 4], [0, 1], [1, 0]])
+def test_several_elements_and_none_are_left_alone(sizes: list[int]) -> None:
+    before = reduced("sum", sizes, [0, 1])
+    after = broadcast_reductions(before)
+    assert len(folds(after)) == 1
+    assert (after is before) == (0 in sizes or 1 not in sizes)
+
+
+def test_a_result_is_not_its_input() -> None:
+    """The largest of one element would be a view of the argument."""
+    b = FusionBuilder()
+    b.output(b.reduce("max", b.tensor([5, 1], F32), [1]))
+    before = b.build()
+    assert broadcast_reductions(before) is before
+
+
+def test_positions_of_one_element_stay() -> None:
+    before = reduced("argmin", [5, 1], [1])
+    assert broadcast_reductions(before) is before
+
+
+def test_no_result_changes() -> None:
+    check_on_random_fusions(broadcast_reductions)
