@@ -158,11 +158,12 @@ def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) ->
         if t.id not in written
     ]
     found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
-    for source in sorted(scalars.values(), key=lambda s: s.id):
-        found += _scalar_parameters(source)
     if isinstance(schedule, RowSchedule) and schedule.totals:
         found.append(_Parameter(WORKSPACE, "unsigned char*", Scratch(schedule.workspace_bytes)))
         found.append(_Parameter(COUNTER, "unsigned*", Scratch(4, is_counter=True)))
+    # After all pointers: launches pass numbers last.
+    for source in sorted(scalars.values(), key=lambda s: s.id):
+        found += _scalar_parameters(source)
     return found
 
 
