@@ -66,7 +66,7 @@ class _Patterns:
         *("neutral", "neutral", "neutral", "twice", "choice", "cast", "cast", "cast", "full"),
         *("slice", "pad", "permute", "reshape", "broadcast", "expand", "squeeze", "back", "set"),
         *("segment_set", "stride_order", "halves", "halves", "piece", "add", "repeat", "unary"),
-        *("fold", "fold"),
+        *("fold", "fold", "fold"),
     )
 
     # ---- arithmetic that does little

@@ -1,11 +1,12 @@
-"""broadcast_reductions: dimensions that hold one element are dropped, not folded.
+"""broadcast_reductions: what was folded is not folded again over dimensions that hold one element.
 
 Needs: static sizes.
-Leaves: reductions of dimensions that hold several elements; a fold of one element is no fold.
+Leaves: reductions of reductions only over dimensions that hold several elements.
 
-Gradients are full of them: a norm's sums, kept with size 1, are summed again where they were
-broadcast. A fold is a stage, and often a kernel of its own. An expanded dimension holds one element
-too, and is dropped where showing it several times changes nothing (the largest, whether any).
+Gradients are full of the others: a norm's sums, kept with size 1, are summed again where they were
+broadcast. Such a fold is a stage more, and often a kernel of its own. One that is no further stage
+stays: it goes along with folds of its shape. An expanded dimension holds one element too, and is
+dropped where showing it several times changes nothing (the largest, whether any).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.domain import Squeeze
-from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 _IDEMPOTENT = frozenset({"max", "min", "any", "all"})
@@ -22,14 +23,16 @@ _IDEMPOTENT = frozenset({"max", "min", "any", "all"})
 
 def broadcast_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
+    staged: set[Val] = set()
     for expr in rewrite.walk():
-        dropped = _dropped(expr) if isinstance(expr, ReductionOp) else []
-        if not (isinstance(expr, ReductionOp) and (dropped or _is_identity(expr))):
+        is_staged = not staged.isdisjoint(expr.inputs)
+        if is_staged or isinstance(expr, ReductionOp):
+            staged.add(expr.output)
+        if not (is_staged and isinstance(expr, ReductionOp)) or not (dropped := _dropped(expr)):
             rewrite.copy(expr)
             continue
-        x = rewrite.tensor(expr.input)
-        if dropped:
-            x = rewrite.view("squeeze", x, [Squeeze(k) for k in reversed(dropped)])
+        squeezed = [Squeeze(k) for k in reversed(dropped)]
+        x = rewrite.view("squeeze", rewrite.tensor(expr.input), squeezed)
         new = _folded(expr, x, dropped, rewrite)
         if new is x and not rewrite.may_share(expr.output, x):
             rewrite.copy(expr)
@@ -48,10 +51,6 @@ def _dropped(expr: ReductionOp) -> list[int]:
     # Where one element is, is a constant; nothing is gained by writing it otherwise.
     positions = reductions.lookup(expr.op).accumulator.takes_position
     return [] if positions and len(found) == len(expr.dims) else found
-
-
-def _is_identity(expr: ReductionOp) -> bool:
-    return not expr.dims and not reductions.lookup(expr.op).accumulator.takes_position
 
 
 def _folded(
