@@ -74,6 +74,33 @@ def test_one_kernel_is_no_worse_than_eager(
             assert error <= torch.maximum(theirs, floor), inputs[0].shape
 
 
+@SCHEDULES
+def test_totals_of_numbers_and_positions_beside_scalars(
+    device: torch.device, schedule: str
+) -> None:
+    """Scalars are passed behind the pointers, those of the workspace too."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([3000, 70], True, Float)
+        s, z = (
+            fd.define_scalar(None, DataType.Double),
+            fd.define_scalar(None, DataType.ComplexDouble),
+        )
+        scaled = fd.ops.mul(x, s)
+        fd.add_output(fd.ops.sum(scaled, [0]))
+        fd.add_output(fd.ops.argmax(fd.ops.mul(x, s), [0]))
+        fd.add_output(fd.ops.argmin(x))
+        fd.add_output(fd.ops.sum(fd.ops.mul(x, z), [0]))
+    x = torch.randint(-5, 6, (3000, 70), generator=torch.Generator().manual_seed(0)).float()
+    given = [x.to(device), 2.0, 1 - 3j]
+    run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
+    scheduled = [schedule_of(run.plan, s, H200) for s in run.plan.segments if s.kernels]
+    assert any(isinstance(s, RowSchedule) and s.totals for s in scheduled)
+    found = [t.cpu() for t in run(given)]
+    wanted = ((2 * x).sum(0), x.argmax(0), x.argmin(), x.sum(0) * (1 - 3j))
+    for ours, exact in zip(found, wanted, strict=True):
+        assert torch.equal(ours, exact.to(ours.dtype))
+
+
 # ---- plans
 
 

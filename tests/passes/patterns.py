@@ -14,6 +14,7 @@ from thunder_fuser.analysis.layout import declared_layout, view_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.ir.reductions import TABLE
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.verify import verify
 
@@ -65,6 +66,7 @@ class _Patterns:
         *("neutral", "neutral", "neutral", "twice", "choice", "cast", "cast", "cast", "full"),
         *("slice", "pad", "permute", "reshape", "broadcast", "expand", "squeeze", "back", "set"),
         *("segment_set", "stride_order", "halves", "halves", "piece", "add", "repeat", "unary"),
+        *("fold", "fold", "fold"),
     )
 
     # ---- arithmetic that does little
@@ -185,6 +187,18 @@ class _Patterns:
     def expand(self, x: TensorView) -> Val:
         y = self.b.broadcast(x, [True, *(False for _ in x.sizes)])
         return self.b.expand(y, [self.rng.choice((1, 2, 3)), *x.sizes])
+
+    def fold(self, x: TensorView) -> Val | None:
+        """A reduction, mostly of dimensions that hold one element."""
+        rows = [row for row in TABLE.values() if x.dtype.category in row.accepts]
+        ones = [k for k, d in enumerate(x.domain.logical) if d.is_broadcast]
+        dims = self.rng.sample(ones, min(len(ones), 2))
+        if not dims or self.rng.random() < 0.3:
+            dims += [k for k in range(x.rank) if k not in dims][:1]
+        if 0 in x.sizes:
+            return None
+        keepdim = self.rng.random() < 0.5
+        return self.b.reduce(self.rng.choice(rows).name, x, dims or None, keepdim=keepdim)
 
     def squeeze(self, x: TensorView) -> Val:
         ones = [k for k, d in enumerate(x.domain.logical) if d.is_broadcast]

@@ -46,6 +46,14 @@ def test_each_is_one_kernel_that_reads_and_writes_once_and_compiles() -> None:
     assert not any(resources.spills for resources in cubin.resources.values())
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+def test_a_gradient_is_one_kernel_weights_included(name: str) -> None:
+    program, _ = BLOCKS[name]
+    inputs = fake((8192, 4096), (4096,), (4096,), dtype=torch.bfloat16, grad=True)
+    _, backward = traced(program, *inputs)
+    assert backward.plan.kernels == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_rounds_once_and_is_no_worse_than_eager(

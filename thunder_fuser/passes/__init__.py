@@ -32,6 +32,8 @@ from thunder_fuser.passes.view_chains import view_chains
 PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     # First, so that the others look at nothing that does not matter.
     dead_code,
+    # Before folding and casts, which simplify what is left of a fold.
+    broadcast_reductions,
     fold_constants,
     # After folding: an identity between two casts hides that they are neighbours.
     cast_chains,

@@ -1,7 +1,10 @@
 """broadcast_reductions: what folds copies of one element is arithmetic on that element.
 
 Needs: static sizes.
-Leaves: reductions over dimensions that hold different elements; of complex numbers any.
+Leaves: reductions over dimensions that hold different elements; of complex numbers any; those over
+dimensions of size 1, unless they fold what was folded: only then they are a stage more, and often
+a kernel of its own. Gradients are full of these: a norm's sums, kept with size 1, are summed again
+where they were broadcast. Others go along with the folds of their shape.
 
 The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
 minimum, any and all the number itself. One rounding takes the place of many, so that floats may
@@ -13,27 +16,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Squeeze, static
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 
 def broadcast_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
+    folded: set[Val] = set()
     for expr in rewrite.walk():
-        if not isinstance(expr, ReductionOp) or not _replaced(expr, rewrite):
+        of_folded = not folded.isdisjoint(expr.inputs)
+        if of_folded or isinstance(expr, ReductionOp):
+            folded.add(expr.output)
+        if not isinstance(expr, ReductionOp) or not _replaced(expr, of_folded, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
 
 
-def _replaced(expr: ReductionOp, rewrite: Rewrite) -> bool:
+def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
     dims = expr.input.domain.logical
-    equal = [k for k in expr.dims if dims[k].is_broadcast]
+    equal = [
+        k for k in expr.dims if dims[k].is_broadcast and (of_folded or static(dims[k].size) != 1)
+    ]
     copies = math.prod(static(dims[k].size) for k in equal)
     # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.
     if not equal or not copies or expr.accumulate.is_complex:
+        return False
+    if reductions.lookup(expr.op).accumulator.takes_position:
         return False
     squeezes = [Squeeze(k) for k in reversed(equal)]
     value = rewrite.view("squeeze", rewrite.tensor(expr.input), squeezes)

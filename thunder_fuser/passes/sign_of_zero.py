@@ -44,6 +44,9 @@ class PositiveZeros:
                 return all(v in self for v in expr.inputs)
             case GatherOp():
                 return expr.input in self
+            case ReductionOp("sum"):
+                # Sums start from 0.0. Rounding takes small negative ones to -0.0.
+                return expr.output.dtype is expr.accumulate
             case IotaOp() | ReductionOp():
                 return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.access import LaneForms
+from thunder_fuser.analysis.lanes import LaneForms
 from thunder_fuser.analysis.value import Conjunction, Load
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.symint import Form
