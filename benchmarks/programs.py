@@ -1,4 +1,4 @@
-"""What is measured, as torch functions: pointwise parts of language models.
+"""What is measured, as torch functions: the parts of language models that are no matrix products.
 
 Each program is stated once: eager torch, torch.compile and thunder_fuser (through Thunder) all get
 this function, and the truth is the same function on float64.  A backward program writes gradients
@@ -86,6 +86,55 @@ def transpose_add(x: Tensor, y: Tensor) -> Tensor:
     return x.t() + y
 
 
+# ---- forward, with reductions
+
+EPSILON = 1e-5
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> tuple[Tensor]:
+    return (functional.rms_norm(x, weight.shape, weight, EPSILON),)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+    return (functional.layer_norm(x, weight.shape, weight, bias, EPSILON),)
+
+
+def residual_rms_norm(x: Tensor, branch: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    h = x + branch
+    return h, functional.rms_norm(h, weight.shape, weight, EPSILON)
+
+
+def softmax(x: Tensor) -> tuple[Tensor]:
+    return (functional.softmax(x, dim=-1),)
+
+
+def log_softmax(x: Tensor) -> tuple[Tensor]:
+    return (functional.log_softmax(x, dim=-1),)
+
+
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Normalised by the statistics of the batch; x [batch, channels, height, width]."""
+    return functional.batch_norm(x, None, None, weight, bias, training=True, eps=EPSILON)
+
+
+def batch_norm_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same with channels last in memory; x [batch, height, width, channels]."""
+    return batch_norm(x.permute(0, 3, 1, 2), weight, bias)
+
+
+def column_sum(x: Tensor) -> Tensor:
+    return x.sum(0)
+
+
+def full_sum(x: Tensor) -> Tensor:
+    return x.sum()
+
+
+def permuted_sum(x: Tensor, y: Tensor) -> Tensor:
+    """The last two dimensions change places, with pointwise work around it."""
+    return x.transpose(1, 2) * 2 + y
+
+
 # ---- backward: inputs of the forward, then gradients of its outputs
 
 
@@ -94,8 +143,8 @@ def wide(*tensors: Tensor) -> list[Tensor]:
     return [t.float() if t.element_size() < 4 else t for t in tensors]
 
 
-def gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, approximate: str) -> tuple[Tensor]:
-    """Of x.  That of the bias is its sum over the rows, a reduction."""
+def gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, approximate: str) -> tuple[Tensor, Tensor]:
+    """Of x and the bias."""
     h, g = wide(x + bias, dy)
     if approximate == "none":
         density = torch.exp(-0.5 * h * h) * 0.3989422804014327
@@ -104,7 +153,43 @@ def gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, approximate: str) -> tupl
         t = torch.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))
         inner = 0.7978845608028654 * (1 + 3 * 0.044715 * h * h)
         slope = 0.5 * (1 + t) + 0.5 * h * (1 - t * t) * inner
-    return ((g * slope).to(x.dtype),)
+    dh = g * slope
+    return dh.to(x.dtype), dh.sum(0).to(bias.dtype)
+
+
+def rms_norm_backward(x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """Of x and the weight.  The statistics are computed again: the rows are read anyway."""
+    h, w, g = wide(x, weight, dy)
+    scale = torch.rsqrt((h * h).mean(-1, keepdim=True) + EPSILON)
+    normal, weighted = h * scale, g * w
+    along = (weighted * normal).mean(-1, keepdim=True)
+    dx = (weighted - normal * along) * scale
+    return dx.to(x.dtype), (g * normal).sum(0).to(weight.dtype)
+
+
+def layer_norm_backward(
+    x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of x, the weight and the bias."""
+    h, w, g = wide(x, weight, dy)
+    var, mean = torch.var_mean(h, -1, correction=0, keepdim=True)
+    scale = torch.rsqrt(var + EPSILON)
+    normal, weighted = (h - mean) * scale, g * w
+    along = weighted.mean(-1, keepdim=True)
+    along = along + normal * (weighted * normal).mean(-1, keepdim=True)
+    dx = (weighted - along) * scale
+    return dx.to(x.dtype), (g * normal).sum(0).to(weight.dtype), g.sum(0).to(bias.dtype)
+
+
+def softmax_backward(x: Tensor, dy: Tensor) -> tuple[Tensor]:
+    h, g = wide(x, dy)
+    y = torch.softmax(h, dim=-1)
+    return ((y * (g - (y * g).sum(-1, keepdim=True))).to(x.dtype),)
+
+
+def log_softmax_backward(x: Tensor, dy: Tensor) -> tuple[Tensor]:
+    h, g = wide(x, dy)
+    return ((g - torch.softmax(h, dim=-1) * g.sum(-1, keepdim=True)).to(x.dtype),)
 
 
 def swiglu_backward(gate: Tensor, up: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:

@@ -94,6 +94,19 @@ def _adamw(width: int) -> Sequence[Input]:
     return [Input(shape, dtype, positive) for dtype, positive in kinds for shape in shapes]
 
 
+def _norm(columns: int, weights: int, rows: int = 1) -> Inputs:
+    """`rows` tensors of rows, then `weights` with one element a column."""
+    return lambda count: [Input((count, columns))] * rows + [Input((columns,))] * weights
+
+
+def _images(last: bool) -> Inputs:
+    def inputs(batch: int) -> Sequence[Input]:
+        sizes = (batch, 56, 56, 256) if last else (batch, 256, 56, 56)
+        return [Input(sizes), Input((256,)), Input((256,))]
+
+    return inputs
+
+
 def _rows(full: int, host: int, small: int) -> Rows:
     return {"full": full, "host": host, "small": small}
 
@@ -118,7 +131,7 @@ def _both(
 def _gelu(name: str, approximate: str) -> tuple[Workload, Workload]:
     forward = partial(programs.bias_gelu, approximate=approximate)
     backward = partial(programs.gelu_backward, approximate=approximate)
-    return _both(name, forward, backward, _with_bias(16384), _TALL)
+    return _both(name, forward, backward, _with_bias(16384), _TALL, (0, 1))
 
 
 def _rotations(
@@ -131,7 +144,13 @@ def _rotations(
 
 _TALL = _rows(8192, 512, 3)
 _LONG = _rows(8192, 1024, 4)
+_WIDE = _rows(4096, 256, 3)
+_IMAGES = _rows(64, 8, 2)
 _RESIDUAL = (programs.residual, programs.residual_backward)
+_RMS = (programs.rms_norm, programs.rms_norm_backward)
+_LAYER = (programs.layer_norm, programs.layer_norm_backward)
+_SOFTMAX = (programs.softmax, programs.softmax_backward)
+_LOG_SOFTMAX = (programs.log_softmax, programs.log_softmax_backward)
 
 WORKLOADS: tuple[Workload, ...] = (
     # Single operations are controls: nothing can be fused.
@@ -164,5 +183,24 @@ WORKLOADS: tuple[Workload, ...] = (
         programs.transpose_add,
         lambda side: [Input((side, side))] * 2,
         _rows(16384, 4096, 24),
+    ),
+    Workload(
+        "permuted sum",
+        programs.permuted_sum,
+        lambda side: [Input((side, side, side))] * 2,
+        _rows(512, 256, 12),
+    ),
+    *_both("RMSNorm", *_RMS, _norm(4096, 1), _LONG, (0, 1)),
+    *_both("LayerNorm", *_LAYER, _norm(4096, 2), _LONG, (0, 1, 2)),
+    Workload("residual + RMSNorm", programs.residual_rms_norm, _norm(4096, 1, rows=2), _LONG),
+    *_both("softmax", *_SOFTMAX, matrices(1, 32768), _WIDE),
+    *_both("log_softmax", *_LOG_SOFTMAX, matrices(1, 32768), _WIDE),
+    Workload("BatchNorm", programs.batch_norm, _images(last=False), _rows(64, 8, 2)),
+    Workload(
+        "BatchNorm, channels last", programs.batch_norm_last, _images(last=True), _rows(64, 8, 2)
+    ),
+    Workload("column sum", programs.column_sum, matrices(1, 4096), _rows(65536, 4096, 5)),
+    Workload(
+        "full sum", programs.full_sum, matrices(1, 16384, torch.float32), _rows(16384, 1024, 3)
     ),
 )

@@ -283,3 +283,40 @@ def test_plans_print_what_they_do_and_why(b: FusionBuilder) -> None:
         "  segment 2 (map): (T1) -> (T3): 1 kernel, 400 B read, 400 B written: neg",
         "  boundary T1 (400 B): segment 1 -> 2: the definition cuts here (segment_set)",
     ]
+
+
+def test_reductions_that_meet_in_one_value_are_one_kernel() -> None:
+    """They read different tensors, and have nothing in common before that."""
+    b = FusionBuilder()
+    x, y = (b.tensor([64, 96], DataType.Float) for _ in range(2))
+    totals = [b.reduce("sum", t, [1], keepdim=True) for t in (x, y)]
+    b.output(op(b, "mul", op(b, "mul", x, totals[0]), op(b, "mul", y, totals[1])))
+    plan = partition(b.build())
+    assert (plan.kernels, plan.bytes) == (1, 3 * 64 * 96 * 4)
+    # Nothing brings these together: they stay two.
+    b = FusionBuilder()
+    for _ in range(2):
+        b.output(b.reduce("sum", b.tensor([64, 96], DataType.Float), [1]))
+    assert partition(b.build()).kernels == 2
+
+
+def test_results_join_the_kernel_that_folds_what_they_read() -> None:
+    """A residual sum is a result before it is normalised, and is written by the norm's kernel."""
+    b = FusionBuilder()
+    x, y = (b.tensor([64, 96], DataType.Float) for _ in range(2))
+    h = op(b, "add", x, y)
+    b.output(h)
+    b.output(op(b, "div", h, b.reduce("sum", h, [1], keepdim=True)))
+    plan = partition(b.build())
+    assert (plan.kernels, plan.bytes) == (1, 4 * 64 * 96 * 4)
+
+
+def test_totals_of_values_of_rows_join_their_rows() -> None:
+    """The mean over the rows that count: a mask of the rows is counted beside the rows' losses."""
+    b = FusionBuilder()
+    x, mask = b.tensor([64, 96], DataType.Float), b.tensor([64], DataType.Float)
+    losses = op(b, "mul", b.reduce("sum", x, [1]), mask)
+    b.output(losses)
+    b.output(op(b, "div", b.reduce("sum", losses, [0]), b.reduce("sum", mask, [0])))
+    plan = partition(b.build())
+    assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)

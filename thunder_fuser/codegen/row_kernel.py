@@ -137,7 +137,7 @@ class RowWriter(LaneWriter):
             here.insert(0, "turn ^= 1;")
         begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
         inner = [*here, *body]
-        unroll = self._unrolled()
+        unroll = [] if schedule.folds else self._unrolled()
         if schedule.is_summed_in_parts:
             length = LONGEST_TOTAL * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"

@@ -38,7 +38,7 @@ from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
-from thunder_fuser.schedule.residency import Residency, choose_residency
+from thunder_fuser.schedule.residency import MAX_STEPS, Residency, choose_residency
 from thunder_fuser.schedule.row_schedule import (
     LONGEST_TOTAL,
     WORD,
@@ -119,7 +119,9 @@ class _Candidate:
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
         accesses = plan_accesses(pulled.graph, lanes, self._alignment)
-        words = sum(accumulator_words(fold) for fold in self.folds)
+        lanewise = [fold for fold, _, _ in pulled.folds]
+        lanewise += [total.fold for total in pulled.totals if total.at != "one"]
+        words = sum(map(accumulator_words, lanewise))
         crew = choose_crew(
             self.axis,
             self.arrangement.sharing,
@@ -187,8 +189,11 @@ class _Candidate:
     def _unroll(
         self, pulled: PulledRows, accesses: Sequence[Access], lanes: Lanes, crew: Crew
     ) -> int:
-        """Iterations that together have enough bytes in flight; with stages, rows are too many."""
-        if pulled.folds or not pulled.totals:
+        """Iterations that together have enough bytes in flight, of loops that are not unrolled
+        anyway: over rows without stages, and over columns that do not fit into registers.
+        """
+        is_long = self.axis == "columns" and crew.steps(lanes.vectors) > MAX_STEPS
+        if not is_long and (pulled.folds or not pulled.totals):
             return 1
         each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform) * lanes.vector
         resident = crew.threads * crew.rows * max(crew.blocks_per_sm, 1)

@@ -227,6 +227,7 @@ class _Partition:
         """The latest row kernel that shares data with `wanted` and can have it besides."""
         refusals: list[Refusal] = []
         needed = {f.output for f in frontier.folds}
+        self._join_homes(frontier, wanted)
         for group in reversed(self.groups):
             if group.kind != "row" or not self._may_read(group, frontier):
                 continue
@@ -241,6 +242,26 @@ class _Partition:
                 self.reasons.setdefault(tensor, str(refusal))
         return None
 
+    def _join_homes(self, frontier: _Frontier, wanted: ReductionOp | TensorView) -> None:
+        """Row kernels whose reductions meet in one value become one, if it can have them all."""
+        homes = list(dict.fromkeys(self.home[f.output] for f in frontier.folds))
+        if len(homes) < 2:
+            return
+        first, *others = homes
+        same = all(g.kind == "row" and g.level == first.level for g in homes)
+        sizes = {g.folds[0].input.sizes for g in homes if g.folds}
+        if not same or len(sizes) != 1:
+            return
+        order = {fold: n for n, fold in enumerate(self.fusion.exprs)}
+        folds = sorted((f for g in homes for f in g.folds), key=order.__getitem__)
+        outputs = [t for g in homes for t in g.outputs]
+        if self._refuse(_Group("row", first.level, outputs, folds), wanted) is not None:
+            return
+        first.folds, first.outputs = folds, outputs
+        for group in others:
+            self.groups.remove(group)
+        self.home.update(dict.fromkeys((*outputs, *first.folded), first))
+
     def _may_read(self, group: _Group, frontier: _Frontier) -> bool:
         """Whether all that a value needs is there when the group runs."""
         folds = (self.home[f.output] for f in frontier.folds)
@@ -251,11 +272,18 @@ class _Partition:
     def _is_sibling(
         self, group: _Group, frontier: _Frontier, wanted: ReductionOp | TensorView
     ) -> bool:
-        """Whether both read the same tensors at the same points."""
+        """Whether both read the same tensors at the same points, or a reduction of values of rows
+        reads what the group's results of rows are computed from.
+        """
         sizes = wanted.input.sizes if isinstance(wanted, ReductionOp) else wanted.sizes
-        if sizes != group.folds[0].input.sizes:
-            return False
-        shared = {t for f in group.folds for t in self._frontier(f.input).sources if t.numel > 1}
+        (first, *_) = group.folds
+        read = [f.input for f in group.folds]
+        if sizes != first.input.sizes:
+            rows = tuple(n for k, n in enumerate(first.input.sizes) if k not in first.dims)
+            if not isinstance(wanted, ReductionOp) or sizes != rows:
+                return False
+            read = [t for t in group.outputs if t.sizes == rows]
+        shared = {s for t in read for s in self._frontier(t).sources if s.numel > 1}
         return bool(shared & frontier.sources)
 
     def _refuse(self, group: _Group, wanted: ReductionOp | TensorView) -> Refusal | None:
