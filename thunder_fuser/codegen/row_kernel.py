@@ -23,14 +23,13 @@ from thunder_fuser.analysis.value import (
 )
 from thunder_fuser.codegen import fold_text, total_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
+from thunder_fuser.codegen.row_loops import RowLoops
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.exchange import kept_offset, shared_bytes, takes_turns
+from thunder_fuser.schedule.exchange import kept_offset, shared_bytes
 from thunder_fuser.schedule.row_schedule import (
-    LONGEST_CHAIN,
-    LONGEST_TOTAL,
     Fold,
     RowSchedule,
     Total,
@@ -56,6 +55,7 @@ class RowWriter(LaneWriter):
         self._row_loads = self._find_row_loads()
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
+        self._loops = RowLoops(schedule, index_type)
         # Accesses that an earlier pass has left in shared memory.
         self._kept: set[int] = set()
 
@@ -75,14 +75,14 @@ class RowWriter(LaneWriter):
         if schedule.totals:
             lines += total_text.workspaces(schedule)
         if schedule.sharing == "rows":
-            lines += self._over_rows(body)
+            lines += self._loops.over_rows(body)
         elif schedule.lane_axis == "rows":
-            lines += self._owned_rows()
+            lines += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
             lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
         else:
             # Threads that share a row synchronise: those without a row of their own work in vain.
-            lines += [*self._owned_rows(), *body]
+            lines += [*self._loops.owned_rows(), *body]
         if schedule.totals:
             lines.append(f"tf::grid_barrier({total_text.COUNTER}, {schedule.blocks}u);")
         for finish in schedule.finishes:
@@ -107,108 +107,6 @@ class RowWriter(LaneWriter):
         if schedule.sharing == "columns":
             body += self._stage(schedule.totals, row)
         return [*body, *self._stores(row)]
-
-    def _over_rows(self, body: Sequence[str]) -> list[str]:
-        """Rows one after the other, with totals kept in registers until the last."""
-        schedule, ctype = self.schedule, self._index_type
-        crew, rows = schedule.crew, schedule.rows
-        threads, groups = crew.threads, crew.rows
-        lines: list[str] = []
-        if threads > 1:
-            lines.append(f"const int t = threadIdx.x{f' % {threads}u' if groups > 1 else ''};")
-        if groups > 1:
-            lines.append(f"const int g = threadIdx.x{f' / {threads}u' if threads > 1 else ''};")
-        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
-        if crew.tiles > 1:
-            lines.append(f"const int tile = blockIdx.x % {crew.tiles}u;")
-        lines += [f"const int part = {part};", *total_text.declared(schedule, "s")]
-        stride = crew.parts * groups
-        own = "first + g" if groups > 1 else "first"
-        if self._has_spare_rows:
-            here = [
-                f"const {ctype} own = {own};",
-                f"const {ctype} r = own < {rows - 1} ? own : {rows - 1};",
-            ]
-        else:
-            here = [f"const {ctype} r = {own};"]
-        turns = takes_turns(schedule)
-        if turns:
-            lines.append("int turn = 1;")
-            here.insert(0, "turn ^= 1;")
-        begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
-        inner = [*here, *body]
-        unroll = [] if schedule.folds else self._unrolled()
-        if schedule.is_summed_in_parts:
-            length = LONGEST_TOTAL * stride
-            loop = f"for ({ctype} first = from; first < to; first += {stride})"
-            inside = [
-                f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
-                *total_text.declared(schedule, "q"),
-                *unroll,
-                *braced(loop, inner),
-                *total_text.joined(schedule),
-            ]
-            lines += braced(
-                f"for ({ctype} from = {begin}; from < {rows}; from += {length})", inside
-            )
-        else:
-            loop = f"for ({ctype} first = {begin}; first < {rows}; first += {stride})"
-            lines += [*unroll, *braced(loop, inner)]
-        return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
-
-    @property
-    def _vector_of_step(self) -> str:
-        """The number of the k-th vector that this thread works on."""
-        crew = self.schedule.crew
-        step = f"tile * {self.schedule.steps} + k" if crew.tiles > 1 else "k"
-        if crew.threads == 1:
-            return step
-        return f"({step}) * {crew.threads} + t" if crew.tiles > 1 else f"k * {crew.threads} + t"
-
-    # ---- geometry
-
-    def _owned_rows(self) -> list[str]:
-        schedule, ctype = self.schedule, self._index_type
-        owned = schedule.rows_per_block
-        if schedule.lane_axis == "rows":
-            return [f"const {ctype} u = ({ctype})blockIdx.x * {owned} + threadIdx.x;"]
-        threads = schedule.threads
-        number = "threadIdx.x" if owned == 1 else f"threadIdx.x % {threads}u"
-        lines = [f"const int t = {number};"] if threads > 1 else []
-        own = f"({ctype})blockIdx.x"
-        if schedule.crew.splits > 1:
-            splits, share = schedule.crew.splits, schedule.steps * threads
-            lines += [
-                f"const int part = blockIdx.x % {splits}u;",
-                f"const {ctype} begin = ({ctype})part * {share}{' + t' if threads > 1 else ''};",
-                f"const {ctype} end = {self._least(f'({ctype})(part + 1) * {share}')};",
-            ]
-            own = f"({ctype})(blockIdx.x / {splits}u)"
-        if owned > 1:
-            place = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
-            own = f"{own} * {owned} + (int)({place})"
-        if self._has_spare_rows:
-            last = schedule.rows - 1
-            return [
-                *lines,
-                f"const {ctype} own = {own};",
-                f"const {ctype} r = own < {last} ? own : {last};",
-            ]
-        return [*lines, f"const {ctype} r = {own};"]
-
-    def _least(self, text: str) -> str:
-        """`text`, but no more than there are vectors in a row."""
-        vectors = self.lanes.vectors
-        return f"{text} < {vectors} ? {text} : {vectors}"
-
-    @property
-    def _has_spare_rows(self) -> bool:
-        schedule, crew = self.schedule, self.schedule.crew
-        if schedule.sharing == "rows":
-            return schedule.rows % crew.rows != 0
-        return schedule.lane_axis == "columns" and crew.blocks // crew.splits * crew.rows != (
-            schedule.rows
-        )
 
     # ---- which values live where
 
@@ -296,53 +194,7 @@ class RowWriter(LaneWriter):
         held = (k for k in self._column_accesses(self._live) if self._is_held(k))
         return any(self._awaited(self.accesses[k]) for k in held)
 
-    # ---- loops over columns
-
-    def _column_loop(self, lines: Sequence[str]) -> list[str]:
-        """`lines` for every vector of the row that this thread works on."""
-        schedule, ctype = self.schedule, self._index_type
-        vectors, threads = self.lanes.vectors, schedule.threads
-        if not schedule.residency.registers and schedule.sharing != "rows":
-            name, begin, end, step = self._walk
-            head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
-            return [*self._unrolled(), *braced(head, lines)]
-        u = self._vector_of_step
-        whole = schedule.steps * threads * schedule.crew.tiles == vectors
-        inside = lines if whole else braced(f"if (u < {vectors})", lines)
-        head = f"for (int k = 0; k < {schedule.steps}; ++k)"
-        return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
-
-    @property
-    def _walk(self) -> tuple[str, str, int | str, int]:
-        """Variable, begin, end and step of the loop over the columns."""
-        schedule = self.schedule
-        if schedule.lane_axis == "rows":
-            return "c", "0", schedule.columns, 1
-        if schedule.crew.splits > 1:
-            return "u", "begin", "end", schedule.threads
-        begin = "t" if schedule.threads > 1 else "0"
-        return "u", begin, self.lanes.vectors, schedule.threads
-
-    def _parts_loop(
-        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]
-    ) -> list[str]:
-        """`_column_loop` in parts, with statements before and after each of them."""
-        name, begin, end, step = self._walk
-        ctype, length = self._index_type, LONGEST_CHAIN * step
-        inner = f"for ({ctype} {name} = from; {name} < to; {name} += {step})"
-        body = [
-            f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
-            *before,
-            *self._unrolled(),
-            *braced(inner, lines),
-            *after,
-        ]
-        return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)
-
-    def _unrolled(self) -> list[str]:
-        """What stands before the loop over what blocks share."""
-        unroll = self.schedule.unroll
-        return [f"TF_UNROLL_BY({unroll})"] if unroll > 1 else []
+    # ---- loads
 
     def _held_loads(self, row: Emitter) -> list[str]:
         """What stays in registers, for every column of the row, before the first use of any."""
@@ -350,7 +202,7 @@ class RowWriter(LaneWriter):
         copies = f"[{self.schedule.steps}]"
         loads = self._loads(wanted, "[k]", row.child(), set(self._written))
         arrays = [self._array(k, copies) for k in wanted]
-        return [*arrays, *self._column_loop(loads)] if wanted else []
+        return [*arrays, *self._loops.over_columns(loads)] if wanted else []
 
     def _is_held(self, access: int) -> bool:
         """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
@@ -379,6 +231,8 @@ class RowWriter(LaneWriter):
         found = {self._access[n] for n in nodes if isinstance(n, Load)}
         return sorted(found - self._row_loads)
 
+    # ---- passes over the columns
+
     def _stage(self, folds: Sequence[Fold | Total], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
         in_parts = self.schedule.is_folded_in_parts
@@ -403,7 +257,11 @@ class RowWriter(LaneWriter):
                 after += fold_text.combined(self.schedule, n)
         roots = [v for f in folds for v in f.roots]
         body = self._column_body(roots, lane, row)
-        loop = self._parts_loop(partial, body, joined) if in_parts else self._column_loop(body)
+        loop = (
+            self._loops.over_columns_in_parts(partial, body, joined)
+            if in_parts
+            else self._loops.over_columns(body)
+        )
         return [*before, *loop, *after]
 
     def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
@@ -461,7 +319,9 @@ class RowWriter(LaneWriter):
         wide, narrow = self.schedule.wide, self.schedule.narrow
         totals = enumerate(self.schedule.totals)
         sums = [n for n, total in totals if total.at == "column"]
-        lines = self._column_loop(self._vector_stores(wide, row, sums)) if wide or sums else []
+        lines = (
+            self._loops.over_columns(self._vector_stores(wide, row, sums)) if wide or sums else []
+        )
         if self.schedule.lane_axis == "rows":
             return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])
         return lines + self._row_stores(row)
@@ -477,7 +337,7 @@ class RowWriter(LaneWriter):
         for n, total in enumerate(self.schedule.totals):
             if total.at == "one":
                 lines.append(f"{self._total_name}{n} = {self._added(n, '')};")
-        tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._own_row
+        tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._loops.own_row
         return braced(f"if ({' && '.join(tests)})", lines) if lines and tests else lines
 
     @property
@@ -494,11 +354,11 @@ class RowWriter(LaneWriter):
     def _summed_lanes(self, sums: Sequence[int]) -> list[str]:
         """The lane's values into totals of its column."""
         lines = [f"{self._total_name}{n}[k][v] = {self._added(n, '[k][v]')};" for n in sums]
-        return braced(f"if ({self._own_row[0]})", lines) if lines and self._own_row else lines
-
-    @property
-    def _own_row(self) -> list[str]:
-        return ["own == r"] if self._has_spare_rows else []
+        return (
+            braced(f"if ({self._loops.own_row[0]})", lines)
+            if lines and self._loops.own_row
+            else lines
+        )
 
     def _vector_stores(
         self, stores: Sequence[Store], row: Emitter, sums: Sequence[int] = ()
@@ -515,8 +375,8 @@ class RowWriter(LaneWriter):
         emitter = row.child()
         body = self._column_body(roots, [*names, *self._summed_lanes(sums)], row)
         ends = [line for n, s in enumerate(stores) for line in self._guarded_store(n, s, emitter)]
-        if self._own_row:
-            ends = braced(f"if ({self._own_row[0]})", ends)
+        if self._loops.own_row:
+            ends = braced(f"if ({self._loops.own_row[0]})", ends)
         return [*arrays, *body, *ends]
 
     def _guarded_store(self, n: int, store: Store, emitter: Emitter) -> list[str]:

@@ -1,0 +1,173 @@
+"""The loops of a row kernel: which rows and columns a thread works on, one after the other.
+
+Names: r is the row, t the thread's number within the row, g the row's number within the block, u
+the vector's number, k its number within the thread, part what a block leaves of totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.codegen import total_text
+from thunder_fuser.codegen.lane_writer import braced
+from thunder_fuser.schedule.exchange import takes_turns
+from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, LONGEST_TOTAL, RowSchedule
+
+
+class RowLoops:
+    """Writes loops around statements that it is given."""
+
+    def __init__(self, schedule: RowSchedule, index_type: str) -> None:
+        self._schedule = schedule
+        self._vectors = schedule.lanes.vectors
+        self._index_type = index_type
+
+    def over_rows(self, body: Sequence[str]) -> list[str]:
+        """Rows one after the other, with totals kept in registers until the last."""
+        schedule, ctype = self._schedule, self._index_type
+        crew, rows = schedule.crew, schedule.rows
+        threads, groups = crew.threads, crew.rows
+        lines: list[str] = []
+        if threads > 1:
+            lines.append(f"const int t = threadIdx.x{f' % {threads}u' if groups > 1 else ''};")
+        if groups > 1:
+            lines.append(f"const int g = threadIdx.x{f' / {threads}u' if threads > 1 else ''};")
+        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
+        if crew.tiles > 1:
+            lines.append(f"const int tile = blockIdx.x % {crew.tiles}u;")
+        lines += [f"const int part = {part};", *total_text.declared(schedule, "s")]
+        stride = crew.parts * groups
+        own = "first + g" if groups > 1 else "first"
+        if self._has_spare_rows:
+            here = [
+                f"const {ctype} own = {own};",
+                f"const {ctype} r = own < {rows - 1} ? own : {rows - 1};",
+            ]
+        else:
+            here = [f"const {ctype} r = {own};"]
+        turns = takes_turns(schedule)
+        if turns:
+            lines.append("int turn = 1;")
+            here.insert(0, "turn ^= 1;")
+        begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
+        inner = [*here, *body]
+        unroll = [] if schedule.folds else self._unrolled()
+        if schedule.is_summed_in_parts:
+            length = LONGEST_TOTAL * stride
+            loop = f"for ({ctype} first = from; first < to; first += {stride})"
+            inside = [
+                f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
+                *total_text.declared(schedule, "q"),
+                *unroll,
+                *braced(loop, inner),
+                *total_text.joined(schedule),
+            ]
+            lines += braced(
+                f"for ({ctype} from = {begin}; from < {rows}; from += {length})", inside
+            )
+        else:
+            loop = f"for ({ctype} first = {begin}; first < {rows}; first += {stride})"
+            lines += [*unroll, *braced(loop, inner)]
+        return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
+
+    @property
+    def _vector_of_step(self) -> str:
+        """The number of the k-th vector that this thread works on."""
+        crew = self._schedule.crew
+        step = f"tile * {self._schedule.steps} + k" if crew.tiles > 1 else "k"
+        if crew.threads == 1:
+            return step
+        return f"({step}) * {crew.threads} + t" if crew.tiles > 1 else f"k * {crew.threads} + t"
+
+    def owned_rows(self) -> list[str]:
+        schedule, ctype = self._schedule, self._index_type
+        owned = schedule.rows_per_block
+        if schedule.lane_axis == "rows":
+            return [f"const {ctype} u = ({ctype})blockIdx.x * {owned} + threadIdx.x;"]
+        threads = schedule.threads
+        number = "threadIdx.x" if owned == 1 else f"threadIdx.x % {threads}u"
+        lines = [f"const int t = {number};"] if threads > 1 else []
+        own = f"({ctype})blockIdx.x"
+        if schedule.crew.splits > 1:
+            splits, share = schedule.crew.splits, schedule.steps * threads
+            lines += [
+                f"const int part = blockIdx.x % {splits}u;",
+                f"const {ctype} begin = ({ctype})part * {share}{' + t' if threads > 1 else ''};",
+                f"const {ctype} end = {self._least(f'({ctype})(part + 1) * {share}')};",
+            ]
+            own = f"({ctype})(blockIdx.x / {splits}u)"
+        if owned > 1:
+            place = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
+            own = f"{own} * {owned} + (int)({place})"
+        if self._has_spare_rows:
+            last = schedule.rows - 1
+            return [
+                *lines,
+                f"const {ctype} own = {own};",
+                f"const {ctype} r = own < {last} ? own : {last};",
+            ]
+        return [*lines, f"const {ctype} r = {own};"]
+
+    def _least(self, text: str) -> str:
+        """`text`, but no more than there are vectors in a row."""
+        vectors = self._vectors
+        return f"{text} < {vectors} ? {text} : {vectors}"
+
+    @property
+    def _has_spare_rows(self) -> bool:
+        schedule, crew = self._schedule, self._schedule.crew
+        if schedule.sharing == "rows":
+            return schedule.rows % crew.rows != 0
+        return schedule.lane_axis == "columns" and crew.blocks // crew.splits * crew.rows != (
+            schedule.rows
+        )
+
+    def over_columns(self, lines: Sequence[str]) -> list[str]:
+        """`lines` for every vector of the row that this thread works on."""
+        schedule, ctype = self._schedule, self._index_type
+        vectors, threads = self._vectors, schedule.threads
+        if not schedule.residency.registers and schedule.sharing != "rows":
+            name, begin, end, step = self._walk
+            head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
+            return [*self._unrolled(), *braced(head, lines)]
+        u = self._vector_of_step
+        whole = schedule.steps * threads * schedule.crew.tiles == vectors
+        inside = lines if whole else braced(f"if (u < {vectors})", lines)
+        head = f"for (int k = 0; k < {schedule.steps}; ++k)"
+        return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
+
+    @property
+    def _walk(self) -> tuple[str, str, int | str, int]:
+        """Variable, begin, end and step of the loop over the columns."""
+        schedule = self._schedule
+        if schedule.lane_axis == "rows":
+            return "c", "0", schedule.columns, 1
+        if schedule.crew.splits > 1:
+            return "u", "begin", "end", schedule.threads
+        begin = "t" if schedule.threads > 1 else "0"
+        return "u", begin, self._vectors, schedule.threads
+
+    def over_columns_in_parts(
+        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]
+    ) -> list[str]:
+        """`over_columns` in parts, with statements before and after each of them."""
+        name, begin, end, step = self._walk
+        ctype, length = self._index_type, LONGEST_CHAIN * step
+        inner = f"for ({ctype} {name} = from; {name} < to; {name} += {step})"
+        body = [
+            f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
+            *before,
+            *self._unrolled(),
+            *braced(inner, lines),
+            *after,
+        ]
+        return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)
+
+    def _unrolled(self) -> list[str]:
+        """What stands before the loop over what blocks share."""
+        unroll = self._schedule.unroll
+        return [f"TF_UNROLL_BY({unroll})"] if unroll > 1 else []
+
+    @property
+    def own_row(self) -> list[str]:
+        return ["own == r"] if self._has_spare_rows else []
