@@ -200,7 +200,5 @@ WORKLOADS: tuple[Workload, ...] = (
         "BatchNorm, channels last", programs.batch_norm_last, _images(last=True), _rows(64, 8, 2)
     ),
     Workload("column sum", programs.column_sum, matrices(1, 4096), _rows(65536, 4096, 5)),
-    Workload(
-        "full sum", programs.full_sum, matrices(1, 16384, torch.float32), _rows(16384, 1024, 3)
-    ),
+    Workload("full sum", programs.full_sum, matrices(1, 16384), _rows(16384, 1024, 3)),
 )

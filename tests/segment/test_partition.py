@@ -320,3 +320,16 @@ def test_totals_of_values_of_rows_join_their_rows() -> None:
     b.output(op(b, "div", b.reduce("sum", losses, [0]), b.reduce("sum", mask, [0])))
     plan = partition(b.build())
     assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+
+
+def test_long_rows_side_by_side_in_memory_are_shared_by_blocks() -> None:
+    """Statistics over all but the innermost dimension: no thread walks down a column alone."""
+    for innermost, kernels in ((True, 2), (False, 1)):
+        b = FusionBuilder()
+        x = b.tensor([4096, 64] if innermost else [64, 4096], DataType.Float)
+        folded = 0 if innermost else 1
+        total = b.reduce("sum", x, [folded], keepdim=True)
+        b.output(op(b, "div", x, total))
+        plan = partition(b.build())
+        assert plan.kernels == kernels
+        assert ("[parallel]" in str(plan)) == innermost

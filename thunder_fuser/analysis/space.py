@@ -19,9 +19,9 @@ from thunder_fuser.analysis.pull import Pull, Unreadable
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir import reductions
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.domain import Layout, Reorder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context, Form
 
 LaneAxis = Literal["columns", "rows"]
@@ -32,6 +32,7 @@ rows behind totals, or the columns of each row."""
 Point = Literal["column", "row", "one"]
 """Where a total has its value: at each column, at each row, or once."""
 
+_LONG_ROW, _MANY_ROWS = 1024, 65536
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
 """What one block that folds rows has registers for: totals of a column, and words of all columns'
 totals.
@@ -47,18 +48,22 @@ class Space:
     sizes: tuple[int, ...]
     folded: tuple[int, ...]
     kept: tuple[int, ...]
+    is_outer: bool = False
+    """Neighbours in memory are in different rows."""
 
     @staticmethod
-    def of(fold: ReductionOp, memory: Mapping[TensorView, Layout]) -> Space:
-        tensor = fold.input
-        # An input with a program lies in memory as its root does, which has other dimensions.
-        stored = tensor in memory and not tensor.domain.transforms
-        order = loop_order(tensor, memory[tensor]) if stored else range(tensor.rank)
+    def of(
+        fold: ReductionOp,
+        definitions: Mapping[Val, Expr],
+        memory: Mapping[TensorView, Layout],
+    ) -> Space:
+        order = _memory_order(fold.input, definitions, memory)
         dims = fold.dims
         return Space(
-            tensor.sizes,
+            fold.input.sizes,
             tuple(k for k in order if k in dims),
             tuple(k for k in order if k not in dims),
+            any(fold.input.sizes[k] > 1 for k in order[-1:] if k not in dims),
         )
 
     @property
@@ -72,7 +77,7 @@ class Space:
     @property
     def turned(self) -> Space:
         """The same points with rows for columns."""
-        return Space(self.sizes, self.kept, self.folded)
+        return Space(self.sizes, self.kept, self.folded, not self.is_outer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +126,78 @@ class PulledRows:
 
 
 def arrangements(
-    folds: Sequence[ReductionOp], memory: Mapping[TensorView, Layout]
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
 ) -> tuple[Arrangement, ...]:
     """Ways to run these reductions in one kernel, as far as their dimensions go. They can be
     scheduled whatever the sizes are.
     """
-    spaces = tuple(dict.fromkeys(Space.of(fold, memory) for fold in folds))
+    spaces = _spaces(folds, definitions, memory)
     sharing: Sharing = "nothing" if len(spaces) == 1 else "rows"
     return tuple(Arrangement(space, sharing) for space in spaces)
 
 
 def alternatives(
-    folds: Sequence[ReductionOp], memory: Mapping[TensorView, Layout]
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
 ) -> tuple[Arrangement, ...]:
     """Further ways that are better for some sizes and devices, and then compute the same."""
-    spaces = tuple(dict.fromkeys(Space.of(fold, memory) for fold in folds))
+    spaces = _spaces(folds, definitions, memory)
     if len(spaces) > 1:
         return ()
     (space,) = spaces
     by_columns = Arrangement(space, "columns")
     return (Arrangement(space.turned, "rows"), by_columns) if space.kept else (by_columns,)
+
+
+def _spaces(
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> tuple[Space, ...]:
+    """Spaces that differ in what they fold; of those that do not, the first has the order."""
+    found: dict[tuple[object, ...], Space] = {}
+    for fold in folds:
+        space = Space.of(fold, definitions, memory)
+        found.setdefault((space.sizes, frozenset(space.folded)), space)
+    return tuple(found.values())
+
+
+def _memory_order(
+    tensor: TensorView, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+) -> Sequence[int]:
+    """Dimensions from the outermost in memory inwards, as far as plain operations show where the
+    elements come from.
+    """
+    order: Sequence[int] = range(tensor.rank)
+    while tensor not in memory:
+        expr = definitions.get(tensor)
+        if isinstance(expr, ViewOp) and _moves(expr):
+            for move in reversed(_moves(expr)):
+                order = [move[k] for k in order]
+            tensor = expr.input
+        elif isinstance(expr, PointwiseOp):
+            tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
+            alike = [t for t in tensors if t.sizes == tensor.sizes]
+            if not alike:
+                break
+            tensor = alike[0]
+        else:
+            break
+    # An input with a program lies in memory as its root does, which has other dimensions.
+    if tensor not in memory or tensor.domain.transforms:
+        return range(len(order))
+    inwards = list(loop_order(tensor, memory[tensor]))
+    return sorted(range(len(order)), key=lambda k: inwards.index(order[k]))
+
+
+def _moves(view: ViewOp) -> list[tuple[int, ...]]:
+    """What a view that only moves dimensions does; nothing for other views."""
+    steps = view.output.domain.transforms
+    moves = [step.order for step in steps if isinstance(step, Reorder)]
+    return moves if len(moves) == len(steps) else []
 
 
 def refuse_rows(
@@ -152,7 +209,11 @@ def refuse_rows(
     """Why one row kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
     destinations = dict.fromkeys(outputs, None)
     refusals: list[Refusal] = []
-    for arrangement in arrangements(folds, memory):
+    for arrangement in arrangements(folds, definitions, memory):
+        if _is_slow(arrangement, outputs, folds, definitions, memory):
+            text = "its rows are few, long, and side by side in memory: blocks must share them"
+            refusals.append(Refusal("parallel", text, folds[-1].output.name))
+            continue
         found = pull_rows(
             "columns", 1, arrangement, outputs, folds, definitions, memory, destinations
         )
@@ -160,6 +221,24 @@ def refuse_rows(
             return None
         refusals.append(found)
     return refusals[0]
+
+
+def _is_slow(
+    arrangement: Arrangement,
+    outputs: Sequence[TensorView],
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> bool:
+    """Whether one thread would walk down a long row alone, for a result that is wanted at once."""
+    space = arrangement.space
+    if not space.is_outer or arrangement.sharing != "nothing":
+        return False
+    if space.columns < _LONG_ROW or space.rows >= _MANY_ROWS:
+        return False
+    ready = {fold.output for fold in folds}
+    wide = [t for t in outputs if t.sizes == space.sizes]
+    return any(_reads(t, ready, definitions, memory) for t in [*wide, *(f.input for f in folds)])
 
 
 def pull_rows(

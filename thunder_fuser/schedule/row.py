@@ -73,7 +73,10 @@ def schedule_rows(
     """
     candidates = [
         _Candidate(arrangement, axis, outputs, folds, definitions, memory, destinations, device)
-        for arrangement in (*arrangements(folds, memory), *alternatives(folds, memory))
+        for arrangement in (
+            *arrangements(folds, definitions, memory),
+            *alternatives(folds, definitions, memory),
+        )
         for axis in _axes(arrangement)
     ]
     made = [candidate.schedule() for candidate in candidates]
