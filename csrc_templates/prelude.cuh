@@ -79,14 +79,21 @@ TF_NATIVE(rsqrt)
 #undef TF_NATIVE
 }  // namespace native
 
-// Waits until all `blocks` of the grid are here. `counter` starts at 0 and only ever grows, so that
-// one counter serves any number of barriers. Needs a cooperative launch.
+// Waits until all `blocks` of the grid are here. `counter` is two words, zero before the first
+// barrier: how many have come, which the last one sets back, and how often all have. They serve any
+// number of barriers, of any kernels that do not overlap. Needs a cooperative launch.
 TF_DEVICE void grid_barrier(unsigned* counter, unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
   if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
+    volatile unsigned* const passed = counter + 1;
+    // It cannot change before this block has come.
+    const unsigned before = *passed;
     __threadfence();
-    const unsigned target = (atomicAdd(counter, 1u) / blocks + 1u) * blocks;
-    while ((int)(*(volatile unsigned*)counter - target) < 0) {
+    if (atomicInc(counter, blocks - 1) == blocks - 1) {
+      __threadfence();
+      *passed = before + 1;
+    }
+    while (*passed == before) {
     }
     __threadfence();
   }

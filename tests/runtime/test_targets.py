@@ -107,7 +107,7 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(
     )
     (launch,) = target.compile([meet])
     y = torch.zeros(48, device=device)
-    counter = torch.zeros(1, dtype=torch.int32, device=device)
+    counter = torch.zeros(2, dtype=torch.int32, device=device)
     for _ in range(3):
         launch(y.data_ptr(), counter.data_ptr())
     assert y[24:].tolist() == [float(n) for n in reversed(range(24))]

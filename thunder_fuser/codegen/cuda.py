@@ -160,7 +160,7 @@ def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) ->
     found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
     if isinstance(schedule, RowSchedule) and schedule.totals:
         found.append(_Parameter(WORKSPACE, "unsigned char*", Scratch(schedule.workspace_bytes)))
-        found.append(_Parameter(COUNTER, "unsigned*", Scratch(4, is_counter=True)))
+        found.append(_Parameter(COUNTER, "unsigned*", Scratch(8, is_counter=True)))
     # Launches take pointers first, then numbers.
     for source in sorted(scalars.values(), key=lambda s: s.id):
         found += _scalar_parameters(source)

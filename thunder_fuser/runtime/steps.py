@@ -52,14 +52,14 @@ def scratch(slot: Slot, size: int, empty: Empty) -> Step:
 
 
 def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
-    """A word that is 0 before the first launch of a stream, and which its launches then share.
+    """Words that are 0 before the first launch of a stream, and which its launches then share.
 
-    Launches of one stream follow each other; on the host every call has a word of its own.
+    Launches of one stream follow each other; on the host every call has words of its own.
     """
     if device.type == "cpu":
 
         def step(values: Values) -> None:
-            values[slot] = empty((1,), (1,), torch.int32).zero_()
+            values[slot] = empty((2,), (1,), torch.int32).zero_()
 
         return step
     known: dict[tuple[int, int], torch.Tensor] = {}
@@ -69,7 +69,7 @@ def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
         key = index, torch._C._cuda_getCurrentRawStream(index)
         found = known.get(key)
         if found is None:
-            found = known.setdefault(key, empty((1,), (1,), torch.int32).zero_())
+            found = known.setdefault(key, empty((2,), (1,), torch.int32).zero_())
         values[slot] = found
 
     return step_of_stream
