@@ -291,3 +291,13 @@ def test_definitions_plan_without_tensors() -> None:
         fd.add_output(fd.ops.sum(x, [0]))
     assert "1 kernel" in str(fd.plan())
     assert fd.plan().bytes == 128 * 256 * 2 + 256 * 2
+
+
+def test_a_fold_that_could_read_a_total_and_does_not_is_no_total() -> None:
+    """All that is folded comes from a pad: the sum in front of it is never asked for."""
+    b = FusionBuilder()
+    total = b.reduce("sum", b.tensor([1], Float), [0])
+    padded = b.pad(b.broadcast(total, [True]), [-1, 3], 0.5)
+    b.output(b.reduce("max", padded, [0]))
+    plan = partition(b.build())
+    assert [type(found) for found in row_schedules(plan)] == [RowSchedule] * len(plan.segments)

@@ -297,15 +297,15 @@ def pull_rows(
             else:
                 accumulated.append(PulledTotal(fold, value, position, role))
         for tensor in outputs:
-            if _reads(tensor, totals, definitions, memory):
-                late[tensor] = None
-                continue
             point = _point(tensor, space, index, context.const(0))
-            if point is None:
+            found = None if point is None else _value_at(tensor, point, pull, totals)
+            if point is not None and found is not None:
+                kind = wide if point is index else narrow
+                kind.append((tensor, found, _address(point, destinations[tensor], context)))
+            elif _reads(tensor, totals, definitions, memory):
+                late[tensor] = None
+            else:
                 return Refusal("shape", "it has other points than the reductions", tensor.name)
-            kind = wide if point is index else narrow
-            address = _address(point, destinations[tensor], context)
-            kind.append((tensor, pull.emit(tensor, point), address))
         finishes = tuple(_finishes(late, arrangement, roles, definitions, memory, destinations))
     except Unreadable as error:
         return Refusal("stage", str(error), error.tensor.name)
@@ -322,6 +322,18 @@ def pull_rows(
         lane_index,
         inside,
     )
+
+
+def _value_at(
+    tensor: TensorView, point: Sequence[Form], pull: Pull, totals: set[TensorView]
+) -> Value | None:
+    """The tensor at a point, or None where that takes a total, which comes later."""
+    try:
+        return pull.emit(tensor, point)
+    except Unreadable as error:
+        if error.tensor in totals:
+            return None
+        raise
 
 
 def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Point | None:
