@@ -108,6 +108,19 @@ def _same_steps(sizes: Sequence[int], some: Sequence[int], others: Sequence[int]
     return all(n == 1 or a == b for n, a, b in zip(sizes, some, others, strict=True))
 
 
+def address_at(index: Sequence[Form], layout: Layout, context: Context) -> Form:
+    """The address of an index, one form per dimension, in elements."""
+    return sum((i * s for i, s in zip(index, layout.strides, strict=True)), context.const(0))
+
+
+def unflatten(point: Form, sizes: Sequence[int], dims: Sequence[int]) -> dict[int, Form]:
+    """The index along each of `dims`, from the outermost inwards, of a point counted over them."""
+    index: dict[int, Form] = {}
+    for k in reversed(dims):
+        point, index[k] = divmod(point, max(sizes[k], 1))
+    return index
+
+
 def memory_orders(
     fusion: Fusion, layouts: Mapping[TensorView, Layout]
 ) -> dict[TensorView, tuple[int, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import plan_store
 from thunder_fuser.analysis.lanes import LaneForms
-from thunder_fuser.analysis.layout import loop_order
+from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.analysis.value import Value, ValueGraph
 from thunder_fuser.ir.domain import Layout
@@ -62,24 +62,15 @@ def pull_groups(
         count = group[0].numel
         context = Context()
         point = context.var("i", 0, count - 1)
-        index = _unflatten(point, group[0].sizes, loop_order(group[0], destinations[group[0]]))
+        order = loop_order(group[0], destinations[group[0]])
+        place = unflatten(point, group[0].sizes, order)
+        index = [place[k] for k in range(len(order))]
         pull = Pull(definitions, memory, context)
         values = tuple(
-            (t, pull.emit(t, index), _address(index, destinations[t], context)) for t in group
+            (t, pull.emit(t, index), address_at(index, destinations[t], context)) for t in group
         )
         found.append(PointGroup(point, count, pull.graph, values))
     return found
-
-
-def _unflatten(point: Form, sizes: Sequence[int], order: Sequence[int]) -> list[Form]:
-    index = [point] * len(sizes)
-    for k in reversed(order):
-        point, index[k] = divmod(point, max(sizes[k], 1))
-    return index
-
-
-def _address(index: Sequence[Form], layout: Layout, context: Context) -> Form:
-    return sum((i * s for i, s in zip(index, layout.strides, strict=True)), context.const(0))
 
 
 def _share_points(

@@ -20,16 +20,13 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
 from thunder_fuser.analysis.lanes import Lanes
-from thunder_fuser.analysis.space import (
-    Arrangement,
-    LaneAxis,
+from thunder_fuser.analysis.rows import (
     PulledFinish,
     PulledRows,
     accumulator_words,
-    alternatives,
-    arrangements,
     pull_rows,
 )
+from thunder_fuser.analysis.space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.analysis.value import Folded, Value, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access
 from thunder_fuser.analysis.lanes import Lanes
-from thunder_fuser.analysis.space import LaneAxis, Point, Sharing
+from thunder_fuser.analysis.rows import Point
+from thunder_fuser.analysis.space import LaneAxis, Sharing
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType

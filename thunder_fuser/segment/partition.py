@@ -21,7 +21,7 @@ from thunder_fuser.analysis.layout import (
     memory_orders,
     view_of,
 )
-from thunder_fuser.analysis.space import refuse_rows
+from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
