@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from tests.generator import Case
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import static
@@ -180,3 +181,26 @@ def allocations(
 
 def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
+
+
+def check_between_guards(
+    cases: Iterable[tuple[Case, CompiledFusion]], batch: Batch, patch: pytest.MonkeyPatch
+) -> int:
+    """Run cases between guard pages, threads and blocks in an order that the seed chooses, and
+    check what they return. The number of launches.
+    """
+    cpu = torch.device("cpu")
+    planned = []
+    for case, fusion in cases:
+        inputs = case.fresh_inputs()
+        plan = fusion.plan(inputs)
+        target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
+        target.memory += tensors_in(inputs)
+        with allocations(patch, target.memory.append):
+            planned.append((case, inputs, target, Executable(plan, cpu, target)))
+    for case, inputs, _, compiled in planned:
+        case.check(compiled(inputs), case.updated(inputs))
+    return sum(target.launches for _, _, target, _ in planned)

@@ -11,19 +11,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.batch import Batch, Guarded, allocations, executable, tensors_in
+from tests.batch import Batch, check_between_guards, executable
 from tests.cuts import with_cuts
 from tests.generator import Case, random_case
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import Executable
-from thunder_fuser.runtime.host_debug import OrderName
 
 pytestmark = pytest.mark.slow
 CASES = 2000
 BATCH = 80
 GUARDED = 240
-ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
 
 
 def batch_for(device: torch.device, first: int) -> Batch:
@@ -55,19 +52,6 @@ def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
 def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    cpu = torch.device("cpu")
-    batch = batch_for(cpu, first)
-    launches = 0
-    planned = []
-    for case in cases(first):
-        inputs = case.fresh_inputs()
-        plan = compiled_from(case).plan(inputs)
-        target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
-        target.memory += tensors_in(inputs)
-        with allocations(monkeypatch, target.memory.append):
-            planned.append((case, inputs, target, Executable(plan, cpu, target)))
-    for case, inputs, target, compiled in planned:
-        outputs = compiled(inputs)
-        case.check(outputs, case.updated(inputs))
-        launches += target.launches
-    assert launches > BATCH // 2
+    guarded = ((case, compiled_from(case)) for case in cases(first))
+    batch = batch_for(torch.device("cpu"), first)
+    assert check_between_guards(guarded, batch, monkeypatch) > BATCH // 2
