@@ -35,8 +35,13 @@
 #define gridDim (tf_self->grid_size)
 
 #define TF_SHARED(name) unsigned char* const name = tf_self->shared
+// In every iteration of a loop, a check costs its vectors the registers that addresses take.
+#ifdef TF_CHECKS
 #define TF_ASSERT(condition, message) \
   if (__builtin_expect(!(condition), 0)) tf_fail(message, TF_HERE)
+#else
+#define TF_ASSERT(condition, message)
+#endif
 #define TF_FAIL_INDEX(format, index) tf_fail_index(format, index)
 
 namespace tf {

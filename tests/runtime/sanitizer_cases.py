@@ -109,7 +109,7 @@ CASES: dict[Sanitizer, Callable[[], dict[str, Case]]] = {
 
 def run(sanitizer: Sanitizer, cases: dict[str, Case]) -> None:
     kernels = {kernel.name: kernel for kernel, _ in cases.values()}
-    program = build(list(kernels.values()), sanitizer)
+    program = build(list(kernels.values()), sanitizer, checks=True)
     for name, (kernel, args) in cases.items():
         print(f"== {name}", file=sys.stderr, flush=True)
         address = program.kernel_address(kernel)

@@ -58,9 +58,14 @@ class HostTarget:
         )
 
     def compile(
-        self, kernels: Sequence[Kernel], sanitizer: Sanitizer | None = None
+        self,
+        kernels: Sequence[Kernel],
+        sanitizer: Sanitizer | None = None,
+        checks: bool | None = None,
     ) -> tuple[HostLaunch, ...]:
         """Compile `kernels` as one program, for tests with a sanitizer in it.
+
+        checks  whether the program looks for misaligned vectors; unset: under host_debug
 
         Raises KernelError when a kernel exceeds a limit, TargetError when there is no compiler,
         CompileError when it rejects the source.
@@ -68,7 +73,7 @@ class HostTarget:
         info = self.device_info(torch.device("cpu"))
         for kernel in kernels:
             check_limits(kernel, info)
-        program = build(kernels, sanitizer)
+        program = build(kernels, sanitizer, current().host_debug if checks is None else checks)
         return tuple(HostLaunch(program, kernel) for kernel in kernels)
 
 
@@ -92,8 +97,8 @@ class HostLaunch:
     def __call__(self, *args: int | float | bool) -> None:
         """Run to the end.
 
-        Raises KernelError for what is noticed in every launch: divergent collectives, deadlock,
-        misaligned vectors; FuserIndexError for an index among the data that does not exist.
+        Raises KernelError for what is noticed in every launch: divergent collectives and deadlock;
+        FuserIndexError for an index among the data that does not exist.
         """
         prepared = self._threads.prepared
         prepared.arguments.fill(args)

@@ -35,8 +35,6 @@ _RUNTIME_FILES = (
     *("context.cpp", "worker.cpp", "schedule.cpp", "collectives.cpp"),
     *("launch.cpp", "guard.cpp"),
 )
-_OPTIMISE = ("-O2",)
-
 _KERNEL_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
     # A tensor's integers wrap around; only indices must not, and UBSan looks for those.
     None: ("-fwrapv",),
@@ -44,6 +42,7 @@ _KERNEL_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
     "undefined": ("-fsanitize=undefined", "-g1"),
     "thread": ("-fsanitize=thread", "-g1", "-DTF_TSAN"),
 }
+_CHECKS = ("-DTF_CHECKS",)
 # The runtime is what orders threads, so ThreadSanitizer is told by it and must not look at it.
 _RUNTIME_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
     None: (),
@@ -65,8 +64,8 @@ class Program:
         return ctypes.addressof(ctypes.c_char.in_dll(self.library, f"{kernel.name}__kernel"))
 
 
-def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None = None) -> Program:
-    """Compile and load `kernels`, or load them from the cache.
+def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Program:
+    """Compile and load `kernels`, or load them from the cache; `checks`: with TF_ASSERT in them.
 
     Raises TargetError when there is no compiler, CompileError when it rejects the source.
     """
@@ -80,7 +79,7 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None = None) -> Prog
     program = _Unit(
         name=kernels[0].name,
         text=host_text(kernels),
-        flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer]),
+        flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
         compiler=compiler,
         needs=runtime,
     )

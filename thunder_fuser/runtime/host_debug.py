@@ -45,7 +45,8 @@ def debug_launch(
     shared_fill  byte that shared memory is filled with; 0xff makes NaN
 
     Raises KernelError, naming tensor, byte offset, block and thread where there are some: accesses
-    out of bounds, writes to constant tensors, misaligned vectors, divergence, deadlock, limits.
+    out of bounds, writes to constant tensors, divergence, deadlock, limits; and misaligned vectors,
+    unless the kernel was compiled without checks.
     """
     launch = _compiled(kernel)
     for result in _run(launch, args, _How(order, seed, threads, shared_fill)):
@@ -88,7 +89,7 @@ class _How:
 
 
 def _compiled(kernel: Kernel | HostLaunch) -> HostLaunch:
-    return kernel if isinstance(kernel, HostLaunch) else HOST.compile([kernel])[0]
+    return kernel if isinstance(kernel, HostLaunch) else HOST.compile([kernel], checks=True)[0]
 
 
 def _run(launch: HostLaunch, args: Sequence[Argument], how: _How) -> list[Result]:
