@@ -13,11 +13,15 @@ from dataclasses import replace
 
 import torch
 
+from tests.norms import NORMS
+from tests.reductions import REDUCTIONS
 from tests.runtime.host_kernels import load
+from thunder_fuser.codegen.cuda import Scratch
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host import HOST, PreparedCall
@@ -41,21 +45,48 @@ def small(name: str, blocks: int = 1, threads: int = 64) -> Kernel:
     return load(name, grid=(blocks, 1, 1), block=(threads, 1, 1), cooperative=True)
 
 
-def generated(info: DeviceInfo, sizes: Sequence[int], order: Sequence[int]) -> Case:
-    """A permuted copy, scheduled for a device; its blocks all alive at once if they can be."""
+def generated(fusion: Fusion, info: DeviceInfo) -> Case:
+    """The one kernel of a plan, scheduled for a device; its blocks all alive at once if they can
+    be. Every argument is new memory.
+    """
+    plan = partition(fusion)
+    (found,) = generate_kernels(plan, info).values()
+    kernel = replace(found.kernel, cooperative=found.kernel.collectives)
+    args: list[torch.Tensor | int] = []
+    for bound in found.arguments:
+        if isinstance(bound, Scratch):
+            args.append(torch.zeros(bound.bytes, dtype=torch.uint8))
+        else:
+            assert isinstance(bound, TensorView)
+            args.append(numbers(math.prod(bound.sizes)).reshape(bound.sizes))
+    return kernel, args
+
+
+def permuted(info: DeviceInfo, sizes: Sequence[int], order: Sequence[int]) -> Case:
     b = FusionBuilder()
     turned = b.permute(b.tensor(sizes, DataType.Float), order)
     memory = list(range(len(sizes)))[::-1]
     b.output(b.stride_order(b.apply("neg", (turned,), DataType.Float), memory))
-    (found,) = generate_kernels(partition(b.build()), info).values()
-    x = numbers(math.prod(sizes))
-    kernel = replace(found.kernel, cooperative=found.kernel.collectives)
-    return kernel, [x, torch.empty_like(x)]
+    return generated(b.build(), info)
+
+
+def rows() -> dict[str, Case]:
+    """Row kernels: stages, totals of columns behind a grid barrier, one total of everything."""
+    known = {each.name: each for each in (*NORMS, *REDUCTIONS)}
+    wanted = {
+        "stages": ("softmax", 3, 300),
+        "totals": ("layer_norm_backward", 9, 260),
+        "total": ("full_sum", 16, 1024),
+    }
+    return {
+        case: generated(known[name].definition(rows, columns, DataType.Float).fusion, H200)
+        for case, (name, rows, columns) in wanted.items()
+    }
 
 
 def turned() -> Case:
     """Tiles that the dimensions do not fill."""
-    return generated(H200, (40, 44), (1, 0))
+    return permuted(H200, (40, 44), (1, 0))
 
 
 def thread_cases() -> dict[str, Case]:
@@ -73,6 +104,7 @@ def thread_cases() -> dict[str, Case]:
             [x, numbers(3), counter(), y, 1024],
         ),
         "turned": turned(),
+        **rows(),
     }
 
 
@@ -85,6 +117,7 @@ def address_cases() -> dict[str, Case]:
         "two_sums": (load("two_sums"), [numbers(256), numbers(256)]),
         "shared_overflow": (load("shared_overflow"), [numbers(256), numbers(256), 156]),
         "turned": turned(),
+        **rows(),
     }
 
 
@@ -94,7 +127,8 @@ def undefined_cases() -> dict[str, Case]:
         "small_index": (kernel, [numbers(32), numbers(32), 1 << 20]),
         "index_overflow": (kernel, [numbers(32), numbers(32), 1 << 28]),
         "turned": turned(),
-        "asked_for_early": generated(
+        **rows(),
+        "asked_for_early": permuted(
             HOST.device_info(torch.device("cpu")), (512, 64, 32), (1, 0, 2)
         ),
     }
