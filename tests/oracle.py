@@ -276,6 +276,10 @@ def _reach(op: str, operands: Sequence[torch.Tensor], size: torch.Tensor) -> tor
             return size + start + end + weight * (start + end)
         case "addcmul":
             return size + _size(operands[0])
+        case "pow" if operands[0].is_complex():
+            # exp(b log(a)): what rounds the exponent is a relative error of the power.
+            base, exponent = operands
+            return size * (1 + _size(exponent * base.log()).nan_to_num(posinf=0.0))
         case _:
             return size
 
