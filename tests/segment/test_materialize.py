@@ -1,0 +1,145 @@
+"""Stored or computed again: cuts and prices against exact integer programs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_matrix
+
+from thunder_fuser.segment.materialize import Choice, Value, materialize
+from thunder_fuser.segment.min_cut import INFINITE, Network
+
+Problem = tuple[list[Value], list[list[int]]]
+
+
+def price(values: Sequence[Value], choices: Sequence[Choice]) -> int:
+    stored = frozenset().union(*(c.read for c in choices))
+    return sum(values[v].write for v in stored) + sum(
+        sum(values[v].read for v in c.read) + sum(values[v].compute or 0 for v in c.computed)
+        for c in choices
+    )
+
+
+def least(values: Sequence[Value], wanted: Sequence[Sequence[int]]) -> int:
+    """The least price, as an integer program: v is stored; k reads v; k computes v."""
+    n, k = len(values), len(wanted)
+    stored, read, computed = 0, n, n + n * k
+    costs = np.zeros(n + 2 * n * k)
+    most = np.ones(len(costs))
+    # Sums of variables, with signs, that must be at least so much.
+    rows: list[tuple[dict[int, int], int]] = []
+    for v, value in enumerate(values):
+        costs[stored + v] = value.write
+        for c in range(k):
+            r, m = read + c * n + v, computed + c * n + v
+            costs[r], costs[m] = value.read, value.compute or 0
+            most[m] = value.compute is not None
+            rows.append(({stored + v: 1, r: -1}, 0))
+            rows += [
+                ({read + c * n + u: 1, computed + c * n + u: 1, m: -1}, 0) for u in value.operands
+            ]
+    for c, names in enumerate(wanted):
+        rows += [({read + c * n + v: 1, computed + c * n + v: 1}, 1) for v in names]
+    matrix = lil_matrix((len(rows), len(costs)))
+    for k_row, (terms, _) in enumerate(rows):
+        for column, sign in terms.items():
+            matrix[k_row, column] += sign
+    found = milp(
+        costs,
+        constraints=LinearConstraint(matrix.tocsr(), lb=np.array([low for _, low in rows])),
+        integrality=np.ones(len(costs)),
+        bounds=Bounds(np.zeros(len(costs)), most),
+    )
+    return round(found.fun)
+
+
+def made_up(seed: int) -> Problem:
+    """Values of all sizes, some of which cannot be computed or are in memory anyway."""
+    rng = random.Random(seed)
+    count, consumers = rng.choice([10, 20, 40]), rng.choice([1, 2, 3, 5])
+    values: list[Value] = []
+    for v in range(count):
+        operands = tuple(rng.sample(range(v), min(v, rng.choice([1, 2, 3])))) if v > 2 else ()
+        size = rng.choice([1, 4, 64, 64, 128, 200])
+        fixed = not operands or rng.random() < 0.1
+        write = 0 if not operands or rng.random() < 0.1 else 16 * size * rng.choice([1, 2, 3])
+        compute = None if fixed else size * rng.choice([0, 1, 8, 30, 60])
+        values.append(Value(operands, write, 16 * size, compute))
+    wanted = [rng.sample(range(count // 3, count), rng.choice([1, 2, 4])) for _ in range(consumers)]
+    return values, wanted
+
+
+def check(
+    values: Sequence[Value], wanted: Sequence[Sequence[int]], found: Sequence[Choice]
+) -> None:
+    """Everything that is wanted is there, and so is what that is computed from."""
+    for names, choice in zip(wanted, found, strict=True):
+        there = choice.read | choice.computed
+        assert set(names) <= there
+        for v in choice.computed:
+            assert values[v].compute is not None
+            assert set(values[v].operands) <= there
+
+
+def test_close_to_the_least_price_and_nearly_always_there() -> None:
+    equal = 0
+    for seed in range(200):
+        values, wanted = made_up(seed)
+        found = materialize(values, wanted)
+        check(values, wanted, found)
+        best = least(values, wanted)
+        assert best <= price(values, found) <= 1.05 * best, seed
+        equal += price(values, found) == best
+    assert equal >= 190
+
+
+def test_one_consumer_pays_the_least() -> None:
+    for seed in range(60):
+        values, wanted = made_up(seed)
+        found = materialize(values, wanted[:1])
+        assert price(values, found) == least(values, wanted[:1]), seed
+
+
+def test_what_is_read_anyway_is_free_to_compute_from() -> None:
+    """x is wanted; exp(x) costs less to compute than to read."""
+    values = [Value((), 0, 64, None), Value((0,), 64, 64, 8)]
+    assert materialize(values, [[0, 1]]) == (Choice(frozenset({0}), frozenset({1})),)
+
+
+def test_of_equal_prices_reading_is_taken() -> None:
+    values = [Value((), 0, 0, None), Value((0,), 0, 64, 64)]
+    assert materialize(values, [[1]]) == (Choice(frozenset({1}), frozenset()),)
+
+
+@pytest.mark.parametrize("readers", [1, 4])
+def test_readers_share_a_write(readers: int) -> None:
+    """Computing costs 100 each; storing 200 once and 20 for each reader."""
+    values = [Value((), 0, 0, None), Value((0,), 200, 20, 100)]
+    found = materialize(values, [[1]] * readers)
+    assert all((1 in choice.read) == (readers > 1) for choice in found)
+
+
+def test_a_minimum_cut_is_a_maximum_flow() -> None:
+    """The network of Cormen et al., Introduction to Algorithms, figure 26.1: 23."""
+    network = Network()
+    s, a, b, c, d, t = (network.node() for _ in range(6))
+    arcs = [(s, a, 16), (s, b, 13), (a, c, 12), (b, a, 4), (c, b, 9), (b, d, 14), (d, c, 7)]
+    arcs += [(c, t, 20), (d, t, 4)]
+    for arc in arcs:
+        network.connect(*arc)
+    behind = network.cut(s, t)
+    assert behind[t]
+    assert not behind[s]
+    assert sum(cap for tail, head, cap in arcs if behind[head] and not behind[tail]) == 23
+
+
+def test_nothing_separates_what_is_joined_for_good() -> None:
+    network = Network()
+    s, a, t = (network.node() for _ in range(3))
+    network.connect(s, a, INFINITE)
+    network.connect(a, t, 5)
+    assert network.cut(s, t) == [False, False, True]
