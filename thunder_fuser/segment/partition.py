@@ -273,16 +273,16 @@ class _Partition:
         self, group: _Group, frontier: _Frontier, wanted: ReductionOp | TensorView
     ) -> bool:
         """Whether both read the same tensors at the same points, or a reduction of values of rows
-        reads what the group's results of rows are computed from.
+        reads what the group computes of rows.
         """
         sizes = wanted.input.sizes if isinstance(wanted, ReductionOp) else wanted.sizes
         (first, *_) = group.folds
         read = [f.input for f in group.folds]
         if sizes != first.input.sizes:
-            rows = tuple(n for k, n in enumerate(first.input.sizes) if k not in first.dims)
-            if not isinstance(wanted, ReductionOp) or sizes != rows:
+            rows = [n for k, n in enumerate(first.input.sizes) if k not in first.dims]
+            if not isinstance(wanted, ReductionOp) or _points(sizes) != _points(rows):
                 return False
-            read = [t for t in group.outputs if t.sizes == rows]
+            read = [t for t in (*read, *group.outputs) if _points(t.sizes) == _points(rows)]
         shared = {s for t in read for s in self._frontier(t).sources if s.numel > 1}
         return bool(shared & frontier.sources)
 
@@ -407,6 +407,11 @@ class _Partition:
         reads = footprint(self.fusion, results, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in results)
+
+
+def _points(sizes: Sequence[int]) -> list[int]:
+    """Sizes of the dimensions that tell points apart."""
+    return [n for n in sizes if n != 1]
 
 
 def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:
