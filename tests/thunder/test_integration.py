@@ -157,7 +157,7 @@ def test_another_fuser_may_change_our_fusions() -> None:
     saved = thunder.last_traces(compiled)[-1].bound_symbols[-1].args[1][0]
     ours = jit(block)
     ours(x, w)
-    assert len(saved) < len(thunder.last_traces(ours)[-1].bound_symbols[-1].args[1][0])
+    assert len(saved) <= len(thunder.last_traces(ours)[-1].bound_symbols[-1].args[1][0])
     assert len(fusions(compiled)) == len(fusions(ours))
 
 

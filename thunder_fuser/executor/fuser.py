@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,11 @@ from thunder_fuser.executor import regions
 from thunder_fuser.executor.build import build
 from thunder_fuser.executor.call import FusionCall, warn_of_failure
 from thunder_fuser.executor.claims.claim import Role
-from thunder_fuser.executor.claims.table import TABLE, flatten, refuse_call
+from thunder_fuser.executor.claims.table import TABLE, flatten, operands, refuse_call
 from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.fuel import Tank
 from thunder_fuser.executor.origin import Recorded
+from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.symbol import bind_fusion
 from thunder_fuser.options import current
 
@@ -68,18 +70,17 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         recorded = Recorded(trace)
         compilation = Compilation(recorded)
         facts = regions.survey(trace)
+        parts = [self._fuelled(p) for p in regions.form(trace, facts, self._is_fusible)]
+        prims = {k: regions.primitives(p, recorded) for k, p in enumerate(parts) if p.is_fusible}
+        calls = self._fuse_all(parts, prims, facts)
         symbols: list[BoundSymbol] = []
-        for part in regions.form(trace, facts, self._is_fusible):
-            outcome: BoundSymbol | tuple[Refusal, ...] = part.refusals
-            if part.is_fusible:
-                region = regions.region_of(part, facts, recorded)
-                outcome = self._fuse_or_refuse(region, compilation.fusion_count)
-            if isinstance(outcome, tuple):
-                compilation.refused(part.symbols, outcome)
+        for k, part in enumerate(parts):
+            if not part.is_fusible:
+                compilation.refused(part.symbols, part.refusals)
                 symbols += part.symbols
-            else:
-                compilation.fused(outcome.sym.name, part.symbols)
-                symbols.append(outcome)
+            elif k in calls:
+                compilation.fused(calls[k].sym.name, part.symbols)
+                symbols.append(calls[k])
         fused = from_trace(trace)
         fused.bound_symbols = symbols
         fused = dce(fused)
@@ -103,7 +104,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         if not outputs:
             # Only updates.  Thunder drops calls without results, so one of them is a result.
             outputs = [prims[-1].flat_proxy_outs[0]]
-        read = {p.name for p in outputs} | {p.name for b in prims for p in b.flat_proxy_args}
+        read = {p.name for p in outputs} | {p.name for b in prims for p in operands(b)}
         inputs = [p for p in inputs if p.name in read]
         device = regions.device_of_region(prims, outputs)
         name = f"{self._prefix}{fusion_counter}"
@@ -117,18 +118,36 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         # What another executor has claimed is its own, even where its parts are claimable.
         return bsym.sym.executor is None and bool(self.can_fuse(bsym))
 
-    def _fuse_or_refuse(
-        self, region: regions.Region, counter: int
-    ) -> BoundSymbol | tuple[Refusal, ...]:
-        if not self.get_fuel():
-            return (Refusal("fuel", "no optimization fuel is left"),)
-        try:
-            return self.fuse(region, counter)
-        except Exception as error:
-            if current().strict:
-                raise
-            warn_of_failure(f"{self._prefix}{counter}", error, "")
-            return (Refusal("bug", f"{type(error).__name__}: {error}"),)
+    def _fuelled(self, part: regions.Part) -> regions.Part:
+        """The part, refused where it could be fused and no fuel is left."""
+        if not part.is_fusible or self.get_fuel():
+            return part
+        return replace(part, refusals=(Refusal("fuel", "no optimization fuel is left"),))
+
+    def _fuse_all(
+        self,
+        parts: list[regions.Part],
+        prims: dict[int, tuple[BoundSymbol, ...]],
+        facts: regions.Survey,
+    ) -> dict[int, BoundSymbol]:
+        """Calls by the position of their part. A part that cannot be built is refused in `parts`,
+        and the others are decided again, for it reads and gives other tensors then.
+        """
+        while True:
+            calls: dict[int, BoundSymbol] = {}
+            for k, region in rematerialize(parts, prims, facts).items():
+                try:
+                    calls[k] = self.fuse(region, len(calls))
+                except Exception as error:
+                    if current().strict:
+                        raise
+                    warn_of_failure(f"{self._prefix}{len(calls)}", error, "")
+                    bug = Refusal("bug", f"{type(error).__name__}: {error}")
+                    parts[k] = replace(parts[k], refusals=(bug,))
+                    del prims[k]
+                    break
+            else:
+                return calls
 
 
 def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:
@@ -139,7 +158,7 @@ def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundS
         updates = TABLE[prim.sym.id].role is Role.UPDATE
         if updates or any(p.name in needed for p in prim.flat_proxy_outs):
             kept.append(prim)
-            needed |= {p.name for p in prim.flat_proxy_args}
+            needed |= {p.name for p in operands(prim)}
     return kept[::-1]
 
 

@@ -14,7 +14,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
@@ -74,34 +74,34 @@ class Region:
 class Survey:
     """What deciding about a part takes to know of the whole trace.
 
-    readers   by name of a value: the `id` of every symbol that reads it, the return included
     on_cuda   some tensor is on a GPU
     forward   names of values that the results of the forward need, where Thunder will split the
               trace into forward and backward
+    kept      names of arguments and results of the forward, which are alive in the backward, too
     """
 
-    readers: Mapping[str, Sequence[int]]
     on_cuda: bool
     forward: frozenset[str] | None
+    kept: frozenset[str]
 
 
 def survey(trace: TraceCtx) -> Survey:
     """Look at every symbol of a trace once."""
-    readers: dict[str, list[int]] = {}
     on_cuda = is_joint = False
     for bsym in trace.bound_symbols:
-        for proxy in bsym.flat_proxy_args:
-            readers.setdefault(proxy.name, []).append(id(bsym))
         on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
         is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
-    return Survey(readers, on_cuda, _forward(trace) if is_joint else None)
-
-
-def _forward(joint: TraceCtx) -> frozenset[str]:
-    """What Thunder's split keeps in the forward: everything that its results are computed from."""
-    returned = joint.bound_symbols[-1].args[0]
+    if not is_joint:
+        return Survey(on_cuda, None, frozenset())
+    returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
-    needed = {p.name for p in flat if isinstance(p, Proxy)}
+    kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
+    return Survey(on_cuda, _forward(trace, kept), kept)
+
+
+def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
+    """What Thunder's split keeps in the forward: everything that its results are computed from."""
+    needed = set(kept)
     for bsym in reversed(joint.bound_symbols[:-1]):
         if any(p.name in needed for p in bsym.flat_proxy_outs):
             needed.update(p.name for p in bsym.flat_proxy_args)
@@ -189,19 +189,10 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     return None
 
 
-def region_of(part: Part, facts: Survey, recorded: Recorded) -> Region:
-    """A part as a region of primitives that know their lines."""
-    members = {id(bsym) for bsym in part.symbols}
+def primitives(part: Part, recorded: Recorded) -> tuple[BoundSymbol, ...]:
+    """What a part consists of; each knows its line."""
     prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
-    prims = list(_rounded_once(prims, recorded))
-    produced = {p.name: p for prim in prims for p in prim.flat_proxy_outs}
-    read = {p.name: p for b in prims for p in b.flat_proxy_args if p.name not in produced}
-    given = [
-        p for p in produced.values() if any(r not in members for r in facts.readers.get(p.name, ()))
-    ]
-    return Region(
-        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, given))
-    )
+    return tuple(_rounded_once(prims, recorded))
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:

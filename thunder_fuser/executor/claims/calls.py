@@ -2,6 +2,8 @@
 
 The parts of `log_softmax` add the largest element to the logarithm before they subtract both, which
 costs digits, and leave -inf where torch has NaN; those of its gradient round to 16 bits four times.
+The gradient of `nll_loss` has no parts: it would write at an index that data decide. Each point
+knows whether it is that index, so it need not.
 """
 
 from __future__ import annotations
@@ -53,6 +55,52 @@ def _backward(b: FusionBuilder, g: TensorView, output: TensorView, dim: int, dty
     return b.pointwise("sub", gradient, b.pointwise("mul", b.pointwise("exp", result), total))
 
 
+def _refuse_nll(
+    g: TensorProxy,
+    x: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None,
+    reduction: str,
+    ignore_index: object,
+    total_weight: object,
+) -> Refusal | None:
+    if not isinstance(ignore_index, int) or reduction not in ("none", "sum", "mean"):
+        return Refusal("number", f"ignore_index={ignore_index}, reduction={reduction!r}")
+    if x.numel == 0:
+        return Refusal("empty", "of no elements none is chosen")
+    if not data_type(g.dtype).is_floating or not data_type(target.dtype).is_integral:
+        return Refusal("dtype", f"{g.dtype} gradient at indices of {target.dtype}")
+    return None
+
+
+def _nll_loss_backward(
+    b: FusionBuilder,
+    g: TensorView,
+    x: TensorProxy,
+    target: TensorView,
+    weight: TensorView | None,
+    reduction: str,
+    ignore_index: int,
+    total_weight: TensorView | None,
+) -> Val:
+    shape, rank = list(x.shape), len(x.shape)
+    axis = 1 if rank > 1 else 0
+    others = [k for k in range(rank) if k != axis]
+    wide = compute_dtype(g.dtype)
+    scale = b.pointwise("neg", _wide(b, g, g.dtype))
+    if reduction == "mean" and total_weight is not None:
+        scale = b.pointwise("div", scale, b.cast(total_weight, wide))
+    if reduction == "none":
+        scale = b.broadcast_in_dim(_tensor(scale), shape, others)
+    if weight is not None:
+        scale = b.pointwise("mul", scale, b.broadcast_in_dim(_wide(b, weight, wide), shape, [axis]))
+    classes = b.broadcast_in_dim(b.iota(shape[axis], 0, 1, DataType.Int), shape, [axis])
+    chosen = b.broadcast_in_dim(target, shape, others)
+    hit = b.pointwise("eq", classes, chosen)
+    counts = b.pointwise("ne", chosen, ignore_index)
+    return b.pointwise("where", b.pointwise("bitwise_and", hit, counts), scale, 0.0)
+
+
 def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
     """In the type that computes for `dtype`."""
     wide = compute_dtype(dtype)
@@ -64,7 +112,11 @@ def _tensor(value: Val) -> TensorView:
     return value
 
 
+_COST = 20
+"""Two folds, an exponential and what is around them."""
+
 CLAIMS = {
-    "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax),
-    "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward),
+    "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),
+    "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward, _COST),
+    "nll_loss_backward": Claim(Role.JOIN, _refuse_nll, _nll_loss_backward, unread=(1,)),
 }

@@ -42,8 +42,12 @@ class Claim:
     refuse  takes the primitive's own arguments, proxies and all; None means that we build it
     build   takes a FusionBuilder, then the same arguments with values in the place of proxies, and
             returns the results; dtypes may still differ from what Thunder says (`build.py` casts)
+    cost    arithmetic per element, in units of one fp32 instruction
+    unread  positions of arguments of which only shape and dtype count; `build` gets their proxies
     """
 
     role: Role
     refuse: Callable[..., Refusal | None]
     build: Callable[..., Val | tuple[Val, ...]]
+    cost: int = 1
+    unread: tuple[int, ...] = ()

@@ -97,7 +97,7 @@ _SPECIAL_REFUSALS: dict[str, Callable[..., Refusal | None]] = {
 
 def _claim(op: str) -> Claim:
     refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
-    return Claim(Role.COMPUTE, refuse, partial(_build, op))
+    return Claim(Role.COMPUTE, refuse, partial(_build, op), ops.lookup(op).cost)
 
 
 # Thunder and the op table call the same things by the same names.

@@ -96,12 +96,16 @@ def _std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: fl
     return b.pointwise("sqrt", _var(b, x, dims, correction=correction))
 
 
+_PASS = 4
+"""What folding an element costs, the reduction's share of a further pass over the row included."""
+
+
 def _claim(refuse: Callable[..., Refusal | None], build: Callable[..., Val], op: str) -> Claim:
-    return Claim(Role.REDUCE, partial(refuse, op), partial(build, op))
+    return Claim(Role.REDUCE, partial(refuse, op), partial(build, op), _PASS)
 
 
 def _spread(op: str, build: Callable[..., Val | tuple[Val, ...]]) -> Claim:
-    return Claim(Role.REDUCE, partial(_refuse_spread, op), build)
+    return Claim(Role.REDUCE, partial(_refuse_spread, op), build, 2 * _PASS)
 
 
 CLAIMS = {

@@ -83,6 +83,16 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
         yield replace(next(kinds, unclaimed), subject=bsym.sym.name)
 
 
+def operands(prim: BoundSymbol) -> list[Proxy]:
+    """What a claimed symbol reads, each once."""
+    unread = TABLE[prim.sym.id].unread
+    if not unread:
+        return list(prim.flat_proxy_args)
+    read = [x for k, x in enumerate(prim.args) if k not in unread]
+    flat, _ = tree_flatten_with_dataclass((read, prim.kwargs))
+    return list({p.name: p for p in flat if isinstance(p, Proxy)}.values())
+
+
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
     """The claimed symbols that a fusible symbol consists of, in order: primitives for the most."""
     if _is_claimed_whole(bsym):

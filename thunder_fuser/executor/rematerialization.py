@@ -1,0 +1,202 @@
+"""What goes through memory between the regions of a trace, and what each region computes again.
+
+Thunder saves for backward what backward regions read, so this decides what is saved, by bytes. A
+tensor that is in memory anyway, and stays alive, costs its readers a read; one that would die with
+the forward costs its life besides; one that exists in registers alone also costs a write. Against
+that stands the arithmetic of computing it again. (Thunder's own rematerialization weighs dtypes,
+not sizes.) The forward is decided first: what its regions store for each other, backward finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+
+from thunder_fuser.executor.claims.claim import Role
+from thunder_fuser.executor.claims.table import TABLE, operands
+from thunder_fuser.executor.regions import Part, Place, Region, Survey
+from thunder_fuser.segment.materialize import Choice, Value, materialize
+
+_PER_BYTE = 16
+"""fp32 instructions that take as long as moving a byte, most of them hidden behind other bytes."""
+
+_LAUNCH = 16 << 20
+"""Bytes that a GPU moves while it launches a kernel, which a fold may take of its own."""
+
+Prims = Mapping[int, Sequence[BoundSymbol]]
+"""Primitives of the parts that are to be fused, by position of the part."""
+
+
+def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[int, Region]:
+    """A region for each part that is to be fused, with what it computes again in front.
+
+    `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
+    region.
+    """
+    table = _Table(parts, prims, facts)
+    choices: dict[int, Choice] = {}
+    for place in sorted(set(table.places.values()), key=lambda p: (p.is_backward, str(p.device))):
+        mine = [k for k in prims if table.places[k] == place]
+        values = table.values(place, _read(choices.values()))
+        found = materialize(values, [table.wanted(k) for k in mine])
+        choices.update(zip(mine, found, strict=True))
+    stored = _read(choices.values())
+    regions: dict[int, Region] = {}
+    for k, own in prims.items():
+        again = {id(b): b for v in sorted(choices[k].computed) if (b := table.made_by[v])}
+        given = [p for p in _given(own) if table.is_outside(p) or table.number(p) in stored]
+        if given or any(TABLE[b.sym.id].role is Role.UPDATE for b in own):
+            regions[k] = _region((*again.values(), *own), given)
+    return regions
+
+
+def _region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> Region:
+    inside = {p.name for p in _given(prims)}
+    read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
+    return Region(
+        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, outputs))
+    )
+
+
+def _read(choices: Iterable[Choice]) -> frozenset[int]:
+    return frozenset().union(*(choice.read for choice in choices))
+
+
+def _given(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
+    """What primitives compute, in order."""
+    return tuple({p.name: p for b in prims for p in b.flat_proxy_outs}.values())
+
+
+class _Table:
+    """Every value of a trace, numbered in the order in which they come to be.
+
+    made_by  the primitive of a region that computes a value; None for all others
+    places   of the parts that are to be fused
+    """
+
+    def __init__(self, parts: Sequence[Part], prims: Prims, facts: Survey) -> None:
+        self.made_by: list[BoundSymbol | None] = []
+        self.places: dict[int, Place] = {}
+        self._proxies: list[Proxy] = []
+        self._numbers: dict[str, int] = {}
+        self._of_part: list[Place | None] = []
+        self._is_backward: list[bool] = []
+        self._wanted: dict[int, dict[int, None]] = {}
+        # Read by symbols that are not fused; those of them that run in the backward.
+        self._outside: set[int] = set()
+        self._alive: set[int] = set()
+        for k, part in enumerate(parts):
+            place = part.place if k in prims else None
+            if place is not None:
+                self.places[k] = place
+                self._wanted[k] = {}
+            for bsym in prims.get(k, part.symbols):
+                backward = BoundSymbolTag.BACKWARD in bsym.tags
+                for proxy in operands(bsym) if place else bsym.flat_proxy_args:
+                    number = self._numbers.get(proxy.name)
+                    if number is None:
+                        number = self._add(proxy, None, None, False)
+                    if place is None:
+                        self._outside.add(number)
+                        if backward:
+                            self._alive.add(number)
+                    else:
+                        self._wanted[k][number] = None
+                for proxy in bsym.flat_proxy_outs:
+                    if proxy.name not in self._numbers:
+                        self._add(proxy, bsym if place else None, place, backward)
+        for k, own in prims.items():
+            for proxy in _given(own):
+                self._wanted[k].pop(self.number(proxy), None)
+        self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
+        self._touched = self._in_updated_memory(parts, prims)
+
+    def _add(
+        self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
+    ) -> int:
+        number = self._numbers[proxy.name] = len(self._proxies)
+        self._proxies.append(proxy)
+        self.made_by.append(made_by)
+        self._of_part.append(place)
+        self._is_backward.append(place.is_backward if place else backward)
+        return number
+
+    def number(self, proxy: Proxy) -> int:
+        return self._numbers[proxy.name]
+
+    def is_outside(self, proxy: Proxy) -> bool:
+        """Whether somebody who is not a region reads it."""
+        return self._numbers[proxy.name] in self._outside
+
+    def wanted(self, part: int) -> tuple[int, ...]:
+        """What a part reads and does not compute itself."""
+        return tuple(self._wanted[part])
+
+    def values(self, place: Place, stored: frozenset[int]) -> list[Value]:
+        """Prices for the regions of one place; `stored` is in memory already."""
+        return [self._value(n, place, stored) for n in range(len(self._proxies))]
+
+    def _value(self, number: int, place: Place, stored: frozenset[int]) -> Value:
+        proxy, prim = self._proxies[number], self.made_by[number]
+        size = _PER_BYTE * _bytes(proxy)
+        in_memory = prim is None or number in self._outside or number in stored
+        dies = place.is_backward and not self._is_backward[number] and number not in self._alive
+        write = size * ((not in_memory) + dies)
+        made = self._of_part[number]
+        if (
+            prim is None
+            or made is None
+            or made.device != place.device
+            or not self._may_repeat(prim)
+        ):
+            return Value((), write, size, None)
+        read = dict.fromkeys(self.number(p) for p in operands(prim))
+        return Value(tuple(read), write, size, _arithmetic(prim))
+
+    def _may_repeat(self, prim: BoundSymbol) -> bool:
+        """Whether a primitive gives the same result wherever it runs."""
+        if TABLE[prim.sym.id].role is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
+            return False
+        return not any(self.number(p) in self._touched for p in operands(prim))
+
+    def _in_updated_memory(self, parts: Sequence[Part], prims: Prims) -> set[int]:
+        """Values that may lie in memory that an update in place overwrites."""
+        touched: set[int] = set()
+        everything = [b for k, part in enumerate(parts) for b in prims.get(k, part.symbols)]
+        for bsym in everything:
+            claim = TABLE.get(bsym.sym.id)
+            if claim is not None and claim.role is Role.UPDATE:
+                touched.add(self.number(bsym.args[1]))
+        if not touched:
+            return touched
+        # Views before the update, and after it; a symbol that is not fused may give a view.
+        for symbols in (everything[::-1], everything):
+            for bsym in symbols:
+                claim = TABLE.get(bsym.sym.id)
+                if claim is None or claim.role in (Role.VIEW, Role.RENAME, Role.UPDATE):
+                    around = {
+                        self.number(p) for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
+                    }
+                    if around & touched:
+                        touched |= around
+        return touched
+
+
+def _bytes(proxy: Proxy) -> int:
+    return proxy.numel * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
+
+
+def _arithmetic(prim: BoundSymbol) -> int:
+    """fp32 instructions that a primitive takes; what only moves data takes none."""
+    claim = TABLE[prim.sym.id]
+    if claim.role in (Role.VIEW, Role.COPY, Role.RENAME):
+        return 0
+    read, made = (
+        max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
+        for proxies in (operands(prim), prim.flat_proxy_outs)
+    )
+    folds = claim.role is Role.REDUCE and made < read
+    return claim.cost * max(read, made) + (_PER_BYTE * _LAUNCH if folds else 0)
