@@ -188,3 +188,22 @@ def test_parts_stay_flat_primitives() -> None:
     line = fused.python(0, print_depth=1)
     assert len(line) == 1
     assert line[0].startswith(f"[{fused.output[0].name}] = fuser0(")
+
+
+# ---- gradients that are what they were computed from
+
+
+def test_a_gradient_that_needs_no_arithmetic_takes_no_kernel() -> None:
+    """Thunder's rules widen it to fp32 and narrow it again."""
+    x, y = fake((64, 64), (64, 64), dtype=torch.bfloat16, grad=True)
+    forward, backward = traced(lambda x, y: x.t() + y, x, y)
+    assert (forward.plan.kernels, backward.plan.kernels) == (1, 0)
+    leaves = [torch.randn(8, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    check(lambda x, y: x.t() + y, *leaves)
+
+
+def test_an_output_is_new_memory_where_its_values_are_an_inputs() -> None:
+    x = torch.randn(5, dtype=torch.bfloat16)
+    (same,) = (jit(lambda x: x.float().bfloat16())(x),)
+    assert torch.equal(same, x)
+    assert same.data_ptr() != x.data_ptr()

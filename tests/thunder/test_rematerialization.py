@@ -105,8 +105,8 @@ def test_a_long_cross_entropy_saves_its_logits_only() -> None:
             residual_norm,
             [(N, D), (N, D), (D,)],
             (4 * N * D + D, 4 * N),
-            # h, its two gradients; both inputs get the same one.
-            (5 * N * D + 2 * D, 4 * N),
+            # h and the gradients of both results; both inputs get the same one.
+            (4 * N * D + 2 * D, 4 * N),
         ),
         (bias_gelu, [(N, 2 * N), (2 * N,)], (4 * N * N + 2 * N, 0), (6 * N * N + 4 * N, 0)),
         (

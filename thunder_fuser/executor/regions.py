@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from thunder.core import dtypes
+from thunder.core import prims as prims_of_thunder
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
@@ -192,7 +193,8 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
 def primitives(part: Part, recorded: Recorded) -> tuple[BoundSymbol, ...]:
     """What a part consists of; each knows its line."""
     prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
-    return tuple(_rounded_once(prims, recorded))
+    prims = list(_rounded_once(prims, recorded))
+    return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
@@ -217,6 +219,29 @@ def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[
             unrounded[out.name] = source
         elif wide is not None and recorded.in_one_call(source.name, out.name):
             prim = prim.from_bsym(args=(wide, dtype))
+        yield prim
+
+
+def _same_gradients(prims: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The same primitives, where a gradient that was widened and is narrowed again is itself.
+
+    Thunder's rules compute in fp32 what has nothing to compute. A gradient may be the tensor that
+    autograd gave; elsewhere a cast makes new memory, which the user may write into.
+    """
+    widened: dict[str, TensorProxy] = {}
+    for prim in prims:
+        if prim.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE and isinstance(prim.args[0], TensorProxy):
+            source, out = prim.args[0], prim.output
+            if _narrows(out, source):
+                widened[out.name] = source
+            origin = widened.get(source.name)
+            if origin is not None and origin.dtype == out.dtype:
+                same = prims_of_thunder.shallow_copy.bind(origin, output=out)
+                prim = same.from_bsym(
+                    source_filename=prim.source_filename,
+                    source_positions=prim.source_positions,
+                    tags=prim.tags,
+                )
         yield prim
 
 

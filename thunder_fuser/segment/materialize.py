@@ -13,14 +13,16 @@ each value is tried the other way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.segment.min_cut import INFINITE, Network
 
 _ROUNDS = 8
-_TRIALS = 64
+_BANNED = INFINITE >> 20
+"""A price that is paid only where nothing else is possible."""
+_TRIALS = 8
 """Values that are tried the other way, dearest first."""
 
 Prices = Callable[[int], int]
@@ -56,51 +58,40 @@ def materialize(values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> tup
 
     The price of all together is as low as a local search finds it.
     """
-    cones = [_cone(values, names) for names in wanted]
-    problem = _Problem(values, tuple(tuple(dict.fromkeys(names)) for names in wanted), cones)
-    users: dict[int, int] = {}
-    for cone in cones:
-        for v in cone:
-            users[v] = users.get(v, 0) + 1
-    if all(values[v].write == 0 for v, count in users.items() if count > 1):
-        return tuple(problem.respond(k, lambda v: values[v].write) for k in range(len(cones)))
+    problem = _Problem(values, wanted)
+    shared = [v for v in problem.shared if values[v].compute is not None]
+    if not shared:
+        return tuple(problem.answers(lambda v: values[v].write))
+    together = problem.as_one()
     starts: list[Prices] = [
         lambda v: values[v].write,
-        lambda v: values[v].write // users[v],
+        lambda v: values[v].write // problem.users[v],
         lambda v: 0,
+        lambda v: 0 if v in together else values[v].write,
     ]
-    together = problem.as_one(users)
-    starts.append(lambda v: 0 if v in together else values[v].write)
     ends = [problem.improve(problem.answers(start)) for start in starts]
-    shared = [
-        v for v in users if users[v] > 1 and values[v].write and values[v].compute is not None
-    ]
-    shared.sort(key=lambda v: (-values[v].write, v))
-    return problem.toggled(min(ends, key=problem.price), shared[:_TRIALS])
+    dearest = sorted(shared, key=lambda v: (-values[v].write, v))[:_TRIALS]
+    return tuple(problem.toggled(min(ends, key=problem.price), dearest))
 
 
-def _cone(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:
-    """Everything that could be read or computed on the way to what is wanted, in order."""
-    seen: set[int] = set()
-    stack = list(wanted)
-    while stack:
-        v = stack.pop()
-        if v not in seen:
-            seen.add(v)
-            if values[v].compute is not None:
-                stack.extend(values[v].operands)
-    return tuple(sorted(seen))
-
-
-@dataclass(frozen=True, slots=True)
 class _Problem:
-    values: Sequence[Value]
-    wanted: tuple[tuple[int, ...], ...]
-    cones: Sequence[tuple[int, ...]]
+    """users   consumers that could read or compute a value, counted
+    shared  values whose write several consumers could share
+    """
+
+    def __init__(self, values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> None:
+        self.values = values
+        self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
+        self.cones = [_cone(values, names) for names in self.wanted]
+        self.users = Counter(v for cone in self.cones for v in cone)
+        self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
+        common = set(self.shared)
+        self._common = [[v for v in cone if v in common] for cone in self.cones]
+        self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Of all consumers together."""
-        total = sum(self.values[v].write for v in _stored(choices))
+        total = sum(self.values[v].write for v in {v for c in choices for v in c.read})
         for choice in choices:
             total += sum(self.values[v].read for v in choice.read)
             total += sum(self.values[v].compute or 0 for v in choice.computed)
@@ -132,60 +123,71 @@ class _Problem:
     def answers(self, extra: Prices) -> list[Choice]:
         return [self.respond(k, extra) for k in range(len(self.wanted))]
 
-    def as_one(self, users: Mapping[int, int]) -> frozenset[int]:
+    def as_one(self) -> frozenset[int]:
         """What would be stored if each value were read by all who could, or computed by all."""
         alike = [
             Value(
                 value.operands,
                 value.write,
-                value.read * users.get(v, 1),
-                None if value.compute is None else value.compute * users.get(v, 1),
+                value.read * self.users[v],
+                None if value.compute is None else value.compute * self.users[v],
             )
             for v, value in enumerate(self.values)
         ]
-        wanted = tuple(dict.fromkeys(v for names in self.wanted for v in names))
-        one = _Problem(alike, (wanted,), (_cone(alike, wanted),))
+        one = _Problem(alike, [[v for names in self.wanted for v in names]])
         return one.respond(0, lambda v: alike[v].write).read
 
     def improve(self, choices: Sequence[Choice]) -> list[Choice]:
         """Let each consumer answer the others until nothing changes."""
         choices = list(choices)
+        readers = Counter(v for choice in choices for v in choice.read)
         for _ in range(_ROUNDS):
             before = list(choices)
-            for k in range(len(choices)):
-                stored = _stored(choices[:k] + choices[k + 1 :])
-                choices[k] = self.respond(k, self._extra(stored))
+            for k, mine in enumerate(before):
+                readers.subtract(mine.read)
+                choices[k] = self._answer(k, {v for v in self._common[k] if readers[v]})
+                readers.update(choices[k].read)
             if choices == before:
                 break
         return choices
 
-    def _extra(self, stored: AbstractSet[int], banned: AbstractSet[int] = frozenset()) -> Prices:
-        def extra(v: int) -> int:
-            if v in stored:
-                return 0
-            # A ban can be afforded where nothing else is possible.
-            return INFINITE >> 20 if v in banned else self.values[v].write
-
-        return extra
-
-    def toggled(self, choices: Sequence[Choice], shared: Iterable[int]) -> tuple[Choice, ...]:
-        """Try each of `shared` the other way: computed by all if it is stored, else offered to all
-        as if it were stored already.
-        """
+    def toggled(self, choices: Sequence[Choice], tried: Iterable[int]) -> list[Choice]:
+        """Try values the other way: computed by all if stored, else offered as if stored."""
         best, price = list(choices), self.price(choices)
-        for v in shared:
-            stored = _stored(best)
-            extra = self._extra(stored - {v}, {v}) if v in stored else self._extra(stored | {v})
-            tried = [
-                self.respond(k, extra) if v in self.cones[k] else choice
+        for v in tried:
+            stored = {u for choice in best for u in choice.read}
+            banned = v if v in stored else None
+            offered = stored - {v} if banned is not None else stored | {v}
+            changed = [
+                self._answer(k, offered.intersection(self._common[k]), banned)
+                if v in self.cones[k]
+                else choice
                 for k, choice in enumerate(best)
             ]
-            tried = self.improve(tried)
-            if (found := self.price(tried)) < price:
-                best, price = tried, found
-        return tuple(best)
+            changed = self.improve(changed)
+            if (found := self.price(changed)) < price:
+                best, price = changed, found
+        return best
+
+    def _answer(self, consumer: int, stored: set[int], banned: int | None = None) -> Choice:
+        """The cheapest choice where some values are stored and one is better not read."""
+        key = (consumer, frozenset(stored), banned)
+        if key not in self._answers:
+            self._answers[key] = self.respond(
+                consumer,
+                lambda v: _BANNED if v == banned else 0 if v in stored else self.values[v].write,
+            )
+        return self._answers[key]
 
 
-def _stored(choices: Iterable[Choice]) -> frozenset[int]:
-    """Values that somebody reads."""
-    return frozenset().union(*(choice.read for choice in choices))
+def _cone(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:
+    """Everything that could be read or computed on the way to what is wanted, in order."""
+    seen: set[int] = set()
+    stack = list(wanted)
+    while stack:
+        v = stack.pop()
+        if v not in seen:
+            seen.add(v)
+            if values[v].compute is not None:
+                stack.extend(values[v].operands)
+    return tuple(sorted(seen))
