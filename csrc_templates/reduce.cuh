@@ -155,14 +155,28 @@ TF_DEVICE T sum_parts(const T* parts, int count, int points, int point, T* slots
   const int group = threadIdx.x / width, lane = threadIdx.x % width;
   const T* mine = parts + point;
   T value = fresh(mine + (long long)(group < count ? group : 0) * points);
-  for (int i = group + groups; i < count; i += groups) {
-    value = Op::combine(value, fresh(mine + (long long)i * points));
+  // Several are on their way at a time; places past the end load the first of them and are left out.
+  constexpr int ahead = 4;
+  TF_UNROLL_BY(1)
+  for (int first = group + groups; first < count; first += ahead * groups) {
+    T next[ahead];
+    TF_UNROLL
+    for (int j = 0; j < ahead; ++j) {
+      const int i = first + j * groups;
+      next[j] = fresh(mine + (long long)(i < count ? i : first) * points);
+    }
+    TF_UNROLL
+    for (int j = 0; j < ahead; ++j) {
+      if (first + j * groups < count) value = Op::combine(value, next[j]);
+    }
   }
   if (groups == 1) return value;
   __syncthreads();
   slots[threadIdx.x] = value;
   __syncthreads();
   value = slots[lane];
+  // Left alone, NVRTC writes all 32 out, which is a tenth of what it takes for such a kernel.
+  TF_UNROLL_BY(4)
   for (int i = 1; i < groups && i < count; ++i) value = Op::combine(value, slots[i * width + lane]);
   return value;
 }

@@ -237,6 +237,17 @@ def test_rows_move_in_16_byte_accesses(reduction: Reduction) -> None:
 
 
 @pytest.mark.nvrtc
+@pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
+@ALL
+def test_finishing_a_total_is_a_loop(reduction: Reduction) -> None:
+    """It loads the first of a hundred parts, then four at a time. A barrier loads two words."""
+    kernel = full_kernel(reduction.name, H200)
+    code = sass.disassemble(full_cubin(H200).image)[kernel.name]
+    totals = kernel.source.count("tf::sum_parts")
+    assert code.load_bits[32] <= 5 * totals + 2 + reduction.operands.count("s")
+
+
+@pytest.mark.nvrtc
 @pytest.mark.parametrize("reduction", REDUCTIONS[:3] + REDUCTIONS[4:6], ids=lambda r: r.name)
 def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
     """What a multiprocessor's threads load of rows before the first use of any, at least 32 KB."""
