@@ -58,6 +58,8 @@ namespace tf {
 
 // Widest single access of a thread, in bytes.
 constexpr int kAccessBytes = 16;
+// Registers hold 32 bits, and shorter numbers are parts of one. Vector registers of a CPU hold any.
+constexpr bool kRegistersAreWords = true;
 
 TF_DEVICE unsigned bits(float v) { return __float_as_uint(v); }
 TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__double_as_longlong(v); }

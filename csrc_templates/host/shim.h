@@ -47,6 +47,7 @@
 namespace tf {
 
 constexpr int kAccessBytes = 1 << 20;
+constexpr bool kRegistersAreWords = false;
 
 template <class To, class From>
 static __forceinline__ To bit_cast(From v) {

@@ -99,6 +99,13 @@ def test_no_kernel_of_a_workload_divides_integers(name: str) -> None:
 
 
 @needs_disassembler
+@pytest.mark.parametrize("name", ["swiglu", "rope_llama_backward", "heads_first", "cat_relu"])
+def test_halves_of_words_are_not_registers_of_their_own(name: str) -> None:
+    for code in workload_sass()[name]:
+        assert code.count("PRMT") == 0
+
+
+@needs_disassembler
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_access_of_a_workload_is_128_bits_wide(name: str) -> None:
     for code in workload_sass()[name]:
