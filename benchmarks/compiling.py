@@ -1,15 +1,16 @@
 """What is made of a workload, and what making it costs: plans, code, machine code.
 
-Every kernel is compiled under a name that no cache has seen.  What a process pays once (loading
-NVRTC, building the host's runtime) is paid before, by a kernel that does not count.
+Costs are CPU time, which other programs on the machine do not change.  Every kernel is compiled
+under a name that no cache has seen.  What a process pays once (loading NVRTC, building the host's
+runtime) is paid before, by a kernel that does not count.
 """
 
 from __future__ import annotations
 
+import resource
 import secrets
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from thunder_fuser import log
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserError
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.cuda_program import compile_cubin
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -40,7 +42,8 @@ _COLUMNS = (
     Column("Thunder, ms", "tracing", 1e3),
     Column("planning, ms", "planning", 1e3, 1),
     Column("code, ms", "code", 1e3, 1),
-    Column("NVRTC, ms", "nvrtc", 1e3),
+    Column("NVRTC, ms", "nvrtc", 1e3, 1),
+    Column("to cubins, ms", "cubins", 1e3, 1),
     Column("registers", "registers"),
     Column("spilled bytes", "spilled"),
     Column("C++, ms", "host", 1e3),
@@ -50,36 +53,46 @@ _NOTE = (
     "machine's CPU; nothing runs.  Ideal: every input element that is needed read once, every "
     "output element written once.  Thunder: from the Python function to a trace with fusions in "
     "it, once.  Planning: from a fusion to segments.  Code: the kernels' text.  NVRTC and C++: the "
-    f"compilers, for all kernels of a row together, nothing cached.  Medians of {_REPEATS}."
+    "compilers, for all kernels of a row in one program, nothing cached.  To cubins: planning, "
+    "code and NVRTC together.  A workload with its backward is a row, too.  CPU time with that of "
+    f"the compilers' processes, medians of {_REPEATS}."
 )
 
 
 def compiled(workloads: Sequence[Workload], size: Size) -> Table:
-    """A row for each workload.  Needs no GPU."""
+    """A row for each workload, and for each backward one with its forward. Needs no GPU."""
     rows = []
+    fusions: dict[str, list[Fusion]] = {}
     with log.status("compiling", total=len(workloads)) as status:
         for workload in workloads:
             status.step(workload.name)
-            rows.append({"workload": workload.name, **_row(workload, size)})
+            tracing, found = _timed(lambda w=workload: planned(w, size, "cuda"), repeats=1)
+            own = [f.fusion for f in found.fusions]
+            row = {
+                "workload": workload.name,
+                "bytes": found.bytes,
+                "ideal": found.bytes_ideal,
+                "in_torch": found.in_torch,
+                "tracing": tracing,
+            }
+            rows.append(row | _costs(own))
+            fusions[workload.name] = own
+            name, is_backward, _ = workload.name.partition(" backward")
+            if is_backward and name in fusions:
+                both = _costs(fusions[name] + own)
+                rows.append({"workload": f"{name} + backward", **both})
     return Table("Plans and compilation", _NOTE, _COLUMNS, tuple(rows))
 
 
-def _row(workload: Workload, size: Size) -> Mapping[str, Any]:
-    tracing, found = _timed(lambda: planned(workload, size, "cuda"), repeats=1)
-    fusions = [f.fusion for f in found.fusions]
+def _costs(fusions: Sequence[Fusion]) -> dict[str, Any]:
     planning, plans = _timed(lambda: [CompiledFusion(f).plan() for f in fusions])
     code, for_cuda = _timed(lambda: _kernels(plans, H200))
     for_host = _kernels(plans, HOST.device_info(torch.device("cpu")))
-    row = {
-        "kernels": found.kernels,
-        "bytes": found.bytes,
-        "ideal": found.bytes_ideal,
-        "in_torch": found.in_torch,
-        "tracing": tracing,
-        "planning": planning,
-        "code": code,
-    }
-    return row | dict(_on_cuda(for_cuda)) | dict(_on_host(for_host))
+    row = {"kernels": len(for_cuda), "planning": planning, "code": code}
+    row |= dict(_on_cuda(for_cuda))
+    if "registers" in row:
+        row["cubins"] = planning + code + row["nvrtc"]
+    return row | dict(_on_host(for_host))
 
 
 def _on_cuda(kernels: Sequence[Kernel]) -> Iterator[tuple[str, Any]]:
@@ -120,7 +133,13 @@ def _timed(call: Callable[[], _T], repeats: int = _REPEATS) -> tuple[float, _T]:
     """Median seconds, and the last result."""
     seconds = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = _cpu_seconds()
         result = call()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(_cpu_seconds() - start)
     return statistics.median(seconds), result
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has run."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -91,6 +91,16 @@ def test_plans_and_machine_code_of_full_sizes_need_no_gpu() -> None:
     assert min(row[key] for key in ("tracing", "planning", "code", "nvrtc", "host")) > 0
 
 
+@pytest.mark.nvrtc
+def test_a_backward_is_compiled_alone_and_in_one_program_with_its_forward() -> None:
+    names = ["RMSNorm", "RMSNorm backward"]
+    rows = compiled([w for w in WORKLOADS if w.name in names], "small").rows
+    assert [row["workload"] for row in rows] == [*names, "RMSNorm + backward"]
+    assert [row["kernels"] for row in rows] == [1, 1, 2]
+    for row in rows:
+        assert row["cubins"] == row["planning"] + row["code"] + row["nvrtc"]
+
+
 def test_forms_have_a_table() -> None:
     rows = symint.table().rows
     assert [row["expression"] for row in rows] == list(symint.EXPRESSIONS)
