@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Update
+from thunder_fuser.ir.fusion import (
+    Fusion,
+    PointwiseOp,
+    ReductionOp,
+    Scalar,
+    TensorView,
+    Update,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.ir.index_builder import IndexBuilder
 from thunder_fuser.ir.value_builder import Size
 from thunder_fuser.ir.view_builder import allocation_order
@@ -23,6 +32,23 @@ class FusionBuilder(IndexBuilder):
     def size(self, x: TensorView, dim: int) -> Scalar:
         """The size of a dimension, usable in shapes and arithmetic."""
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
+
+    def repeat(
+        self, expr: PointwiseOp | ViewOp | ReductionOp, operands: tuple[Val, ...]
+    ) -> TensorView:
+        """A tensor expression on operands of the same form as its own: nothing is inferred."""
+        old = expr.output
+        assert isinstance(old, TensorView)
+        out = TensorView(self._id(), old.dtype, old.domain, old.is_cpu)
+        match expr, operands:
+            case PointwiseOp(), _:
+                self._append(PointwiseOp(expr.op, operands, out, self.origin))
+            case ViewOp(), (TensorView() as x, *rest):
+                fill = rest[0] if rest else None
+                self._append(ViewOp(expr.op, x, out, fill, self.origin))
+            case ReductionOp(), (TensorView() as x,):
+                self._append(ReductionOp(expr.op, x, expr.accumulate, out, self.origin))
+        return out
 
     def output(self, x: TensorView, alias: TensorView | None = None) -> None:
         """Return `x`; with `alias`, write it into that input instead (see `Update`)."""

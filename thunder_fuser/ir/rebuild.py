@@ -100,9 +100,14 @@ class Rebuild:
 
     def _copy(self, expr: Expr) -> Val:
         b = self.builder
+        vals = tuple(self[v] for v in expr.inputs)
+        # Passes copy most expressions many times: what is known of them is not inferred again.
+        if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
+            match expr:
+                case PointwiseOp(output=TensorView()) | ViewOp() | ReductionOp():
+                    return b.repeat(expr, vals)
         match expr:
             case PointwiseOp():
-                vals = tuple(self[v] for v in expr.inputs)
                 if isinstance(expr.output, Scalar):
                     if expr.op == "cast":
                         return b.cast(vals[0], expr.output.dtype)
@@ -148,6 +153,13 @@ class Rebuild:
         for update in fusion.updates:
             self.builder.output(self.tensor(update.value), self.tensor(update.target))
         return self.builder.build()
+
+
+def _has_form_of(new: Val, old: Val) -> bool:
+    """Whether what is computed from `new` has the dtype and dimensions of what was from `old`."""
+    if isinstance(new, TensorView) and isinstance(old, TensorView):
+        return new.dtype is old.dtype and new.domain.logical == old.domain.logical
+    return isinstance(new, Scalar) and isinstance(old, Scalar)
 
 
 def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
