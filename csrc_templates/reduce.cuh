@@ -155,7 +155,7 @@ TF_DEVICE T sum_parts(const T* parts, int count, int points, int point, T* slots
   const int group = threadIdx.x / width, lane = threadIdx.x % width;
   const T* mine = parts + point;
   T value = fresh(mine + (long long)(group < count ? group : 0) * points);
-  // Several are on their way at a time; places past the end load the first of them and are left out.
+  // Several are on their way at a time; places past the end load the first again and do not count.
   constexpr int ahead = 4;
   TF_UNROLL_BY(1)
   for (int first = group + groups; first < count; first += ahead * groups) {

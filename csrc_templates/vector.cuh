@@ -15,11 +15,20 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
 template <class T, int N>
 constexpr int kPiece = N * (int)sizeof(T) <= kAccessBytes ? N : kAccessBytes / (int)sizeof(T);
 
-// Whether M elements travel as words of two. A GPU's registers are words: halves that are cut out of
-// one and put together by us cost one instruction each, halves that are registers of their own two.
+// A GPU's registers are words. To cut an element out of one costs an instruction; elements that are
+// split into registers of their own cost one more each, and PRMTs to put them together again.
 template <class T, int M>
-constexpr bool kPairs = kRegistersAreWords && sizeof(T) == 2 && M % 2 == 0;
+constexpr bool kWords = kRegistersAreWords && sizeof(T) <= 2 && M * sizeof(T) % 4 == 0;
 
+// Element k of a word, the lowest first.
+template <class T>
+TF_DEVICE T part(unsigned word, int k) {
+  if constexpr (sizeof(T) == 1) {
+    return T((unsigned char)(word >> 8 * k));
+  } else {
+    return T((unsigned short)(word >> 16 * k));
+  }
+}
 template <class T>
 TF_DEVICE unsigned pair(T low, T high) {
   return (unsigned)(unsigned short)low | (unsigned)(unsigned short)high << 16;
@@ -33,10 +42,11 @@ TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
   TF_ASSERT((unsigned long long)p % alignof(Vec<T, M>) == 0, "misaligned vector load");
   TF_UNROLL
   for (int i = 0; i < N; i += M) {
-    if constexpr (kPairs<T, M>) {
-      const Vec<unsigned, M / 2> pairs = *reinterpret_cast<const Vec<unsigned, M / 2>*>(p + i);
+    if constexpr (kWords<T, M>) {
+      constexpr int parts = 4 / (int)sizeof(T), count = M / parts;
+      const Vec<unsigned, count> words = *reinterpret_cast<const Vec<unsigned, count>*>(p + i);
       TF_UNROLL
-      for (int j = 0; j < M; ++j) out[i + j] = T((unsigned short)(pairs.at[j / 2] >> j % 2 * 16));
+      for (int j = 0; j < M; ++j) out[i + j] = part<T>(words.at[j / parts], j % parts);
     } else {
       const Vec<T, M> piece = *reinterpret_cast<const Vec<T, M>*>(p + i);
       TF_UNROLL
@@ -53,7 +63,8 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
   TF_ASSERT((unsigned long long)p % alignof(Vec<T, M>) == 0, "misaligned vector store");
   TF_UNROLL
   for (int i = 0; i < N; i += M) {
-    if constexpr (kPairs<T, M>) {
+    // Bytes are put together by the compiler as well as by us.
+    if constexpr (kWords<T, M> && sizeof(T) == 2) {
       Vec<unsigned, M / 2> pairs;
       TF_UNROLL
       for (int j = 0; j < M / 2; ++j) pairs.at[j] = pair(in[i + 2 * j], in[i + 2 * j + 1]);

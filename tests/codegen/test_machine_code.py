@@ -106,6 +106,17 @@ def test_halves_of_words_are_not_registers_of_their_own(name: str) -> None:
 
 
 @needs_disassembler
+def test_bytes_of_words_are_not_registers_of_their_own() -> None:
+    b = FusionBuilder()
+    mask, x = b.tensor([4096, 4096], DataType.Bool), b.tensor([4096, 4096], DataType.BFloat16)
+    b.output(b.pointwise("where", mask, x, 0.0))  # type: ignore[arg-type]
+    kernel = kernel_of(b, device=H200)
+    code = sass.disassemble(compile_cubin([kernel], H200.arch).image)[kernel.name]
+    assert code.load_bits == {128: 3}
+    assert code.count("PRMT", "I2F") == 0
+
+
+@needs_disassembler
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_access_of_a_workload_is_128_bits_wide(name: str) -> None:
     for code in workload_sass()[name]:
