@@ -164,3 +164,57 @@ def test_a_bad_variable_is_reported_without_a_traceback() -> None:
     result = run("cache", "info", THUNDER_FUSER_FUEL="plenty")
     assert result.returncode == 1
     assert result.stderr.startswith("FuserValueError: THUNDER_FUSER_FUEL: expected an integer")
+
+
+# ---- explain
+
+_SCRIPT = """
+import thunder
+import torch
+import thunder_fuser
+from thunder_fuser import DataType, FusionDefinition
+
+def normalised(x, w):
+    return torch.nn.functional.rms_norm(x.cumsum(0), (64,), w)
+
+compiled = thunder.jit(normalised, executors=[thunder_fuser.executor])
+device = "{device}"
+compiled(torch.randn(16, 64, device=device), torch.ones(64, device=device))
+with FusionDefinition() as fd:
+    t = fd.define_tensor([1024], True, DataType.Float)
+    fd.add_output(fd.ops.neg(fd.ops.segment_set(fd.ops.sin(t))))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(device=device))
+    result = run("explain", "--fake", str(script))
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    # x and y once each, and the weight.
+    assert lines[0] == "normalised: 1 fusions, 1 kernels, 8,448 B moved (ideal 8,448 B)"
+    assert lines[1].startswith("fuser0(")
+    assert "left to torch:" in lines
+    assert any("1 x [unclaimed] cumsum" in line and "script.py:8" in line for line in lines)
+    assert "FusionDefinition: plan: 2 kernels, 16,384 B moved" in result.stdout
+    assert "the definition cuts here (segment_set)" in result.stdout
+
+
+def test_explain_says_what_there_was_before_a_script_failed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(device="cpu") + "\nraise ValueError('no more')\n")
+    result = run("explain", "--fake", str(script))
+    assert result.returncode == 1
+    assert "ValueError: no more" in result.stderr
+    assert "normalised: 1 fusions" in result.stdout
+
+
+def test_explain_needs_a_script(tmp_path: Path) -> None:
+    result = run("explain", str(tmp_path / "none.py"))
+    assert result.returncode == 1
+    assert "expected a Python file" in result.stderr
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    assert "nothing was compiled" in run("explain", str(empty)).stdout

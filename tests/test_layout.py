@@ -25,7 +25,7 @@ LAYERS = (
     *("errors", "log", "options", "device", "_names"),
     *("ir", "analysis", "passes", "segment", "schedule", "codegen", "runtime", "sharding"),
     *("definition", "executor", "inspect"),
-    *("demo", "cache_command", "doctor", "__init__", "__main__"),
+    *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.
 READERS_OF_INSPECT = ("inspect", "definition", "executor", "demo", "__init__", "__main__")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from thunder_fuser.executor import fusions as fusions
     from thunder_fuser.executor import fusions_of_trace as fusions_of_trace
     from thunder_fuser.executor import refusals as refusals
+    from thunder_fuser.executor import segments as segments
     from thunder_fuser.options import Options as Options
     from thunder_fuser.options import options as options
 
@@ -35,6 +36,7 @@ export(
         "fusions": "thunder_fuser.executor",
         "fusions_of_trace": "thunder_fuser.executor",
         "refusals": "thunder_fuser.executor",
+        "segments": "thunder_fuser.executor",
         "FusionReport": "thunder_fuser.executor",
         "FusionDefinition": "thunder_fuser.definition",
         "DataType": "thunder_fuser.definition",

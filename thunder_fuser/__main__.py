@@ -1,4 +1,4 @@
-"""The command line: `python -m thunder_fuser demo | doctor | cache info | cache clear`."""
+"""The command line: `python -m thunder_fuser demo | doctor | explain FILE | cache info | clear`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="fuse a small model, check it and show what was made of it")
     commands.add_parser("doctor", help="what is installed, and one kernel run on every target")
+    explain = commands.add_parser("explain", help="what became of the functions of a script")
+    explain.add_argument("file", metavar="FILE.py")
+    explain.add_argument("--fake", action="store_true", help="run it on tensors without memory")
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("action", choices=("info", "clear"))
     chosen = parser.parse_args(arguments)
@@ -35,6 +38,10 @@ def _run(chosen: argparse.Namespace) -> int:
         from thunder_fuser import doctor
 
         return doctor.main()
+    if chosen.command == "explain":
+        from thunder_fuser import explain
+
+        return explain.main(chosen.file, chosen.fake)
     from thunder_fuser import cache_command
 
     clear = chosen.action == "clear"

@@ -81,6 +81,28 @@ def test_an_output_is_saved_rather_than_what_it_was_made_of() -> None:
     assert saved(residual_norm, x, r, w) == (64 * 2, 16 * 64 * 2 + 16 * 4)
 
 
+@pytest.mark.parametrize(
+    ("program", "shapes", "outputs", "others"),
+    [
+        (rms_norm, [(N, D), (D,)], 0, 4 * N),
+        (layer_norm, [(N, D), (D,), (D,)], 0, 8 * N),
+        (residual_norm, [(N, D), (N, D), (D,)], 2 * N * D, 4 * N),
+        (bias_gelu, [(N, 2 * N), (2 * N,)], 0, 0),
+        (swiglu, [(N, 14336), (N, 14336)], 0, 0),
+        (batch_norm, [(64, 256, 56, 56), (256,), (256,)], 0, 2 * 4 * 256),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_the_readmes_table(
+    program: Callable[..., Any], shapes: list[tuple[int, ...]], outputs: int, others: int
+) -> None:
+    inputs = fake(*shapes, dtype=BF16, grad=True)
+    assert saved(program, *inputs)[1] == outputs + others
+    for report in traced(program, *inputs):
+        assert report.plan.kernels == 1
+        assert report.plan.bytes == report.plan.bytes_ideal
+
+
 def test_a_long_cross_entropy_saves_its_logits_only() -> None:
     (logits,) = fake((4096, 128256), dtype=BF16, grad=True)
     (target,) = fake((4096,), dtype=torch.int64)

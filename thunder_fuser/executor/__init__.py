@@ -2,5 +2,6 @@
 
 from thunder_fuser.executor.fuser import executor
 from thunder_fuser.executor.report import FusionReport, fusions, fusions_of_trace, refusals
+from thunder_fuser.executor.segmented import segments
 
-__all__ = ["FusionReport", "executor", "fusions", "fusions_of_trace", "refusals"]
+__all__ = ["FusionReport", "executor", "fusions", "fusions_of_trace", "refusals", "segments"]

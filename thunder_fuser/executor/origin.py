@@ -83,6 +83,7 @@ def _given(bsym: BoundSymbol) -> Iterator[str]:
 
 
 def origin_of(bsym: BoundSymbol) -> Origin:
-    """The symbol and the line that it carries."""
+    """The symbol, the line that it carries, and the name of its (first) result."""
     number = getattr(bsym.source_positions, "lineno", None)
-    return Origin(bsym.sym.name, bsym.source_filename or "", number or 0)
+    names = [p.name for p in bsym.flat_proxy_outs]
+    return Origin(bsym.sym.name, bsym.source_filename or "", number or 0, names[0] if names else "")

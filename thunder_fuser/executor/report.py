@@ -85,7 +85,7 @@ def fusions(fn: Callable[..., Any]) -> tuple[FusionReport, ...]:
 
     Raises FuserTypeError for another function, FuserValueError before the first run.
     """
-    forward, backward = _last_traces(fn)
+    forward, backward = last_traces(fn)
     records = records_of(forward)
     found = _reports(forward, records)
     return found if backward is None else found + _reports(backward, records)
@@ -101,7 +101,7 @@ def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
 
     Refusals with one code, subject and origin are counted together, in the order of the trace.
     """
-    forward, _ = _last_traces(fn)
+    forward, _ = last_traces(fn)
     records = records_of(forward)
     found: dict[tuple[str, str, str], tuple[Refusal, int]] = {}
     for refusal in records[-1].all_refusals() if records else ():
@@ -111,7 +111,7 @@ def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
     return dict(found.values())
 
 
-def _last_traces(fn: Callable[..., Any]) -> tuple[TraceCtx, TraceCtx | None]:
+def last_traces(fn: Callable[..., Any]) -> tuple[TraceCtx, TraceCtx | None]:
     """The final forward and backward traces of the cache entry that was used last."""
     stats = thunder.compile_stats(fn)
     if stats is None:

@@ -18,11 +18,15 @@ from thunder_fuser.ir.symint import Form
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an expression comes from: the trace symbol or definition op, and the user's line."""
+    """Where an expression comes from: the trace symbol or definition op, and the user's line.
+
+    result  what the trace calls the value that the symbol gives
+    """
 
     symbol: str = ""
     file: str = ""
     line: int = 0
+    result: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         place = f" at {self.file}:{self.line}" if self.file else ""
