@@ -19,12 +19,7 @@ from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, operands
 from thunder_fuser.executor.regions import Part, Place, Region, Survey
 from thunder_fuser.segment.materialize import Choice, Value, materialize
-
-_PER_BYTE = 16
-"""fp32 instructions that take as long as moving a byte, most of them hidden behind other bytes."""
-
-_LAUNCH = 16 << 20
-"""Bytes that a GPU moves while it launches a kernel, which a fold may take of its own."""
+from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 
 Prims = Mapping[int, Sequence[BoundSymbol]]
 """Primitives of the parts that are to be fused, by position of the part."""
@@ -141,7 +136,7 @@ class _Table:
 
     def _value(self, number: int, place: Place, stored: frozenset[int]) -> Value:
         proxy, prim = self._proxies[number], self.made_by[number]
-        size = _PER_BYTE * _bytes(proxy)
+        size = PER_BYTE * _bytes(proxy)
         in_memory = prim is None or number in self._outside or number in stored
         dies = place.is_backward and not self._is_backward[number] and number not in self._alive
         write = size * ((not in_memory) + dies)
@@ -199,4 +194,5 @@ def _arithmetic(prim: BoundSymbol) -> int:
         for proxies in (operands(prim), prim.flat_proxy_outs)
     )
     folds = claim.role is Role.REDUCE and made < read
-    return claim.cost * max(read, made) + (_PER_BYTE * _LAUNCH if folds else 0)
+    # A fold may take a kernel of its own.
+    return claim.cost * max(read, made) + (LAUNCH if folds else 0)

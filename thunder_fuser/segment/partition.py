@@ -10,7 +10,7 @@ this same place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.footprint import footprint
@@ -25,6 +25,7 @@ from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.segment.boundaries import Work, choose_stored
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 
@@ -49,6 +50,8 @@ class _Group:
     outputs: list[TensorView] = field(default_factory=list)
     folds: list[ReductionOp] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    reads: set[TensorView] = field(default_factory=set)
+    """Values that it could compute and loads instead."""
 
     @property
     def folded(self) -> set[TensorView]:
@@ -80,6 +83,8 @@ class _Partition:
         self.home: dict[TensorView, _Group] = {}
         # Reductions that other kernels than their own read, and why.
         self.reasons: dict[TensorView, str] = {}
+        # Values that kernels could compute and read instead, and why.
+        self.stored: dict[TensorView, str] = {}
 
     def plan(self) -> SegmentedFusion:
         self._place_all()
@@ -158,6 +163,54 @@ class _Partition:
             elif expr.output in results:
                 settle(expr.output)
         self._join_siblings()
+        if not self.fusion.updates:
+            self._store_between()
+
+    def _store_between(self) -> None:
+        """Store what moves less if an earlier kernel writes it than if it is computed again."""
+
+        def may_write(producer: int, tensor: TensorView) -> bool:
+            group = self.groups[producer]
+            if group.kind == "map":
+                return len(group.outputs) < MAX_OUTPUTS
+            return tensor in group.outputs or self._refuse(group, tensor) is None
+
+        works = [
+            Work(g.level, self._stops_of(g), list(g.outputs), [f.output for f in g.folds])
+            for g in self.groups
+        ]
+        for found in choose_stored(works, self.definitions, may_write):
+            tensor, group = found.tensor, self.groups[found.producer]
+            reason = "it is in memory anyway"
+            if tensor not in group.outputs:
+                group.outputs.append(tensor)
+                self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+                self.level[tensor] = group.level
+                self.home[tensor] = group
+                reason = "it moves fewer bytes than computing it again would"
+            self.stored.setdefault(tensor, reason)
+            self.groups[found.reader].reads.add(tensor)
+        # Reductions that were only loaded to compute what is stored now.
+        loaded = {t for g in self.groups for t in self._loaded(g)}
+        for tensor in [t for t in self.reasons if t not in loaded and t in self.home]:
+            del self.reasons[tensor]
+            if tensor not in self.fusion.results:
+                self.home[tensor].outputs.remove(tensor)
+
+    def _loaded(self, group: _Group) -> Iterator[TensorView]:
+        """What a kernel loads of other kernels' values."""
+        stops = self._stops_of(group)
+        seen: set[Val] = set()
+        stack: list[Val] = [*group.outputs, *(f.input for f in group.folds)]
+        while stack:
+            value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if isinstance(value, TensorView) and value in stops and value not in group.outputs:
+                yield value
+            elif value in self.definitions:
+                stack.extend(self.definitions[value].inputs)
 
     def _join_siblings(self) -> None:
         """Results of map kernels move into row kernels that read the same tensors anyway."""
@@ -355,8 +408,12 @@ class _Partition:
     def _stops(self) -> set[TensorView]:
         return {*self.fusion.tensor_inputs, *self.storage}
 
+    def _stops_of(self, group: _Group) -> set[TensorView]:
+        """Tensors that a kernel loads where it needs them."""
+        return self._stops() | {t for t in self.reasons if self.home[t] is not group} | group.reads
+
     def _segment(self, index: int, group: _Group) -> Segment:
-        stops = self._stops() | {t for t in self.reasons if self.home[t] is not group}
+        stops = self._stops_of(group)
         outputs = tuple(group.outputs)
         reads = footprint(self.fusion, outputs, stops)
         read = {t: f for t, f in reads.items() if not t.is_cpu}
@@ -388,7 +445,7 @@ class _Partition:
     def _boundaries(
         self, segments: Sequence[Segment], made: dict[TensorView, int]
     ) -> tuple[Boundary, ...]:
-        why = dict.fromkeys(self.storage.values(), CUT) | self.reasons
+        why = dict.fromkeys(self.storage.values(), CUT) | self.reasons | self.stored
         found: list[Boundary] = []
         for tensor, reason in why.items():
             producer = made.get(tensor)

@@ -102,6 +102,7 @@ class SegmentedFusion:
         # What lies in front of a cut is computed again; what another kernel folded cannot be.
         others = (s for s in self.segments if s is not segment)
         stored = [f.output for s in others for f in s.folds if f.output in s.outputs]
+        stored += [b.tensor for b in self.boundaries if segment.index in b.consumers]
         found = (*self.fusion.tensor_inputs, *self.storage, *stored)
         return {t: self.layouts[t] for t in found}
 

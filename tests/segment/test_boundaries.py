@@ -1,0 +1,96 @@
+"""What kernels store for each other because it moves less than computing it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from thunder_fuser.definition import DataType, FusionDefinition, Tensor
+from thunder_fuser.definition.operations import Ops
+from thunder_fuser.segment.plan import SegmentedFusion
+
+N, M = 64, 4096
+WIDE, ROW, COLUMN = 4 * N * M, 4 * M, 4 * N
+Define = Callable[..., Tensor]
+
+
+def normalised(ops: Ops, x: Tensor) -> Tensor:
+    """By the sums of columns, then of rows: they cannot be in one kernel with the result."""
+    y = ops.div(x, ops.broadcast(ops.sum(ops.abs(x), [0]), [True, False]))
+    return ops.div(y, ops.broadcast(ops.sum(ops.abs(y), [1]), [False, True]))
+
+
+def of_four(ops: Ops, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return normalised(ops, ops.sin(ops.add(ops.mul(a, b), ops.mul(c, d))))
+
+
+def of_one(ops: Ops, a: Tensor) -> Tensor:
+    return normalised(ops, ops.sin(a))
+
+
+def definition(define: Define, operands: int, rows: int, columns: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        given = [fd.define_tensor([rows, columns], True, DataType.Float) for _ in range(operands)]
+        fd.add_output(define(fd.ops, *given))
+    return fd
+
+
+def plan(define: Define, operands: int) -> SegmentedFusion:
+    return definition(define, operands, N, M).plan()
+
+
+def test_one_tensor_is_stored_rather_than_four_read_again() -> None:
+    found = plan(of_four, 4)
+    assert found.kernels == 2
+    assert sorted(b.bytes for b in found.boundaries) == [COLUMN, WIDE]
+    (stored,) = [b for b in found.boundaries if b.bytes == WIDE]
+    assert stored.reason == "it moves fewer bytes than computing it again would"
+    # Four in, one out; one in, one out; the sums of rows out and in.
+    assert found.bytes == 7 * WIDE + 2 * COLUMN
+    # The first kernel's sums of columns stay inside it: who read them reads what they gave.
+    assert not any(t.bytes == ROW for s in found.segments for t in s.outputs)
+
+
+def test_one_tensor_is_read_again_rather_than_written_and_read() -> None:
+    found = plan(of_one, 1)
+    assert found.kernels == 2
+    assert max(b.bytes for b in found.boundaries) == ROW
+    assert found.bytes == 3 * WIDE + 2 * ROW + 2 * COLUMN
+
+
+def test_a_result_is_read_where_it_was_written_anyway() -> None:
+    def define(ops: Ops, a: Tensor, b: Tensor) -> Tensor:
+        return ops.mul(a, b)
+
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([N, M], True, DataType.Float) for _ in range(2))
+        product = define(fd.ops, a, b)
+        fd.add_output(product)
+        fd.add_output(normalised(fd.ops, product))
+    found = fd.plan()
+    assert found.kernels == 2
+    assert found.bytes == (2 + 1 + 1 + 1) * WIDE + 2 * ROW + 2 * COLUMN
+    assert "it is in memory anyway" in [b.reason for b in found.boundaries]
+
+
+def test_nothing_is_stored_where_one_kernel_does_it_all() -> None:
+    with FusionDefinition() as fd:
+        given = [fd.define_tensor([N, M], True, DataType.Float) for _ in range(4)]
+        x = fd.ops.add(fd.ops.mul(given[0], given[1]), fd.ops.mul(given[2], given[3]))
+        fd.add_output(fd.ops.div(x, fd.ops.broadcast(fd.ops.sum(x, [1]), [False, True])))
+    found = fd.plan()
+    assert (found.kernels, found.boundaries, found.bytes) == (1, (), 5 * WIDE)
+
+
+@pytest.mark.parametrize(("define", "operands"), [(of_four, 4), (of_one, 1)])
+def test_numbers(define: Define, operands: int, device: torch.device) -> None:
+    rows, columns = 33, 130
+    inputs = [torch.randn(rows, columns, device=device) for _ in range(operands)]
+    (found,) = definition(define, operands, rows, columns).execute(inputs)
+    wide = [x.double() for x in inputs]
+    x = torch.sin(wide[0] if operands == 1 else wide[0] * wide[1] + wide[2] * wide[3])
+    y = x / x.abs().sum(0)
+    exact = y / y.abs().sum(1, keepdim=True)
+    torch.testing.assert_close(found.double(), exact, rtol=2e-5, atol=1e-7)
