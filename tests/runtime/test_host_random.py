@@ -1,74 +1,160 @@
-"""Philox against the known answers of its authors, and what uniform makes of its words."""
+"""Philox against the known answers of its authors, and what distributions make of its words."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.ir import philox, random
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host import HOST
 
 WORDS = Kernel(
     name="philox_words",
     source="""\
-extern "C" __global__ void philox_words(const unsigned long long* keys, int* words, float* uniforms,
-                                        int n) {
+extern "C" __global__ void philox_words(const unsigned long long* keys, int* words, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const tf::Random4 random = tf::philox(keys[3 * i], keys[3 * i + 1], keys[3 * i + 2]);
-  for (int k = 0; k < 4; ++k) {
-    words[4 * i + k] = (int)random.at[k];
-    uniforms[4 * i + k] = tf::uniform(random.at[k]);
-  }
+  unsigned random[4];
+  tf::philox(keys[3 * i], keys[3 * i + 1], keys[3 * i + 2], random);
+  for (int k = 0; k < 4; ++k) words[4 * i + k] = (int)random[k];
 }
 """,
     headers=("philox.cuh",),
     params=(
         Param("keys", "const unsigned long long*"),
         Param("words", "int*"),
-        Param("uniforms", "float*"),
         Param("n", "int"),
     ),
     grid=(512, 1, 1),
     block=(128, 1, 1),
 )
 
-
-def draw(keys: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Words (as unsigned numbers) and uniform floats for rows of seed, offset, index."""
-    (launch,) = HOST.compile([WORDS])
-    signed = [[n - (1 << 64) if n >> 63 else n for n in row] for row in keys]
-    x = torch.tensor(signed, dtype=torch.int64)
-    words = torch.zeros(len(keys), 4, dtype=torch.int32)
-    uniforms = torch.zeros(len(keys), 4)
-    launch(x.data_ptr(), words.data_ptr(), uniforms.data_ptr(), len(keys))
-    return words.to(torch.int64) & 0xFFFFFFFF, uniforms
-
-
-@pytest.mark.parametrize(
-    ("seed", "offset", "index", "words"),
-    [
-        # From the file kat_vectors of Random123: "philox4x32 10".
-        (0, 0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        (2**64 - 1, 2**64 - 1, 2**64 - 1, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        (
-            0x299F31D0A4093822,
-            0x0370734413198A2E,
-            0x85A308D3243F6A88,
-            "d16cfe09 94fdcceb 5001e420 24126ea1",
-        ),
-    ],
+NUMBERS = Kernel(
+    name="philox_numbers",
+    source="""\
+extern "C" __global__ void philox_numbers(const unsigned* words, float* floats, double* doubles,
+                                          float* halves, float* normals, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  floats[i] = tf::uniform<float>(words + 4 * i, -0.7f, 1.9f);
+  doubles[i] = tf::uniform<double>(words + 4 * i, -0.7, 1.9);
+  halves[i] = tf::uniform<f16>(words + 4 * i, -0.7f, 1.9f);
+  normals[i] = tf::normal<float>(words + 4 * i, i & 1, 3.0f, 0.5f);
+}
+""",
+    headers=("philox.cuh",),
+    params=(
+        Param("words", "const unsigned*"),
+        Param("floats", "float*"),
+        Param("doubles", "double*"),
+        Param("halves", "float*"),
+        Param("normals", "float*"),
+        Param("n", "int"),
+    ),
+    grid=(64, 1, 1),
+    block=(128, 1, 1),
 )
-def test_known_answers(seed: int, offset: int, index: int, words: str) -> None:
-    found, _ = draw([(seed, offset, index)])
+
+EXTREMES = [0, 1, 2**31 - 1, 2**31, 2**32 - 257, 2**32 - 129, 2**32 - 128, 2**32 - 1]
+"""The last two are 1 as a float."""
+
+
+Draw = Callable[[list[tuple[int, int, int]]], torch.Tensor]
+
+
+def signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def kernel_words(keys: list[tuple[int, int, int]]) -> torch.Tensor:
+    """Words for rows of seed, subsequence, offset."""
+    (launch,) = HOST.compile([WORDS])
+    x = torch.tensor([[signed(n) for n in row] for row in keys], dtype=torch.int64)
+    words = torch.zeros(len(keys), 4, dtype=torch.int32)
+    launch(x.data_ptr(), words.data_ptr(), len(keys))
+    return words.to(torch.int64) & 0xFFFFFFFF
+
+
+def reference_words(keys: list[tuple[int, int, int]]) -> torch.Tensor:
+    rows = [torch.tensor([signed(n) for n in row], dtype=torch.int64) for row in keys]
+    return torch.cat([philox.words(row[0], row[1:2], row[2]) for row in rows])
+
+
+KNOWN = [
+    # From the file kat_vectors of Random123: "philox4x32 10".
+    [0, 0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"],
+    [2**64 - 1, 2**64 - 1, 2**64 - 1, "408f276d 41c83b0e a20bc7c6 6d5451fd"],
+    [
+        0x299F31D0A4093822,
+        0x0370734413198A2E,
+        0x85A308D3243F6A88,
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ],
+]
+
+
+@pytest.mark.parametrize("draw", [kernel_words, reference_words])
+@pytest.mark.parametrize(("seed", "subsequence", "offset", "words"), KNOWN)
+def test_known_answers(draw: Draw, seed: int, subsequence: int, offset: int, words: str) -> None:
+    found = draw([(seed, subsequence, offset)])
     assert " ".join(f"{word:08x}" for word in found[0].tolist()) == words
 
 
-def test_uniform_numbers_are_multiples_of_two_to_the_minus_24_below_one() -> None:
-    words, uniforms = draw([(7, 0, index) for index in range(50_000)])
-    assert torch.equal(uniforms.double(), (words >> 8).double() / 2**24)
-    assert uniforms.min() >= 0
-    assert uniforms.max() < 1
-    # 200,000 numbers: mean 1/2 and variance 1/12 within five standard errors.
-    assert abs(uniforms.double().mean() - 1 / 2) < 5 * (1 / 12 / 200_000) ** 0.5
-    assert abs(uniforms.double().var() - 1 / 12) < 5 * (1 / 180 / 200_000) ** 0.5
+def test_kernels_and_the_reference_make_the_same_words() -> None:
+    numbers = [n & (2**64 - 1) for n in (0, 1, -1, 2**31, 2**32, 2**63, 0x0123456789ABCDEF)]
+    keys = [(a, b, c) for a in numbers for b in numbers for c in numbers]
+    assert torch.equal(kernel_words(keys), reference_words(keys))
+
+
+def test_words_become_numbers_as_in_the_reference() -> None:
+    """Bits of uniform are the same; what rounds to the upper bound is the lower one."""
+    drawn = kernel_words([(7, n, 3) for n in range(2000)])
+    edges = torch.tensor([[a, b, b, a] for a in EXTREMES for b in EXTREMES], dtype=torch.int64)
+    words = torch.cat([drawn, edges])
+    n = len(words)
+    floats, halves, normals = (torch.zeros(n) for _ in range(3))
+    doubles = torch.zeros(n, dtype=torch.float64)
+    packed = words.to(torch.int32)  # wraps around
+    (launch,) = HOST.compile([NUMBERS])
+    pointers = (t.data_ptr() for t in (packed, floats, doubles, halves, normals))
+    launch(*pointers, n)
+    row = random.lookup("uniform")
+    for found, dtype, width in [
+        (floats, DataType.Float, 1),
+        (doubles, DataType.Double, 2),
+        (halves, DataType.Half, 1),
+    ]:
+        low, high = (torch.tensor(x, dtype=found.dtype) for x in (-0.7, 1.9))
+        expected = row.reference(words[:, :width].unsqueeze(1), low, high, dtype)
+        assert torch.equal(found, expected.flatten())
+        bounds = torch.stack([low, high]).to(dtype.torch).to(found.dtype)
+        assert found.min() >= bounds[0]
+        assert found.max() < bounds[1]
+        if width == 1:
+            assert found[-1] == bounds[0]
+    parameters = (torch.tensor(x, dtype=torch.float64) for x in (3.0, 0.5))
+    pairs = words[:, :2].reshape(n, 2, 1)
+    both = random.lookup("normal").reference(pairs, *parameters, DataType.Float)
+    expected = both.reshape(n, 2)[torch.arange(n), torch.arange(n) % 2]
+    assert normals.isfinite().all()
+    assert ((normals - expected).abs() <= 4e-7 * (1 + expected.abs())).all()
+
+
+def test_one_rounding_of_a_product_and_a_sum() -> None:
+    generator = torch.Generator().manual_seed(3)
+    a, b, c = (torch.randn(800, generator=generator) for _ in range(3))
+    # Sums that are almost a tie of float32 are what a detour through float64 gets wrong.
+    a[:400] = 1 + 2.0**-12
+    b[:400] = (1 + torch.arange(400) * 2.0**-23) * 2.0**-24
+    c[:400] = 1.0
+    found = random.fused(a, b, c)
+    for x, y, z, sum_ in zip(a, b, c, found, strict=True):
+        truth = Fraction(x.item()) * Fraction(y.item()) + Fraction(z.item())
+        beside = [torch.nextafter(sum_, torch.tensor(s)) for s in (-torch.inf, torch.inf)]
+        distances = [abs(Fraction(n.item()) - truth) for n in (sum_, *beside)]
+        assert distances[0] == min(distances)

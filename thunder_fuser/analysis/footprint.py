@@ -40,6 +40,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     TensorView,
     Val,
@@ -175,7 +176,7 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
                 end = begin + static(piece.domain.logical[expr.dim].size)
                 yield piece, window(region, expr.dim, begin, end)
                 begin = end
-        case FullOp() | IotaOp():
+        case FullOp() | IotaOp() | RandomOp():
             for operand in expr.inputs:
                 yield operand, _point(region)
         case ReductionOp():

@@ -17,9 +17,12 @@ from thunder_fuser.analysis.value import (
     IndexValue,
     Load,
     Position,
+    Random,
     Select,
     Value,
     ValueGraph,
+    Words,
+    forms,
     operands,
 )
 from thunder_fuser.ir.symint import Context, Form, Variable
@@ -147,8 +150,8 @@ def varying_nodes(
         match node:
             case Load():
                 differs = node in scattered
-            case IndexValue():
-                differs = lanes.varies(node.form)
+            case IndexValue() | Words() | Random():
+                differs = any(map(lanes.varies, forms(node)))
             case Folded():
                 differs = any(map(lanes.varies, node.point))
             case Select():

@@ -22,7 +22,7 @@ from thunder_fuser.analysis.value import (
     reachable,
 )
 from thunder_fuser.errors import InternalError
-from thunder_fuser.ir import ops
+from thunder_fuser.ir import ops, random
 from thunder_fuser.ir.domain import Index, Layout, pull
 from thunder_fuser.ir.dtypes import Operand, compute_dtype
 from thunder_fuser.ir.fusion import (
@@ -32,6 +32,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -133,6 +134,8 @@ class Pull:
                 return self._fill(expr.fill)
             case IotaOp():
                 return self._iota(expr, index)
+            case RandomOp():
+                return self._random(expr, index)
             case ReductionOp():
                 return self._folded(expr, index)
             case GatherOp():
@@ -250,6 +253,19 @@ class Pull:
         position = self.graph.index(index[0], wide)
         scaled = self.graph.compute("mul", (position, step), (wide, wide), wide)
         return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
+
+    def _random(self, expr: RandomOp, index: tuple[Index, ...]) -> Pulling:
+        """The number of the logical element, whoever asks for it and from where."""
+        seed: Value = yield expr.seed, (), ()
+        offset: Value = yield expr.offset, (), ()
+        first: Value = yield expr.parameters[0], (), ()
+        second: Value = yield expr.parameters[1], (), ()
+        dtype, element = expr.output.dtype, self._zero
+        for i, size in zip(index, expr.output.sizes, strict=True):
+            element = element * size + i
+        count = random.numbers_per_call(dtype)
+        words = self.graph.words(seed, offset, element // count)
+        return self.graph.random(expr.op, words, element % count, (first, second), dtype)
 
     def _folded(self, expr: ReductionOp, index: tuple[Index, ...]) -> Pulling:
         """A stage's value can be read at the point where the stage leaves it, and nowhere else."""

@@ -121,6 +121,31 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """The random words that the generator's call number `call` gives for a seed and an offset."""
+
+    order: int
+    dtype: DataType
+    seed: Value
+    offset: Value
+    call: Form
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Random:
+    """A number of the distribution `op`: the one at `component` of those that the words give."""
+
+    order: int
+    dtype: DataType
+    op: str
+    words: Words
+    component: Form
+    parameters: tuple[Value, Value]
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Folded:
     """The result of a reduction, left at `point` by an earlier stage of the same kernel."""
 
@@ -130,7 +155,19 @@ class Folded:
     point: tuple[Form, ...]
 
 
-Value = Literal | Argument | IndexValue | Position | Checked | Load | Compute | Select | Folded
+Value = (
+    Literal
+    | Argument
+    | IndexValue
+    | Position
+    | Checked
+    | Load
+    | Compute
+    | Select
+    | Words
+    | Random
+    | Folded
+)
 
 
 def operands(value: Value) -> tuple[Value, ...]:
@@ -143,6 +180,10 @@ def operands(value: Value) -> tuple[Value, ...]:
             return (value.value, *value.positions)
         case Checked():
             return (value.value, value.position)
+        case Words():
+            return (value.seed, value.offset, *value.positions)
+        case Random():
+            return (value.words, *value.parameters, *value.positions)
         case Load() | IndexValue():
             return value.positions
         case _:
@@ -173,6 +214,10 @@ def forms(value: Value) -> tuple[Form, ...]:
             return (value.address,)
         case Select():
             return value.conditions
+        case Words():
+            return (value.call,)
+        case Random():
+            return (value.component,)
         case _:
             return ()
 
@@ -254,6 +299,38 @@ class ValueGraph:
         key = ("compute", op, tuple(a.order for a in args), operand_dtypes, dtype)
         return self.nodes.get(key) or self._add(
             key, Compute(len(self.nodes), dtype, op, args, operand_dtypes)
+        )
+
+    def words(self, seed: Value, offset: Value, call: Form) -> Words:
+        key = ("words", seed.order, offset.order, call)
+        found = self.nodes.get(key)
+        if found is None:
+            positions = self._mentioned([call])
+            words = Words(len(self.nodes), DataType.UInt32, seed, offset, call, positions)
+            found = self._add(key, words)
+        assert isinstance(found, Words)
+        return found
+
+    def random(
+        self,
+        op: str,
+        words: Words,
+        component: Form,
+        parameters: tuple[Value, Value],
+        dtype: DataType,
+    ) -> Value:
+        key = ("random", op, words.order, component, *(p.order for p in parameters), dtype)
+        return self.nodes.get(key) or self._add(
+            key,
+            Random(
+                len(self.nodes),
+                dtype,
+                op,
+                words,
+                component,
+                parameters,
+                self._mentioned([component]),
+            ),
         )
 
     def folded(self, tensor: TensorView, point: tuple[Form, ...]) -> Value:

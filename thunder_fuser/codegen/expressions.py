@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from thunder_fuser.analysis.value import Argument, Compute, Folded, Literal, Load, Select, Value
+from thunder_fuser.analysis.value import (
+    Argument,
+    Compute,
+    Folded,
+    Literal,
+    Load,
+    Random,
+    Select,
+    Value,
+)
 from thunder_fuser.codegen.constant_division import reciprocal
 from thunder_fuser.codegen.literals import literal, rounded
 from thunder_fuser.ir import ops
@@ -112,7 +121,7 @@ def find_exact(nodes: Iterable[Value]) -> dict[int, Exact]:
                 known[node.order] = own | (found if fits else frozenset())
             case Select():
                 known[node.order] = own | (known[node.inside.order] & known[node.outside.order])
-            case Load() | Argument() | Folded():
+            case Load() | Argument() | Folded() | Random():
                 known[node.order] = own
             case _:
                 known[node.order] = frozenset()

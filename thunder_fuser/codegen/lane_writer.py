@@ -20,12 +20,14 @@ from thunder_fuser.analysis.value import (
     Literal,
     Load,
     Position,
+    Random,
     Select,
     Value,
     ValueGraph,
+    Words,
     reachable,
 )
-from thunder_fuser.codegen import expressions
+from thunder_fuser.codegen import expressions, random_text
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -63,7 +65,13 @@ class LaneWriter:
         self._live = reachable(roots)
         scattered = {load for a in accesses if not a.is_uniform for load in a.loads}
         varying = varying_nodes(self._live_nodes(), graph.checks, scattered, lanes)
-        self._varying = {node.order for node in varying}
+        self._calls = {
+            node: random_text.shared_calls(node, lanes)
+            for node in self._live_nodes()
+            if isinstance(node, Words)
+        }
+        shared = {node for node, calls in self._calls.items() if calls is not None}
+        self._varying = {node.order for node in varying if node not in shared}
         self._exact = expressions.find_exact(self._live_nodes())
 
     def _emitter(self) -> Emitter:
@@ -276,6 +284,9 @@ class LaneWriter:
         def name(value: Value) -> str:
             return self._name(value, copy)
 
+        def index_text(form: Form) -> str:
+            return emitter.emit(form, self._names)
+
         match node:
             case Compute():
                 exact = expressions.exact_before_rounding(node, self._exact)
@@ -289,6 +300,11 @@ class LaneWriter:
                 text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
             case Position():
                 return self._position(node, copy, emitter)
+            case Words():
+                return random_text.words(node, self._calls[node], self.lanes, name, index_text)
+            case Random():
+                calls = self._calls[node.words]
+                text = random_text.number(node, calls, self.lanes, name, index_text)
             case Checked():
                 text = name(node.value)
             case Argument() if node.dtype.is_complex:

@@ -15,8 +15,10 @@ from thunder_fuser.analysis.value import (
     IndexValue,
     Load,
     Position,
+    Random,
     Select,
     Value,
+    Words,
     forms,
     operands,
     reachable,
@@ -127,8 +129,8 @@ class RowWriter(LaneWriter):
                 contexts = [c for load in shared for c in self.graph.contexts[load]]
                 mentioned = [load.address for load in shared]
                 mentioned += [condition for context in contexts for condition in context]
-            case IndexValue():
-                mentioned = [node.form]
+            case IndexValue() | Words() | Random():
+                mentioned = [*forms(node)]
             case Select():
                 mentioned = list(node.conditions)
             case Position():

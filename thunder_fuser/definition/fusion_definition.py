@@ -28,6 +28,7 @@ from thunder_fuser.errors import FuserError, FuserTypeError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.generator import draw
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(
@@ -88,7 +89,7 @@ class FusionDefinition(Recorder):
         FuserValueError for inputs that do not fit it.
         """
         compiled = self.compiled
-        flat = _flat(inputs)
+        flat = self._drawn(inputs, device)
         if save_repro_inputs:
             self.fake_inputs = faked(flat)
         if profile:
@@ -106,10 +107,10 @@ class FusionDefinition(Recorder):
 
         Raises FuserError that names the output, the element and both values.
         """
-        flat = _flat(inputs)
+        flat = self._drawn(inputs, device)
         where = _device(device)
         expected = expected_outputs(self.fusion, flat, reference_outputs, where)
-        outputs = self.execute(flat, device=device)
+        outputs = self.compiled(flat, where)
         check_outputs(outputs, expected)
         return outputs
 
@@ -150,11 +151,11 @@ class FusionDefinition(Recorder):
     def plan(self, inputs: Sequence[Any] | None = None) -> SegmentedFusion:
         """What would run: kernels, bytes, boundaries. Inputs (fake tensors will do) give the sizes
         that the definition leaves open."""
-        return self.compiled.plan(None if inputs is None else _flat(inputs))
+        return self.compiled.plan(None if inputs is None else self._completed(inputs))
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for such inputs, as text; compiles nothing."""
-        return self.compiled.kernels(_flat(inputs))
+        return self.compiled.kernels(self._completed(inputs))
 
     def cuda_code_for(self, inputs: Sequence[Any]) -> str:
         """The source of these kernels."""
@@ -171,7 +172,8 @@ class FusionDefinition(Recorder):
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that runs this definition on random inputs of the same kind."""
-        return reproduction(self.compiled.fusion, None if inputs is None else _flat(inputs))
+        flat = None if inputs is None else self._completed(inputs)
+        return reproduction(self.compiled.fusion, flat)
 
     getReproString = repro_script_for
 
@@ -190,10 +192,25 @@ class FusionDefinition(Recorder):
         if any(t.is_cuda for t in outputs):
             torch.cuda.synchronize()
         elapsed = time.perf_counter() - start
-        plan = self.plan(inputs)
-        kernels = tuple(k.name for k in self.kernels(inputs))
+        plan = self.compiled.plan(inputs)
+        kernels = tuple(k.name for k in self.compiled.kernels(inputs))
         self._profile = FusionProfile(1e3 * elapsed, len(plan.segments), kernels, plan.bytes)
         return outputs
+
+    def _drawn(self, inputs: Sequence[Any], device: int | str | torch.device | None) -> list[Any]:
+        """All inputs of a call: the given ones, and what random numbers take from torch."""
+        flat, count = _flat(inputs), self._builder.draws
+        if not count:
+            return flat
+        seed, offset = draw(_device_of(flat, _device(device)), count)
+        return [*flat, seed, *range(offset, offset + count)]
+
+    def _completed(self, inputs: Sequence[Any]) -> list[Any]:
+        """The same for a question about the inputs, for which nothing is drawn."""
+        flat, count = _flat(inputs), self._builder.draws
+        if not count or len(flat) == len(self.fusion.inputs):
+            return flat
+        return [*flat, 0, *range(count)]
 
     def _is_begun(self) -> bool:
         fusion = self.fusion
@@ -219,6 +236,13 @@ def _device(device: int | str | torch.device | None) -> torch.device | None:
     if device is None:
         return None
     return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+
+
+def _device_of(inputs: Sequence[Any], device: torch.device | None) -> torch.device:
+    """Where these inputs make a fusion run, as far as they are in order."""
+    found = [x.device for x in inputs if isinstance(x, torch.Tensor)]
+    cuda = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return next((d for d in found if d.type == "cuda"), device or next(iter(found), cuda))
 
 
 def _innermost() -> Recorder:

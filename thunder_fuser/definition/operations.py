@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.definition.indexing import INDEXING
+from thunder_fuser.definition.random import RANDOM
 from thunder_fuser.definition.reductions import REDUCTIONS
 from thunder_fuser.definition.views import VIEWS
 from thunder_fuser.errors import FuserError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _NOT_YET = {
     "running statistics (var_mean gives variance and mean)": "welford",
     "scans and searches": "cumsum cumprod cummin cummax topk argsort",
-    "random numbers": "uniform normal rand_like randn_like",
     "writes at an index": "scatter",
     "scalar indices": "select",
     "matrix products": "matmul linear grouped_mm scaled_mm triu cutlass_nvfp4_grouped_mm "
@@ -73,7 +73,7 @@ def _unavailable(name: str) -> Exception:
     return UnavailableOp(
         f"fd.ops.{name} is not available in this version of thunder_fuser, which has no "
         f"{_KIND[name]}; it has pointwise operations, casts, "
-        f"{', '.join((*REDUCTIONS, *INDEXING, *VIEWS))} (dir(fd.ops) lists all): "
+        f"{', '.join((*REDUCTIONS, *INDEXING, *RANDOM, *VIEWS))} (dir(fd.ops) lists all): "
         "leave the rest to torch, between two definitions"
     )
 
@@ -92,4 +92,5 @@ _BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | {
     **VIEWS,
     **REDUCTIONS,
     **INDEXING,
+    **RANDOM,
 }

@@ -19,14 +19,14 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.index_builder import IndexBuilder
+from thunder_fuser.ir.random_builder import RandomBuilder
 from thunder_fuser.ir.value_builder import Size
 from thunder_fuser.ir.view_builder import allocation_order
 
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 
 
-class FusionBuilder(IndexBuilder):
+class FusionBuilder(RandomBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
     def size(self, x: TensorView, dim: int) -> Scalar:
@@ -74,5 +74,8 @@ class FusionBuilder(IndexBuilder):
             if value in targets:
                 self._outputs[k] = self.set(value)
         return Fusion(
-            tuple(self._inputs), tuple(self._exprs), tuple(self._outputs), tuple(self._updates)
+            (*self._inputs, *self._state),
+            tuple(self._exprs),
+            tuple(self._outputs),
+            tuple(self._updates),
         )

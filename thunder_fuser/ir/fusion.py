@@ -176,6 +176,24 @@ class IotaOp:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomOp:
+    """Element n, in logical order, is the n-th number that seed and offset give of a distribution:
+    a row of `random.TABLE`, whose two parameters have the type that computes for the output's.
+    """
+
+    op: str
+    seed: Val
+    offset: Val
+    parameters: tuple[Val, Val]
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.seed, self.offset, *self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
 class ReductionOp:
     """Elements of `input` along some dimensions folded into one; a row of `reductions.TABLE`.
 
@@ -232,7 +250,7 @@ class GatherOp:
         return f"{self.output.name} = {self.op}({self.input.name}, {self.index.name}, {self.dim})"
 
 
-Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | ReductionOp | GatherOp
+Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | GatherOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.ir import reductions
+from thunder_fuser.ir import random, reductions
 from thunder_fuser.ir.domain import Extent, Transform
-from thunder_fuser.ir.dtypes import DataType, Number, of_number
+from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype, of_number
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -25,6 +25,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -164,6 +165,8 @@ class _Printer:
             case GatherOp():
                 operands = f"{self._value(expr.input)}, {self._value(expr.index)}"
                 return f"fd.ops.{expr.op}({operands}, dim={expr.dim})"
+            case RandomOp():
+                return f"fd.ops.{expr.op}({_keywords(self._drawn(expr))})"
             case IotaOp():
                 (length,) = expr.output.domain.shape
                 return "fd.ops.iota({}, {})".format(
@@ -176,6 +179,19 @@ class _Printer:
                         }
                     ),
                 )
+
+    def _drawn(self, expr: RandomOp) -> dict[str, str]:
+        names, wide = random.lookup(expr.op).parameters, compute_dtype(expr.output.dtype)
+        shown = {
+            name: self._converted(value, wide)
+            for name, value in zip(names, expr.parameters, strict=True)
+        }
+        return shown | {
+            "shape": self._list(expr.output.domain.shape),
+            "rng_seed": self._value(expr.seed),
+            "rng_offset": self._value(expr.offset),
+            "dtype": repr(expr.output.dtype),
+        }
 
     def _folded(self, expr: ReductionOp) -> list[str]:
         inferred = reductions.lookup(expr.op).result_dtype(expr.input.dtype)

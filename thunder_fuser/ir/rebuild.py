@@ -29,6 +29,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -128,6 +129,11 @@ class Rebuild:
             case IotaOp():
                 length = self.extent(expr.output.domain.shape[0])
                 return b.iota(length, self[expr.start], self[expr.step], expr.output.dtype)
+            case RandomOp():
+                shape = [self.extent(size) for size in expr.output.domain.shape]
+                state = (self[expr.seed], self[expr.offset])
+                first, second = (self[v] for v in expr.parameters)
+                return b.random(expr.op, shape, (first, second), state, expr.output.dtype)
             case ReductionOp():
                 return b.fold(
                     expr.op, self.tensor(expr.input), expr.dims, expr.accumulate, expr.output.dtype

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
-from thunder_fuser.ir import indexing, ops, reductions
+from thunder_fuser.ir import indexing, ops, random, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -43,6 +43,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -208,6 +209,8 @@ class Evaluator:
                 value = self[expr.fill].expand(expr.output.sizes)
             case IotaOp():
                 value = self._iota(expr)
+            case RandomOp():
+                value = self._random(expr)
             case ReductionOp():
                 value = self._reduction(expr)
             case GatherOp():
@@ -251,6 +254,17 @@ class Evaluator:
         steps = self.to_carrier(steps.to(self.torch_dtype(dtype)))
         start, step = (self.convert(self[v], v.dtype, dtype) for v in expr.inputs)
         return self.convert(start + steps * step, dtype, expr.output.dtype)
+
+    def _random(self, expr: RandomOp) -> torch.Tensor:
+        """In double mode too the numbers are those of the output's dtype: another dtype would draw
+        others.
+        """
+        dtype, wide = expr.output.dtype, compute_dtype(expr.output.dtype)
+        seed, offset = (self[v] for v in (expr.seed, expr.offset))
+        first, second = (self.convert(self[v], v.dtype, wide) for v in expr.parameters)
+        row = random.lookup(expr.op)
+        drawn = row.numbers(seed, offset, (first, second), expr.output.numel, dtype)
+        return self.convert(drawn.reshape(expr.output.sizes), wide, dtype)
 
 
 def _wrapped(value: int, dtype: DataType) -> int:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from thunder_fuser.errors import FuserError, InternalError
-from thunder_fuser.ir import indexing, ops, reductions
+from thunder_fuser.ir import indexing, ops, random, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -25,7 +25,7 @@ from thunder_fuser.ir.domain import (
     broadcast,
     replay,
 )
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -34,6 +34,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -280,6 +281,26 @@ def _factories(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
                 yield expr, "an iota counts in integers or floats"
 
 
+def _randoms(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Seed and offset are integers, and parameters have the type that computes."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, RandomOp):
+            continue
+        try:
+            random.lookup(expr.op).check(expr.output.dtype)
+        except FuserError as error:
+            yield expr, str(error)
+            continue
+        wide = compute_dtype(expr.output.dtype)
+        for value, wanted in zip(
+            expr.inputs, (DataType.Int, DataType.Int, wide, wide), strict=True
+        ):
+            if value.dtype is not wanted:
+                yield expr, f"{value} should be {wanted!r}"
+            if value.rank:
+                yield expr, f"{value} should have no dimensions"
+
+
 def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """Whole dimensions of the input are folded, in the type that the op's row says."""
     for expr in fusion.exprs:
@@ -348,6 +369,7 @@ _ALWAYS: tuple[Check, ...] = (
     _views,
     _cats,
     _factories,
+    _randoms,
     _reductions,
     _gathers,
     _pointwise,

@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -64,7 +65,7 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
             return (*common, expr.output.domain.transforms, expr.output.domain.allocation)
         case CatOp():
             return (*common, expr.dim)
-        case FullOp() | IotaOp():
+        case FullOp() | IotaOp() | RandomOp():
             return (*common, expr.output.domain.shape)
         case ReductionOp():
             return (*common, expr.accumulate, expr.dims)

@@ -10,6 +10,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Val,
     ViewOp,
@@ -47,7 +48,7 @@ class PositiveZeros:
             case ReductionOp("sum"):
                 # Sums start from 0.0. Rounding takes small negative ones to -0.0.
                 return expr.output.dtype is expr.accumulate
-            case IotaOp() | ReductionOp():
+            case IotaOp() | RandomOp() | ReductionOp():
                 return False
 
     def _holds_for_operation(self, op: str, operands: tuple[Val, ...], expr: PointwiseOp) -> bool:

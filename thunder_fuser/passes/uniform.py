@@ -19,6 +19,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -100,7 +101,7 @@ class Uniform:
             case FullOp():
                 return expr.fill in self
             # An index that is out of range must stay an error.
-            case IotaOp() | ReductionOp() | GatherOp():
+            case IotaOp() | RandomOp() | ReductionOp() | GatherOp():
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:

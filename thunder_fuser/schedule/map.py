@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access, plan_accesses
 from thunder_fuser.analysis.lanes import Lanes
-from thunder_fuser.analysis.value import Compute, ValueGraph
+from thunder_fuser.analysis.value import Compute, Random, Value, ValueGraph
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir import ops
+from thunder_fuser.ir import ops, random
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.symint import Form, Variable
@@ -183,8 +183,19 @@ def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[in
 
 def most_points(graph: ValueGraph, device: DeviceInfo) -> int:
     """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
-    cost = sum(ops.lookup(node.op).cost for node in graph if isinstance(node, Compute))
+    cost = sum(_arithmetic(node) for node in graph)
     return 1 << 30 if device.kind == "host" else max(1, MAX_INSTRUCTIONS // max(cost, 1))
+
+
+def _arithmetic(node: Value) -> int:
+    """Of one point, in fp32 instructions."""
+    match node:
+        case Compute():
+            return ops.lookup(node.op).cost
+        case Random():
+            return random.lookup(node.op).cost
+        case _:
+            return 0
 
 
 def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceInfo) -> int:
