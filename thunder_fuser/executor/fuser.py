@@ -29,6 +29,8 @@ from thunder_fuser.executor.call import FusionCall, warn_of_failure
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, flatten, operands, refuse_call
 from thunder_fuser.executor.compilation import Compilation
+from thunder_fuser.executor.draws import Draws
+from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
@@ -53,6 +55,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self.__name__ = __package__
         self._prefix = prefix
         self._tank = Tank()
+        self._draw = register_draw(self)
         for symbol in TABLE:
             self.register_supported(symbol, partial(_is_claimed, symbol))
 
@@ -69,9 +72,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         start = time.perf_counter_ns()
         recorded = Recorded(trace)
         compilation = Compilation(recorded)
+        draws = Draws(trace, self._draw)
         facts = regions.survey(trace)
         parts = [self._fuelled(p) for p in regions.form(trace, facts, self._is_fusible)]
-        prims = {k: regions.primitives(p, recorded) for k, p in enumerate(parts) if p.is_fusible}
+        prims = {
+            k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
+        }
         calls = self._fuse_all(parts, prims, facts)
         symbols: list[BoundSymbol] = []
         for k, part in enumerate(parts):
@@ -82,7 +88,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 compilation.fused(calls[k].sym.name, part.symbols)
                 symbols.append(calls[k])
         fused = from_trace(trace)
-        fused.bound_symbols = symbols
+        fused.bound_symbols = list(draws.drawn(symbols))
         fused = dce(fused)
         milliseconds = (time.perf_counter_ns() - start) // 1_000_000
         fused.set_provenance(

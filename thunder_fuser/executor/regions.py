@@ -30,6 +30,7 @@ from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
 from thunder_fuser.executor.claims.table import TABLE, flatten
+from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.options import current
 
@@ -190,9 +191,13 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     return None
 
 
-def primitives(part: Part, recorded: Recorded) -> tuple[BoundSymbol, ...]:
-    """What a part consists of; each knows its line."""
-    prims = [recorded.located(prim, whole) for whole in part.symbols for prim in flatten(whole)]
+def primitives(part: Part, recorded: Recorded, draws: Draws) -> tuple[BoundSymbol, ...]:
+    """What a part consists of; each knows its line, and none has a state."""
+    prims = [
+        draws.stateless(recorded.located(prim, whole))
+        for whole in part.symbols
+        for prim in flatten(whole)
+    ]
     prims = list(_rounded_once(prims, recorded))
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
 

@@ -15,7 +15,8 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Val
 
 
-def _refuse(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
+def refuse_new(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
+    """Why a tensor of these sizes, on that device and of that dtype, cannot be made, or None."""
     if not is_static(sizes):
         return Refusal("symbolic-shape", "its size is unknown until the function runs")
     if device.type not in DEVICES:
@@ -30,7 +31,7 @@ def _refuse(sizes: Sequence[object], device: Device, dtype: object) -> Refusal |
 def _refuse_full(
     shape: Sequence[object], value: object, *, device: Device, dtype: object
 ) -> Refusal | None:
-    return _refuse(shape, device, dtype)
+    return refuse_new(shape, device, dtype)
 
 
 def _refuse_iota(
@@ -40,7 +41,7 @@ def _refuse_iota(
         return Refusal("symbolic-shape", "its start or step is unknown until the function runs")
     if length == 0:
         return Refusal("empty", "Thunder gives an empty range no dimension, torch gives it one")
-    return _refuse([length], device, dtype)
+    return refuse_new([length], device, dtype)
 
 
 def _full(

@@ -13,7 +13,15 @@ from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.executor.claims import calls, create, indexing, pointwise, reductions, shape
+from thunder_fuser.executor.claims import (
+    calls,
+    create,
+    indexing,
+    pointwise,
+    random,
+    reductions,
+    shape,
+)
 from thunder_fuser.executor.claims.claim import Claim
 from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
@@ -23,6 +31,7 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
         **reductions.CLAIMS,
         **shape.CLAIMS,
         **create.CLAIMS,
+        **random.CLAIMS,
         **indexing.CLAIMS,
         **calls.CLAIMS,
     }
