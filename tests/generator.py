@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from tests import oracle
+from tests.generator_draws import draw_step
 from tests.generator_indexing import gather_step
 from tests.generator_pointwise import pointwise_step, scalar_step
 from tests.generator_program import Program
@@ -63,13 +64,14 @@ def random_case(
     updates: bool = True,
     reductions: bool = False,
     gathers: bool = False,
+    draws: bool = False,
 ) -> Case:
     """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
 
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
     `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
-    data decide.
+    data decide, with `draws` as many draw random numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations))
     shape = p.shape()
@@ -79,6 +81,7 @@ def random_case(
         p.number()
     weights = _WEIGHTS | ({reduction_step: 60} if reductions else {})
     weights |= {gather_step: 60} if gathers else {}
+    weights |= {draw_step: 60} if draws else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
     _results(p, updates)

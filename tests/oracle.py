@@ -29,6 +29,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     Scalar,
     TensorView,
@@ -52,7 +53,7 @@ _TELL_ZEROS_APART = frozenset({
 })  # fmt: skip
 """Operations whose result may depend on the sign of a zero."""
 
-_ULPS = {"pow": 16, "lgamma": 16, "erfinv": 16, "erfcinv": 32, "nextafter": 2}
+_ULPS = {"normal": 16, "pow": 16, "lgamma": 16, "erfinv": 16, "erfcinv": 32, "nextafter": 2}
 _ULPS_DEFAULT = 8
 _ULPS_COMPLEX = 64
 """Units in the last place that others may be wrong by: about twice what CUDA and libm promise."""
@@ -101,6 +102,8 @@ class Oracle:
                 error = self.error(expr.fill).expand(expr.output.sizes)
             case IotaOp():
                 error = self._iota(expr)
+            case RandomOp():
+                error = self._random(expr)
             case ReductionOp():
                 error = self._reduction(expr)
             case GatherOp():
@@ -119,6 +122,19 @@ class Oracle:
             exact, _rounding(value, dtype), _eps(dtype) * (start.abs() + count * step.abs())
         )
         return self._stored(expr.output, come + own)
+
+    def _random(self, expr: RandomOp) -> torch.Tensor:
+        """uniform has exact bits; normal those that logarithm and sine leave it."""
+        dtype, value = expr.output.dtype, self.value(expr.output)
+        if expr.op == "uniform":
+            assert all(isinstance(v, Scalar) and v.is_constant for v in expr.parameters)
+            return torch.zeros(value.shape, dtype=torch.float64)
+        mean, std = (self.value(v) for v in expr.parameters)
+        come = self.error(expr.parameters[0]) + self.error(expr.parameters[1]) * (
+            (value - mean).abs() / std.abs().clamp(min=1e-30)
+        )
+        own = _ULPS["normal"] * _eps(compute_dtype(dtype)) * (value - mean).abs()
+        return self._stored(expr.output, come + own + _eps(compute_dtype(dtype)) * value.abs())
 
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
         dtype, source = expr.accumulate, self.value(expr.input)

@@ -102,7 +102,7 @@ def _normal(
     words: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, dtype: DataType
 ) -> torch.Tensor:
     """Box and Muller: neighbours share radius and angle, and are its sine and its cosine."""
-    pairs = words.reshape(len(words), -1, 2, words.shape[-1])
+    pairs = words.unflatten(1, (words.shape[1] // 2, 2))
     u, v = (_unit(pairs[:, :, n], dtype) for n in range(2))
     turn = torch.where(v < 1, v, 0.0) * v.new_tensor(2 * math.pi)
     radius = (u.to(std.dtype).log() * -2.0).sqrt()
