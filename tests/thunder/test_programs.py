@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
 from thunder_fuser.demo import rope
-from thunder_fuser.executor import fusions, refusals
+from thunder_fuser.executor import fusions
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
@@ -90,31 +90,6 @@ def test_a_module() -> None:
     wanted = torch.autograd.grad(eager(x).square().sum(), list(eager.parameters()))
     torch.testing.assert_close(found, wanted)
     assert len(fusions(compiled)) >= 3
-
-
-def test_random_numbers_stay_with_torch() -> None:
-    def program(x: Any) -> Any:
-        return F.dropout(torch.sin(x) * 2, 0.5) + 1
-
-    compiled = jit(program)
-    results = []
-    for function in (compiled, program):
-        torch.manual_seed(3)
-        results.append(function(torch.linspace(0, 1, 64).reshape(8, 8)))
-    torch.testing.assert_close(*results)
-    assert "unclaimed" in [refusal.code for refusal in refusals(compiled)]
-    x = leaf(8, 8)
-    kept = compiled(x)
-    kept.sum().backward()
-    # What was dropped has no gradient, what was kept twice that of the sine, doubled again.
-    expected = torch.where(kept == 1, 0.0, 4 * torch.cos(x.detach()))
-    torch.testing.assert_close(x.grad, expected)
-
-
-def test_two_draws_are_two_draws() -> None:
-    compiled = jit(lambda x: (torch.rand_like(x) * 2, torch.rand_like(x) * 2))
-    a, b = compiled(torch.ones(32))
-    assert not torch.equal(a, b)
 
 
 # ---- issue 2577

@@ -15,7 +15,7 @@ import torch
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.prims import OpTags, PrimIDs, uniform_philox
 from thunder.core.proxies import NumberProxy, numberproxy
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import FusionExecutor
 
@@ -23,6 +23,8 @@ from thunder_fuser.executor.claims.random import NORMAL_PHILOX
 from thunder_fuser.runtime.generator import draw
 
 _NAME = "fuser_draw"
+_COPY = "bw_"
+"""How Thunder names what the backward computes again, after what the forward has computed."""
 _normal_philox = Symbol(NORMAL_PHILOX, id=NORMAL_PHILOX, is_prim=True)
 
 
@@ -52,9 +54,14 @@ class Draws:
         self._symbol = symbol
         self._seeds: dict[Device, NumberProxy] = {}
         self._offsets: dict[Device, list[NumberProxy]] = {}
+        self._states: dict[str, tuple[NumberProxy, NumberProxy]] = {}
 
     def stateless(self, prim: BoundSymbol) -> BoundSymbol:
-        """The primitive itself, or, if it advances the generator, what draws by index instead."""
+        """The primitive itself, or, if it advances the generator, what draws by index instead.
+
+        A backward that computes a part of the forward again (`torch.utils.checkpoint`) gets the
+        numbers of the forward; drawn anew, they would be another function's gradient.
+        """
         match prim.sym.id:
             case PrimIDs.UNIFORM:
                 shape, low, high = prim.args
@@ -63,17 +70,24 @@ class Draws:
                 symbol, args = _normal_philox, prim.args
             case _:
                 return prim
-        seed, offset = self._state(prim.kwargs["device"])
+        seed, offset = self._state(prim)
         return prim.from_bsym(
             sym=symbol, args=args, kwargs={**prim.kwargs, "seed": seed, "offset": offset}
         )
 
-    def _state(self, device: Device) -> tuple[NumberProxy, NumberProxy]:
+    def _state(self, prim: BoundSymbol) -> tuple[NumberProxy, NumberProxy]:
+        name, device = prim.output.name, prim.kwargs["device"]
+        if BoundSymbolTag.BACKWARD in prim.tags and name.startswith(_COPY):
+            first = self._states.get(name.removeprefix(_COPY))
+            if first is not None:
+                return first
         with tracectx(self._trace):
-            seed = self._seeds.setdefault(device, numberproxy(int, None))
+            if device not in self._seeds:
+                self._seeds[device] = numberproxy(int, None)
             offset = numberproxy(int, None)
         self._offsets.setdefault(device, []).append(offset)
-        return seed, offset
+        self._states[name] = state = (self._seeds[device], offset)
+        return state
 
     def drawn(self, symbols: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
         """A trace's symbols with one draw a device in front of the first that reads it; offsets
