@@ -7,14 +7,18 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed, rebuilt
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.definition.values import Tensor
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.printer import equal, structural_hash
 from thunder_fuser.ir.random import DTYPES
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import options
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
 
 CPU = torch.device("cpu")
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -48,25 +52,28 @@ def numbers(op: str, shape: list[int], **options: object) -> torch.Tensor:
 @pytest.mark.parametrize("parameters", [(0.0, 1.0), (-0.1, 0.7), (3.0, 3.0), (-1e4, 1e4)])
 @pytest.mark.parametrize("shape", [[0], [1], [7], [3, 5, 11], [64, 96]], ids=str)
 def test_uniform_has_the_bits_of_the_reference(
-    dtype: DataType, parameters: tuple[float, float], shape: list[int]
+    device: torch.device, dtype: DataType, parameters: tuple[float, float], shape: list[int]
 ) -> None:
+    """And so a CPU and a GPU draw the same."""
     fd = drawn("uniform", shape, dtype=dtype, parameters=parameters, seed=-5, offset=2**40)
     (expected,) = evaluate(fd.fusion, []).outputs
-    (found,) = fd.execute([], device=CPU)
-    assert torch.equal(found, expected)
+    (found,) = fd.execute([], device=device)
+    assert torch.equal(found.cpu(), expected)
 
 
 @EACH_DTYPE
-def test_normal_is_the_reference_up_to_logarithm_and_sine(dtype: DataType) -> None:
+def test_normal_is_the_reference_up_to_logarithm_and_sine(
+    device: torch.device, dtype: DataType
+) -> None:
     fd = drawn("normal", [64, 97], dtype=dtype, parameters=(-2.0, 3.0))
     (truth,) = evaluate(fd.fusion, [], double=True).outputs
-    (found,) = fd.execute([], device=CPU)
+    found = fd.execute([], device=device)[0].cpu()
     error = (found.double() - truth).abs()
     wide = torch.finfo(torch.float64 if dtype is DataType.Double else torch.float32).eps
     own = wide * (16 * (truth + 2).abs() + truth.abs())
     assert (error <= own + torch.finfo(dtype.torch).eps / 2 * (truth.abs() + own)).all()
     if dtype is not DataType.Double:
-        fd.validate([], device=CPU)
+        fd.validate([], device=device)
 
 
 def test_an_element_has_its_number_whatever_the_shape_is() -> None:
@@ -180,10 +187,15 @@ READS: dict[str, tuple[Read, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [DataType.Float, DataType.Double], ids=str)
+@pytest.mark.parametrize("schedule", ["own", "H200"])
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.Double, DataType.Half], ids=str)
 @pytest.mark.parametrize("name", READS)
-def test_a_number_is_the_same_wherever_it_is_computed(name: str, dtype: DataType) -> None:
+def test_a_number_is_the_same_wherever_it_is_computed(
+    device: torch.device, name: str, dtype: DataType, schedule: str
+) -> None:
     """No number is in memory: each is computed at the index that the reader asks for."""
+    if schedule == "H200" and device.type == "cuda":
+        pytest.skip("a GPU's schedule is its own")
     shape = [6, 24, 48]
     ours, theirs = READS[name]
     with FusionDefinition() as fd:
@@ -192,8 +204,10 @@ def test_a_number_is_the_same_wherever_it_is_computed(name: str, dtype: DataType
         fd.add_output(fd.ops.mul(read, 2.0))
     plan = fd.plan()
     assert sum(segment.bytes_read for segment in plan.segments) == 0
-    (found,) = fd.execute([], device=CPU)
-    assert torch.equal(found, 2 * theirs(numbers("uniform", shape, dtype=dtype)))
+    batch = Batch(device, H200 if schedule == "H200" else None)
+    (found,) = executable(CompiledFusion(fd.fusion), [], batch, device)([])
+    plain = numbers("uniform", shape, dtype=dtype).to(compute_dtype(dtype).torch)
+    assert torch.equal(found.cpu(), 2 * theirs(plain))
 
 
 @pytest.mark.parametrize("op", ["uniform", "normal"])
@@ -257,6 +271,18 @@ def test_without_a_seed_a_call_draws_once_from_torch() -> None:
         assert torch.equal(outputs[0], numbers("uniform", [64], seed=drawn_seed, offset=0))
         explicit = numbers("uniform", [64], seed=drawn_seed, offset=1, dtype=DataType.Double)
         assert torch.equal(outputs[1].flatten(), explicit)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_operation_i_after_a_seed_has_offset_i() -> None:
+    fd, x = stateful(), torch.zeros(8, 8, dtype=torch.float64, device="cuda")
+    torch.cuda.manual_seed(17)
+    for first in (0, 4):
+        outputs = [t.cpu() for t in fd.execute([x])]
+        assert torch.cuda.default_generators[0].get_offset() == 4 * (first + 4)
+        assert torch.equal(outputs[0], numbers("uniform", [64], seed=17, offset=first))
+        beside = numbers("uniform", [64], seed=17, offset=first + 1, dtype=DataType.Double)
+        assert torch.equal(outputs[1].flatten(), beside)
 
 
 def test_what_is_printed_has_the_state_as_inputs() -> None:
