@@ -10,10 +10,6 @@
 
 namespace tf {
 
-struct Random4 {
-  unsigned at[4];
-};
-
 // Four independent 32-bit words.
 TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
                       unsigned long long offset, unsigned* words) {
@@ -37,18 +33,7 @@ TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
   words[3] = c3;
 }
 
-// One of four words by selection: registers have no addresses.
-TF_DEVICE unsigned selected(const unsigned* words, int k) {
-  const unsigned low = k & 1 ? words[1] : words[0];
-  const unsigned high = k & 1 ? words[3] : words[2];
-  return k & 2 ? high : low;
-}
-
-// The same words from the k-th on, where k is not known before the kernel runs.
-TF_DEVICE Random4 from(const unsigned* words, int k) {
-  return {{selected(words, k), selected(words, k + 1), selected(words, k + 2),
-           selected(words, k + 3)}};
-}
+// ---- standard numbers: all that N subsequences give, 4 floats or 2 doubles each
 
 // Words as a number in (0, 1]: the middle of one of 2^32 or 2^53 intervals, rounded.
 TF_DEVICE float unit(const unsigned* words, float) {
@@ -59,12 +44,55 @@ TF_DEVICE double unit(const unsigned* words, double) {
   return (double)(long long)z * 0x1p-53 + 0x1p-54;
 }
 
-// In [0, 1): what rounds to 1 is 0.
-template <class F>
-TF_DEVICE F unit_below_one(const unsigned* words) {
-  const F u = unit(words, F());
-  return u < F(1) ? u : F(0);
+template <int N, class F>
+TF_DEVICE void uniforms(unsigned long long seed, unsigned long long first,
+                        unsigned long long offset, F* numbers) {
+  constexpr int words = sizeof(F) / 4;
+  unsigned drawn[4 * N];
+  TF_VEC
+  for (int n = 0; n < N; ++n) philox(seed, first + n, offset, drawn + 4 * n);
+  TF_VEC
+  for (int n = 0; n < 4 * N / words; ++n) numbers[n] = unit(drawn + words * n, F());
 }
+
+TF_DEVICE float radius(float u) { return sqrtf(-2.0f * logf(u)); }
+TF_DEVICE double radius(double u) { return sqrt(-2.0 * log(u)); }
+TF_DEVICE float sine(float x) { return sinf(x); }
+TF_DEVICE double sine(double x) { return sin(x); }
+TF_DEVICE float cosine(float x) { return cosf(x); }
+TF_DEVICE double cosine(double x) { return cos(x); }
+
+// The method of Box and Muller: two uniform numbers are a radius and an angle. Sine and cosine have
+// loops of their own because compilers make one call of both, of which there is no SIMD version.
+template <int N, class F>
+TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
+                       unsigned long long offset, F* numbers) {
+  constexpr int pairs = 8 * N / (int)sizeof(F);
+  F drawn[2 * pairs], length[pairs], angle[pairs];
+  uniforms<N>(seed, first, offset, drawn);
+  TF_VEC
+  for (int n = 0; n < pairs; ++n) {
+    length[n] = radius(drawn[2 * n]);
+    // A whole turn is none.
+    angle[n] = (drawn[2 * n + 1] - F(drawn[2 * n + 1] >= F(1))) * F(6.2831853071795864769);
+  }
+  TF_VEC
+  for (int n = 0; n < pairs; ++n) drawn[2 * n] = length[n] * sine(angle[n]);
+  TF_VEC
+  for (int n = 0; n < pairs; ++n) drawn[2 * n + 1] = length[n] * cosine(angle[n]);
+  TF_VEC
+  for (int n = 0; n < 2 * pairs; ++n) numbers[n] = drawn[n];
+}
+
+// The k-th number of one subsequence by selection: registers have no addresses.
+TF_DEVICE float selected(const float* numbers, int k) {
+  const float low = k & 1 ? numbers[1] : numbers[0];
+  const float high = k & 1 ? numbers[3] : numbers[2];
+  return k & 2 ? high : low;
+}
+TF_DEVICE double selected(const double* numbers, int k) { return k ? numbers[1] : numbers[0]; }
+
+// ---- a number of a distribution from a standard number, as T holds it
 
 TF_DEVICE float multiplied_and_added(float a, float b, float c) { return fmaf(a, b, c); }
 TF_DEVICE double multiplied_and_added(double a, double b, double c) { return fma(a, b, c); }
@@ -80,23 +108,14 @@ TF_DEVICE F stored_as(F v) {
 
 // In [low, high): a number that rounding to T takes to `high` is `low`.
 template <class T, class F>
-TF_DEVICE F uniform(const unsigned* words, F low, F high) {
-  const F u = unit(words, F());
+TF_DEVICE F uniform(F u, F low, F high) {
   const F value = stored_as<T>(multiplied_and_added(high - low, u, low));
-  return u < F(1) && value < stored_as<T>(high) ? value : stored_as<T>(low);
+  return (u < F(1)) & (value < stored_as<T>(high)) ? value : stored_as<T>(low);
 }
 
-TF_DEVICE float radius(float u) { return sqrtf(-2.0f * logf(u)); }
-TF_DEVICE double radius(double u) { return sqrt(-2.0 * log(u)); }
-TF_DEVICE float on_circle(float angle, bool second) { return second ? cosf(angle) : sinf(angle); }
-TF_DEVICE double on_circle(double angle, bool second) { return second ? cos(angle) : sin(angle); }
-
-// One of the two numbers that the method of Box and Muller makes of two uniform ones.
 template <class T, class F>
-TF_DEVICE F normal(const unsigned* words, bool second, F mean, F std) {
-  const F angle = unit_below_one<F>(words + sizeof(F) / 4) * F(6.2831853071795864769);
-  const F value = radius(unit(words, F())) * on_circle(angle, second);
-  return stored_as<T>(multiplied_and_added(value, std, mean));
+TF_DEVICE F normal(F z, F mean, F std) {
+  return stored_as<T>(multiplied_and_added(z, std, mean));
 }
 
 }  // namespace tf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +99,30 @@ def test_a_number_that_rounds_to_the_upper_bound_is_the_lower_one(dtype: DataTyp
     rounded = precise.to(dtype.torch)
     assert (rounded == 1).sum() > 5
     assert torch.equal(found, torch.where(rounded == 1, 0, rounded))
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "expected"),
+    [
+        # Word 0 is 0xffffff87, which is 1 as a float: a radius of zero.
+        (17_367_479, 0, [0.0, 0.0]),
+        # Word 1 is 0xffffffc3: an angle of a whole turn, or none.
+        (1_528_018, 1, [0.0, None]),
+    ],
+)
+def test_words_that_are_one_as_a_float(call: int, place: int, expected: list[float | None]) -> None:
+    def drawn_there(op: str) -> list[float]:
+        with FusionDefinition() as fd:
+            r = getattr(fd.ops, op)(0.0, 1.0, [4 * call + 4], rng_seed=42, rng_offset=0)
+            fd.add_output(fd.ops.mul(fd.ops.slice(r, [4 * call], [4 * call + 4]), 1.0))
+        (found,) = fd.execute([], device=CPU)
+        return [float(x) for x in found]
+
+    assert drawn_there("uniform")[place] == 0
+    found = drawn_there("normal")
+    assert all(map(math.isfinite, found))
+    for number, wanted in zip(found, expected, strict=False):
+        assert number != 0 if wanted is None else number == wanted
 
 
 COUNT = 2**18

@@ -13,6 +13,7 @@ from itertools import pairwise
 from thunder_fuser.analysis.value import (
     Condition,
     Conjunction,
+    Draw,
     Folded,
     IndexValue,
     Load,
@@ -21,7 +22,6 @@ from thunder_fuser.analysis.value import (
     Select,
     Value,
     ValueGraph,
-    Words,
     forms,
     operands,
 )
@@ -150,7 +150,7 @@ def varying_nodes(
         match node:
             case Load():
                 differs = node in scattered
-            case IndexValue() | Words() | Random():
+            case IndexValue() | Draw() | Random():
                 differs = any(map(lanes.varies, forms(node)))
             case Folded():
                 differs = any(map(lanes.varies, node.point))

@@ -264,8 +264,8 @@ class Pull:
         for i, size in zip(index, expr.output.sizes, strict=True):
             element = element * size + i
         count = random.numbers_per_call(dtype)
-        words = self.graph.words(seed, offset, element // count)
-        return self.graph.random(expr.op, words, element % count, (first, second), dtype)
+        draw = self.graph.draw(expr.op, seed, offset, element // count, compute_dtype(dtype))
+        return self.graph.random(draw, element % count, (first, second), dtype)
 
     def _folded(self, expr: ReductionOp, index: tuple[Index, ...]) -> Pulling:
         """A stage's value can be read at the point where the stage leaves it, and nowhere else."""

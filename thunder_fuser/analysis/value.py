@@ -121,11 +121,14 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Words:
-    """The random words that the generator's call number `call` gives for a seed and an offset."""
+class Draw:
+    """The standard numbers of the distribution `op`, in `dtype`, that the generator's call number
+    `call` gives for a seed and an offset.
+    """
 
     order: int
     dtype: DataType
+    op: str
     seed: Value
     offset: Value
     call: Form
@@ -134,12 +137,11 @@ class Words:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Random:
-    """A number of the distribution `op`: the one at `component` of those that the words give."""
+    """A number with these parameters from the one at `component` of those that a call gives."""
 
     order: int
     dtype: DataType
-    op: str
-    words: Words
+    draw: Draw
     component: Form
     parameters: tuple[Value, Value]
     positions: tuple[Position, ...] = ()
@@ -164,7 +166,7 @@ Value = (
     | Load
     | Compute
     | Select
-    | Words
+    | Draw
     | Random
     | Folded
 )
@@ -180,10 +182,10 @@ def operands(value: Value) -> tuple[Value, ...]:
             return (value.value, *value.positions)
         case Checked():
             return (value.value, value.position)
-        case Words():
+        case Draw():
             return (value.seed, value.offset, *value.positions)
         case Random():
-            return (value.words, *value.parameters, *value.positions)
+            return (value.draw, *value.parameters, *value.positions)
         case Load() | IndexValue():
             return value.positions
         case _:
@@ -214,7 +216,7 @@ def forms(value: Value) -> tuple[Form, ...]:
             return (value.address,)
         case Select():
             return value.conditions
-        case Words():
+        case Draw():
             return (value.call,)
         case Random():
             return (value.component,)
@@ -301,35 +303,24 @@ class ValueGraph:
             key, Compute(len(self.nodes), dtype, op, args, operand_dtypes)
         )
 
-    def words(self, seed: Value, offset: Value, call: Form) -> Words:
-        key = ("words", seed.order, offset.order, call)
+    def draw(self, op: str, seed: Value, offset: Value, call: Form, dtype: DataType) -> Draw:
+        key = ("draw", op, seed.order, offset.order, call, dtype)
         found = self.nodes.get(key)
         if found is None:
             positions = self._mentioned([call])
-            words = Words(len(self.nodes), DataType.UInt32, seed, offset, call, positions)
-            found = self._add(key, words)
-        assert isinstance(found, Words)
+            draw = Draw(len(self.nodes), dtype, op, seed, offset, call, positions)
+            found = self._add(key, draw)
+        assert isinstance(found, Draw)
         return found
 
     def random(
-        self,
-        op: str,
-        words: Words,
-        component: Form,
-        parameters: tuple[Value, Value],
-        dtype: DataType,
+        self, draw: Draw, component: Form, parameters: tuple[Value, Value], dtype: DataType
     ) -> Value:
-        key = ("random", op, words.order, component, *(p.order for p in parameters), dtype)
+        key = ("random", draw.order, component, *(p.order for p in parameters), dtype)
         return self.nodes.get(key) or self._add(
             key,
             Random(
-                len(self.nodes),
-                dtype,
-                op,
-                words,
-                component,
-                parameters,
-                self._mentioned([component]),
+                len(self.nodes), dtype, draw, component, parameters, self._mentioned([component])
             ),
         )
 

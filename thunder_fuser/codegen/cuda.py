@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.value import Argument, Compute, Load, Random, Value
+from thunder_fuser.analysis.value import Argument, Compute, Draw, Load, Value
 from thunder_fuser.codegen.expressions import argument_type
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.codegen.map_part import PartWriter
@@ -221,7 +221,7 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
     computed = [node for node in _nodes(schedule) if isinstance(node, Compute)]
     if any(ops.lookup(node.op).header for node in computed):
         found.append("math.cuh")
-    if any(isinstance(node, Random) for node in _nodes(schedule)):
+    if any(isinstance(node, Draw) for node in _nodes(schedule)):
         found.append("philox.cuh")
     if any(graph.checks for graph in schedule.graphs):
         found.append("gather.cuh")
@@ -234,7 +234,7 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
 
 def _operations(schedule: Schedule) -> Iterator[str]:
     for node in _nodes(schedule):
-        if isinstance(node, (Compute, Random)):
+        if isinstance(node, (Compute, Draw)):
             yield node.op
 
 

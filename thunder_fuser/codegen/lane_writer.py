@@ -16,6 +16,7 @@ from thunder_fuser.analysis.value import (
     Argument,
     Checked,
     Compute,
+    Draw,
     IndexValue,
     Literal,
     Load,
@@ -24,7 +25,6 @@ from thunder_fuser.analysis.value import (
     Select,
     Value,
     ValueGraph,
-    Words,
     reachable,
 )
 from thunder_fuser.codegen import expressions, random_text
@@ -68,7 +68,7 @@ class LaneWriter:
         self._calls = {
             node: random_text.shared_calls(node, lanes)
             for node in self._live_nodes()
-            if isinstance(node, Words)
+            if isinstance(node, Draw)
         }
         shared = {node for node, calls in self._calls.items() if calls is not None}
         self._varying = {node.order for node in varying if node not in shared}
@@ -300,10 +300,10 @@ class LaneWriter:
                 text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
             case Position():
                 return self._position(node, copy, emitter)
-            case Words():
-                return random_text.words(node, self._calls[node], self.lanes, name, index_text)
+            case Draw():
+                return random_text.draw(node, self._calls[node], self.lanes, name, index_text)
             case Random():
-                calls = self._calls[node.words]
+                calls = self._calls[node.draw]
                 text = random_text.number(node, calls, self.lanes, name, index_text)
             case Checked():
                 text = name(node.value)

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.lanes import LaneForms
-from thunder_fuser.analysis.value import Random, Words
+from thunder_fuser.analysis.value import Draw, Random
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.expressions import Name
 from thunder_fuser.ir import random
-from thunder_fuser.ir.dtypes import DataType, compute_dtype
-from thunder_fuser.ir.philox import WORDS
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.symint import Form
 
 Text = Callable[[Form], str]
@@ -31,11 +30,11 @@ class Calls:
     count: int
 
 
-def shared_calls(words: Words, lanes: LaneForms) -> Calls | None:
+def shared_calls(draw: Draw, lanes: LaneForms) -> Calls | None:
     """The calls that lanes share; None where that is no fewer than one a lane."""
-    if lanes.diverges([words.call]):
+    if lanes.diverges([draw.call]):
         return None
-    calls = lanes.at(lanes(words.call))
+    calls = lanes.at(lanes(draw.call))
     ahead = [call - calls[0] for call in calls]
     if any(step.terms for step in ahead):
         return None
@@ -46,50 +45,34 @@ def shared_calls(words: Words, lanes: LaneForms) -> Calls | None:
     return Calls(calls[steps.index(min(steps))], count)
 
 
-def words(node: Words, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
-    """The declaration of an array with the words of all calls, or of the lane's own call."""
+def draw(node: Draw, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
+    """The declaration of an array with the numbers of all calls, or of the lane's own call."""
     array = f"t{node.order}"
+    found = calls or Calls(lanes(node.call), 1)
     seed, offset = (
         f"(unsigned long long){expressions.operand(value, DataType.Int, name)}"
         for value in (node.seed, node.offset)
     )
-    if calls is None or calls.count == 1:
-        call = text(lanes(node.call) if calls is None else calls.first)
-        return f"unsigned {array}[{WORDS}];\ntf::philox({seed}, {call}, {offset}, {array});"
-    return "\n".join(
-        [
-            f"unsigned {array}[{WORDS * calls.count}];",
-            "TF_VEC",
-            f"for (int w = 0; w < {calls.count}; ++w) {{",
-            f"  tf::philox({seed}, {text(calls.first)} + w, {offset}, {array} + {WORDS} * w);",
-            "}",
-        ]
+    size = random.numbers_per_call(node.dtype) * found.count
+    standard = random.lookup(node.op).standard
+    return (
+        f"{node.dtype.ctype} {array}[{size}];\n"
+        f"{standard}<{found.count}>({seed}, {text(found.first)}, {offset}, {array});"
     )
 
 
 def number(node: Random, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
     """The number as an expression, which is rounded to its dtype already."""
-    row = random.lookup(node.op)
-    count = random.numbers_per_call(node.dtype)
+    row, count = random.lookup(node.draw.op), random.numbers_per_call(node.dtype)
     component = lanes(node.component)
-    ahead = component * 0 if calls is None else lanes(node.words.call) - calls.first
-    element = ahead * count + component
-    width = WORDS // count
-    array = f"t{node.words.order}"
+    ahead = component * 0 if calls is None else (lanes(node.draw.call) - calls.first) * count
+    element = ahead + component
+    array = f"t{node.draw.order}"
     if not lanes.diverges([element]) and all(not n.terms for n in lanes.at(element)):
-        found = _from(array, (element - element % row.shared) * width, text)
+        found = f"{array}[{text(element)}]"
     else:
         # Registers have no addresses, so what is chosen as the kernel runs is selected.
-        own = (component - component % row.shared) * width
-        found = f"tf::from({_from(array, ahead * WORDS, text)}, {text(own)}).at"
-    wide = compute_dtype(node.dtype)
-    return row.spelling.format(
-        *(expressions.operand(value, wide, name) for value in node.parameters),
-        ctype=node.dtype.ctype,
-        words=found,
-        place=text(element % row.shared),
-    )
-
-
-def _from(array: str, place: Form, text: Text) -> str:
-    return array if place.lo == place.hi == 0 else f"{array} + {text(place)}"
+        begin = "" if ahead.lo == ahead.hi == 0 else f" + {text(ahead)}"
+        found = f"tf::selected({array}{begin}, {text(component)})"
+    parameters = (expressions.operand(v, node.draw.dtype, name) for v in node.parameters)
+    return row.spelling.format(*parameters, ctype=node.dtype.ctype, number=found)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from thunder_fuser.analysis.lanes import lane_condition
 from thunder_fuser.analysis.value import (
+    Draw,
     Folded,
     IndexValue,
     Load,
@@ -18,7 +19,6 @@ from thunder_fuser.analysis.value import (
     Random,
     Select,
     Value,
-    Words,
     forms,
     operands,
     reachable,
@@ -129,7 +129,7 @@ class RowWriter(LaneWriter):
                 contexts = [c for load in shared for c in self.graph.contexts[load]]
                 mentioned = [load.address for load in shared]
                 mentioned += [condition for context in contexts for condition in context]
-            case IndexValue() | Words() | Random():
+            case IndexValue() | Draw() | Random():
                 mentioned = [*forms(node)]
             case Select():
                 mentioned = list(node.conditions)

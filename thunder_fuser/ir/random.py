@@ -43,18 +43,18 @@ class Distribution:
     """One row.
 
     parameters  names of the two numbers that choose from the family of distributions
-    shared      how many neighbouring elements share their words
     reference   the distribution on Philox words
     cost        arithmetic per element, in units of one fp32 instruction; Philox included
-    spelling    C++ over {ctype}, {words} (the first that it reads), {place} (of the element among
-                those that share), {0} and {1}; gives a value that is rounded already
+    standard    C++ template that fills an array with the numbers of some calls
+    spelling    C++ over {ctype}, {number} (a standard one) and the parameters {0} and {1}; gives a
+                value that is rounded already
     """
 
     name: str
     parameters: tuple[str, str]
-    shared: int
     reference: Reference
     cost: int
+    standard: str
     spelling: str
 
     def check(self, dtype: DataType) -> None:
@@ -138,10 +138,12 @@ def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 _ROWS = (
     Distribution(
-        "uniform", ("minval", "maxval"), 1, _uniform, 24, "tf::uniform<{ctype}>({words}, {0}, {1})"
+        *("uniform", ("minval", "maxval"), _uniform, 24),
+        *("tf::uniforms", "tf::uniform<{ctype}>({number}, {0}, {1})"),
     ),
     Distribution(
-        "normal", ("mean", "std"), 2, _normal, 80, "tf::normal<{ctype}>({words}, {place}, {0}, {1})"
+        *("normal", ("mean", "std"), _normal, 60),
+        *("tf::normals", "tf::normal<{ctype}>({number}, {0}, {1})"),
     ),
 )
 

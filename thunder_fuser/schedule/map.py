@@ -193,7 +193,7 @@ def _arithmetic(node: Value) -> int:
         case Compute():
             return ops.lookup(node.op).cost
         case Random():
-            return random.lookup(node.op).cost
+            return random.lookup(node.draw.op).cost
         case _:
             return 0
 
