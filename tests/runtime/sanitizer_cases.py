@@ -89,6 +89,27 @@ def turned() -> Case:
     return permuted(H200, (40, 44), (1, 0))
 
 
+def draws() -> dict[str, Case]:
+    """As a GPU draws, and as this machine does."""
+    here = HOST.device_info(torch.device("cpu"))
+    return {"drawn": drawn("normal", H200), "drawn_here": drawn("uniform", here)}
+
+
+def drawn(op: str, info: DeviceInfo) -> Case:
+    """Random numbers read from inside a call of the generator on, and in another order."""
+    b = FusionBuilder()
+    x = b.tensor([12, 36], DataType.Float)
+    state = (-1, 2**63 - 1)
+    numbers = [b.random(op, [13, 40], (-1.0, 1.0), state, d) for d in (x.dtype, DataType.Double)]
+    windows = [b.slice(n, [1, 2], [13, 38]) for n in numbers]
+    turned = b.reshape(b.permute(windows[0], [1, 0]), [12, 36])
+    total = b.apply("add", (x, turned), DataType.Float)
+    for window in windows:
+        total = b.apply("add", (total, window), DataType.Float)
+    b.output(total)
+    return generated(b.build(), info)
+
+
 def thread_cases() -> dict[str, Case]:
     x, y = numbers(1024), numbers(1024)
     return {
@@ -105,6 +126,7 @@ def thread_cases() -> dict[str, Case]:
         ),
         "turned": turned(),
         **rows(),
+        **draws(),
     }
 
 
@@ -118,6 +140,7 @@ def address_cases() -> dict[str, Case]:
         "shared_overflow": (load("shared_overflow"), [numbers(256), numbers(256), 156]),
         "turned": turned(),
         **rows(),
+        **draws(),
     }
 
 
@@ -128,6 +151,7 @@ def undefined_cases() -> dict[str, Case]:
         "index_overflow": (kernel, [numbers(32), numbers(32), 1 << 28]),
         "turned": turned(),
         **rows(),
+        **draws(),
         "asked_for_early": permuted(
             HOST.device_info(torch.device("cpu")), (512, 64, 32), (1, 0, 2)
         ),
