@@ -9,11 +9,16 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from thunder.core import devices, dtypes
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import fake, jit, primitives, traced
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.executor import executor, fusions, refusals
+from thunder_fuser.executor.claims.table import refuse_call
 from thunder_fuser.ir.dtypes import from_torch
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
@@ -275,6 +280,16 @@ def test_integers_are_refused_in_words() -> None:
     compiled = jit(lambda x: x + torch.randint(0, 10, (8,)))
     compiled(torch.zeros(8))
     assert ("unclaimed", "randint") in [(r.code, r.subject) for r in refusals(compiled)]
+
+
+def test_a_seed_for_each_element_is_refused() -> None:
+    with tracectx(TraceCtx()):
+        device = devices.Device("cpu")
+        seeds = TensorProxy("seeds", shape=(4,), device=device, dtype=dtypes.int64)
+        options = {"device": device, "dtype": dtypes.float32, "seed": seeds, "offset": 0}
+        found = refuse_call(PrimIDs.UNIFORM_PHILOX, ((4,), 0.0, 1.0), options)
+    assert found is not None
+    assert found.code == "seed"
 
 
 def test_a_report_shows_the_state_as_inputs_and_its_script_runs() -> None:
