@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import fake, jit, primitives, traced
 from thunder_fuser.definition import DataType, FusionDefinition
-from thunder_fuser.executor import executor, fusions, refusals
+from thunder_fuser.executor import FusionReport, executor, fusions, refusals
 from thunder_fuser.executor.claims.table import refuse_call
 from thunder_fuser.ir.dtypes import from_torch
 from thunder_fuser.options import options
@@ -176,6 +176,34 @@ def test_cuda_forward_is_one_kernel_that_shares_calls_of_the_generator(dtype: to
     lane_loop = kernel.source[kernel.source.index("y0[") :]
     assert "tf::uniforms<" in kernel.source
     assert "tf::uniforms<" not in lane_loop
+
+
+def saved_bytes(forward: FusionReport, backward: FusionReport) -> int:
+    """Of the tensors that a forward writes for its backward."""
+    read = {p.name for p in backward.inputs}
+    return sum(p.numel * p.dtype.bytes for p in forward.outputs if p.name in read)
+
+
+def test_no_mask_is_saved_for_backward() -> None:
+    """A seed and an offset are, and the numbers drawn again."""
+    x, residual = fake((8192, 4096), (8192, 4096), dtype=torch.bfloat16, grad=True)
+    with options(cuda_arch="sm_90"):
+        forward, backward = traced(dropout_add, x, residual)
+    assert saved_bytes(forward, backward) == 0
+    assert (forward.plan.bytes, backward.plan.bytes) == (3 * x.nbytes, 2 * x.nbytes)
+    assert (forward.plan.kernels, backward.plan.kernels) == (1, 1)
+    assert "uniform_philox" in primitives(backward)
+
+
+def test_a_normalisation_with_dropout_saves_mean_and_deviation() -> None:
+    def program(x: Any, weight: Any, bias: Any) -> Any:
+        return F.dropout(F.layer_norm(x, (64,), weight, bias), 0.1)
+
+    inputs = fake((16, 64), (64,), (64,), dtype=torch.bfloat16, grad=True)
+    with options(cuda_arch="sm_90"):
+        forward, backward = traced(program, *inputs)
+    # Two fp32 numbers for each of the 16 rows.
+    assert saved_bytes(forward, backward) == 128
 
 
 @pytest.mark.nvrtc
