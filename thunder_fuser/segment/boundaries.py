@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from thunder_fuser.ir import ops
-from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val
+from thunder_fuser.ir import ops, random
+from thunder_fuser.ir.fusion import Expr, PointwiseOp, RandomOp, TensorView, Val
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE
 from thunder_fuser.segment.prices import PER_BYTE
@@ -133,10 +133,15 @@ class _Graph:
         return Value(operands, write, read, self._arithmetic(v))
 
     def _arithmetic(self, v: Val) -> int:
-        expr = self.definitions[v]
-        if not isinstance(v, TensorView) or isinstance(expr, ReductionOp):
+        if not isinstance(v, TensorView):
             return 0
-        return ops.lookup(expr.op).cost * v.numel if isinstance(expr, PointwiseOp) else 0
+        match self.definitions[v]:
+            case PointwiseOp(op):
+                return ops.lookup(op).cost * v.numel
+            case RandomOp(op):
+                return random.lookup(op).cost * v.numel
+            case _:
+                return 0
 
 
 def _bytes(v: Val) -> int:
