@@ -77,6 +77,97 @@ struct ArgMin {
   }
 };
 
+// Some elements, for their variance: how many, a number near them, and the sums of what they differ
+// from it and of its squares. The number is their mean where two sets have met (the sum is then what
+// the mean was rounded by), and until then the first of them: nothing is divided at an element, and
+// however far off the first is, the squares cancel by no more than the number of elements.
+template <class T>
+struct Moments {
+  T count, origin, sum, squares;
+};
+// What elements differ from their mean by, squared and added up.
+template <class T>
+TF_DEVICE T squared_deviations(Moments<T> a) {
+  return a.squares - a.sum * (a.sum / (a.count > T(0) ? a.count : T(1)));
+}
+// Welford's algorithm as Chan, Golub and LeVeque have it for sets of elements.
+struct Welford {
+  static constexpr bool kCommutes = false;
+  template <class T>
+  static TF_DEVICE Moments<T> take(Moments<T> a, T element) {
+    const T origin = a.count == T(0) ? element : a.origin;
+    const T apart = element - origin;
+    return {a.count + T(1), origin, a.sum + apart, a.squares + apart * apart};
+  }
+  template <class T>
+  static TF_DEVICE Moments<T> combine(Moments<T> a, Moments<T> b) {
+    const T count = a.count + b.count;
+    const T share = b.count / (count > T(0) ? count : T(1));
+    // Means as seen from the origins: what is small is not rounded as what is large.
+    const T from_a = a.sum / (a.count > T(0) ? a.count : T(1));
+    const T from_b = b.sum / (b.count > T(0) ? b.count : T(1));
+    const T apart = (b.origin - a.origin) + (from_b - from_a);
+    const T step = from_a + apart * share;
+    const T mean = a.origin + step;
+    const T rest = (a.origin - mean) + step;
+    const T within = squared_deviations(a) + squared_deviations(b);
+    const T between = apart * (apart * (a.count * share));
+    const T squares = within + between + rest * (rest * count);
+    // Nothing and some elements are these elements, to the last bit.
+    const bool first = a.count == T(0);
+    return {count, first ? b.origin : mean, first ? b.sum : rest * count,
+            first ? b.squares : squares};
+  }
+};
+
+// The value at `p`, past this multiprocessor's cache, which does not see what others write.
+template <class T>
+TF_DEVICE T fresh(const T* p) {
+  constexpr int words = sizeof(T) / 4;
+  static_assert(words * 4 == sizeof(T), "values are read word by word");
+  union Parcel {
+    TF_DEVICE Parcel() {}
+    T value;
+    unsigned word[words];
+  } parcel;
+  TF_UNROLL
+  for (int i = 0; i < words; ++i) parcel.word[i] = ((const volatile unsigned*)p)[i];
+  return parcel.value;
+}
+
+// The accumulators of the lanes of a vector, each member in an array of its own: a CPU's SIMD
+// registers take it as it is.
+template <class A, int N>
+struct Lanes;
+template <class T, class P, int N>
+struct Lanes<Placed<T, P>, N> {
+  T value[N];
+  P position[N];
+  TF_DEVICE Placed<T, P> get(int v) const { return {value[v], position[v]}; }
+  TF_DEVICE void set(int v, Placed<T, P> a) {
+    value[v] = a.value;
+    position[v] = a.position;
+  }
+  TF_DEVICE Placed<T, P> fresh(int v) const {
+    return {tf::fresh(value + v), tf::fresh(position + v)};
+  }
+};
+template <class T, int N>
+struct Lanes<Moments<T>, N> {
+  T count[N], origin[N], sum[N], squares[N];
+  TF_DEVICE Moments<T> get(int v) const { return {count[v], origin[v], sum[v], squares[v]}; }
+  TF_DEVICE void set(int v, Moments<T> a) {
+    count[v] = a.count;
+    origin[v] = a.origin;
+    sum[v] = a.sum;
+    squares[v] = a.squares;
+  }
+  TF_DEVICE Moments<T> fresh(int v) const {
+    return {tf::fresh(count + v), tf::fresh(origin + v), tf::fresh(sum + v),
+            tf::fresh(squares + v)};
+  }
+};
+
 // The value of the lane whose number differs in the bits of `step`.
 template <class T>
 TF_DEVICE T shuffle_xor(T value, int step TF_SITE_PARAM) {
@@ -131,30 +222,25 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   return value;
 }
 
-// The value at `p`, past this multiprocessor's cache, which does not see what others write.
+// One of the parts that blocks have left, in either layout.
 template <class T>
-TF_DEVICE T fresh(const T* p) {
-  constexpr int words = sizeof(T) / 4;
-  static_assert(words * 4 == sizeof(T), "values are read word by word");
-  union Parcel {
-    TF_DEVICE Parcel() {}
-    T value;
-    unsigned word[words];
-  } parcel;
-  TF_UNROLL
-  for (int i = 0; i < words; ++i) parcel.word[i] = ((const volatile unsigned*)p)[i];
-  return parcel.value;
+TF_DEVICE T part_at(const T* parts, long long place) {
+  return fresh(parts + place);
+}
+template <class T, int N>
+TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
+  return parts[place / N].fresh(place % N);
 }
 
 // What all blocks have left of a total at `point`, parts[i * points + point] for i < count, in an
 // order that depends on nothing else. All threads of a block of `Threads` call it; those with one
 // number modulo 32 have one point and get one value. `slots` is shared memory for Threads values.
-template <class Op, int Threads, class T>
-TF_DEVICE T sum_parts(const T* parts, int count, int points, int point, T* slots TF_SITE_PARAM) {
+template <class Op, int Threads, class Parts, class T>
+TF_DEVICE T sum_parts(const Parts* parts, int count, int points, int point,
+                      T* slots TF_SITE_PARAM) {
   constexpr int width = Threads < 32 ? Threads : 32, groups = Threads / width;
   const int group = threadIdx.x / width, lane = threadIdx.x % width;
-  const T* mine = parts + point;
-  T value = fresh(mine + (long long)(group < count ? group : 0) * points);
+  T value = part_at(parts, (long long)(group < count ? group : 0) * points + point);
   // Several are on their way at a time; places past the end load the first again and do not count.
   constexpr int ahead = 4;
   TF_UNROLL_BY(1)
@@ -163,7 +249,7 @@ TF_DEVICE T sum_parts(const T* parts, int count, int points, int point, T* slots
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {
       const int i = first + j * groups;
-      next[j] = fresh(mine + (long long)(i < count ? i : first) * points);
+      next[j] = part_at(parts, (long long)(i < count ? i : first) * points + point);
     }
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {

@@ -27,28 +27,74 @@ def start(fold: Folding) -> str:
     return _spelled(fold, row.accumulator.start, identity=identity)
 
 
-def accumulators(name: str, fold: Folding, vector: int) -> list[str]:
-    """One for each lane, as folding starts."""
-    return [
-        f"{accumulator_type(fold)} {name}[{vector}];",
-        "TF_UNROLL",
-        f"{lane_loop(vector)} {name}[v] = {start(fold)};",
-    ]
+def lanes_type(fold: Folding, lanes: int) -> str:
+    """C++ type of what holds so many structs, or else of one of so many numbers."""
+    ctype = accumulator_type(fold)
+    return f"tf::Lanes<{ctype}, {lanes}>" if fold.is_struct and lanes > 1 else ctype
 
 
-def one_element(fold: Folding, name: expressions.Name) -> str:
-    """An accumulator that has seen the present element and nothing else."""
+def declared(name: str, fold: Folding, lanes: int, steps: str = "") -> str:
+    """Accumulators of so many lanes."""
+    if fold.is_struct:
+        return f"{lanes_type(fold, lanes)} {name}{steps};"
+    return f"{accumulator_type(fold)} {name}{steps}[{lanes}];"
+
+
+def get(place: str, fold: Folding, lanes: int, v: str = "v") -> str:
+    """The accumulator of a lane."""
+    if not fold.is_struct:
+        return f"{place}[{v}]"
+    return place if lanes == 1 else f"{place}.get({v})"
+
+
+def put(place: str, fold: Folding, lanes: int, value: str, v: str = "v") -> str:
+    """The statement that changes it."""
+    if fold.is_struct and lanes > 1:
+        return f"{place}.set({v}, {value});"
+    return f"{get(place, fold, lanes, v)} = {value};"
+
+
+def for_lanes(statement: str, fold: Folding, lanes: int, pragma: str = "") -> list[str]:
+    """A statement on the accumulators of all lanes."""
+    if fold.is_struct and lanes == 1:
+        return [statement]
+    return [*([pragma] if pragma else []), f"{lane_loop(lanes)} {statement}"]
+
+
+def started(place: str, fold: Folding, lanes: int) -> list[str]:
+    """Statements after which accumulators have seen nothing."""
+    return for_lanes(put(place, fold, lanes, start(fold)), fold, lanes, "TF_UNROLL")
+
+
+def accumulators(name: str, fold: Folding, lanes: int) -> list[str]:
+    """As folding starts."""
+    return [declared(name, fold, lanes), *started(name, fold, lanes)]
+
+
+def with_element(value: str, fold: Folding, name: expressions.Name) -> str:
+    """An accumulator that has seen what `value` has, and the present element."""
     element = expressions.operand(fold.value, fold.accumulate, name)
     position = "" if fold.position is None else name(fold.position)
     take = reductions.lookup(fold.op).accumulator.take
-    return _spelled(fold, take, element=element, position=position)
+    return _spelled(fold, take, value=value, element=element, position=position)
+
+
+def combination(fold: Folding, first: str, second: str) -> str:
+    return f"{reductions.lookup(fold.op).functor}::combine({first}, {second})"
+
+
+def joined(place: str, part: str, fold: Folding, lanes: int, pragma: str = "") -> list[str]:
+    """Statements that add the accumulators of a part."""
+    both = combination(fold, get(place, fold, lanes), get(part, fold, lanes))
+    return for_lanes(put(place, fold, lanes, both), fold, lanes, pragma)
 
 
 def _spelled(fold: Folding, template: str, **texts: str) -> str:
     """A text of the reduction's accumulator with its types filled in."""
     element = "int" if fold.accumulate.itemsize < WORD else fold.accumulate.ctype
     position = "" if fold.position is None else fold.position.dtype.ctype
-    return template.format(T=element, P=position, **texts)
+    functor = reductions.lookup(fold.op).functor
+    return template.format(T=element, P=position, op=functor, **texts)
 
 
 def combined(schedule: RowSchedule, n: int) -> list[str]:
@@ -57,7 +103,7 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     vector = schedule.lanes.vector
     held = expressions.register_dtype(fold.tensor.dtype).ctype
     if schedule.lane_axis == "rows":
-        done = finished(f"a{n}[v]", fold)
+        done = finished(get(f"a{n}", fold, schedule.lanes_of(fold)), fold)
         return [f"{held} f{n}[{vector}];", "TF_VEC", f"{lane_loop(vector)} f{n}[v] = {done};"]
     lines, value = reduced(schedule, n)
     return [*lines, f"const {held} f{n} = {finished(value, fold)};"]
@@ -66,12 +112,14 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
 def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
     """Statements, and then the accumulators of all lanes of all threads of a row as one value."""
     fold = schedule.reductions[n]
-    vector = schedule.lanes.vector
+    lanes = schedule.lanes_of(fold)
     functor = reductions.lookup(fold.op).functor
     lines = []
-    for half in _halves(vector):
-        lines.append(f"{lane_loop(half)} a{n}[v] = {functor}::combine(a{n}[v], a{n}[v + {half}]);")
-    value = f"a{n}[0]"
+    for half in _halves(lanes):
+        both = [get(f"a{n}", fold, lanes, v) for v in ("v", f"v + {half}")]
+        statement = put(f"a{n}", fold, lanes, combination(fold, *both))
+        lines.append(f"{lane_loop(half)} {statement}")
+    value = get(f"a{n}", fold, lanes, "0")
     if 1 < schedule.threads <= WARP:
         value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
     elif schedule.threads > WARP:

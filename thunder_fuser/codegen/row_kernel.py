@@ -26,7 +26,6 @@ from thunder_fuser.analysis.value import (
 from thunder_fuser.codegen import fold_text, total_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.codegen.row_loops import RowLoops
-from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
@@ -247,12 +246,13 @@ class RowWriter(LaneWriter):
         for n, fold in enumerate(self.schedule.reductions):
             if fold not in folds:
                 continue
-            functor = reductions.lookup(fold.op).functor
-            before += fold_text.accumulators(f"a{n}", fold, self.lanes.vector)
-            partial += fold_text.accumulators(f"p{n}", fold, self.lanes.vector)
-            one = fold_text.one_element(fold, self._column_name)
-            lane.append(f"{name}{n}[v] = {functor}::combine({name}{n}[v], {one});")
-            joined.append(f"{self._lane_loop()} a{n}[v] = {functor}::combine(a{n}[v], p{n}[v]);")
+            lanes = self.schedule.lanes_of(fold)
+            before += fold_text.accumulators(f"a{n}", fold, lanes)
+            partial += fold_text.accumulators(f"p{n}", fold, lanes)
+            seen = fold_text.get(f"{name}{n}", fold, lanes)
+            one_more = fold_text.with_element(seen, fold, self._column_name)
+            lane.append(fold_text.put(f"{name}{n}", fold, lanes, one_more))
+            joined += fold_text.joined(f"a{n}", f"p{n}", fold, lanes)
             if isinstance(fold, Total):
                 after += total_text.left_by_columns(self.schedule, n)
             else:
@@ -338,7 +338,7 @@ class RowWriter(LaneWriter):
             lines += [*taken(row), f"{target.name}[{address}] = {value};"]
         for n, total in enumerate(self.schedule.totals):
             if total.at == "one":
-                lines.append(f"{self._total_name}{n} = {self._added(n, '')};")
+                lines.append(self._added(n))
         tests = (["t == 0"] if self.schedule.threads > 1 else []) + self._loops.own_row
         return braced(f"if ({' && '.join(tests)})", lines) if lines and tests else lines
 
@@ -346,16 +346,19 @@ class RowWriter(LaneWriter):
     def _total_name(self) -> str:
         return "q" if self.schedule.is_summed_in_parts else "s"
 
-    def _added(self, n: int, lane: str) -> str:
-        """A total's accumulator with the value at this point."""
+    def _added(self, n: int, step: str = "") -> str:
+        """The statement that adds the value at this point to a total's accumulator."""
         total = self.schedule.totals[n]
-        functor = reductions.lookup(total.op).functor
-        one = fold_text.one_element(total, self._column_name)
-        return f"{functor}::combine({self._total_name}{n}{lane}, {one})"
+        place, lanes = f"{self._total_name}{n}{step}", self.lanes.vector
+        if not step:
+            return f"{place} = {fold_text.with_element(place, total, self._column_name)};"
+        seen = fold_text.get(place, total, lanes)
+        one_more = fold_text.with_element(seen, total, self._column_name)
+        return fold_text.put(place, total, lanes, one_more)
 
     def _summed_lanes(self, sums: Sequence[int]) -> list[str]:
         """The lane's values into totals of its column."""
-        lines = [f"{self._total_name}{n}[k][v] = {self._added(n, '[k][v]')};" for n in sums]
+        lines = [self._added(n, "[k]") for n in sums]
         return (
             braced(f"if ({self._loops.own_row[0]})", lines)
             if lines and self._loops.own_row

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from thunder_fuser.codegen import total_text
 from thunder_fuser.codegen.lane_writer import braced
 from thunder_fuser.schedule.exchange import takes_turns
-from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, LONGEST_TOTAL, RowSchedule
+from thunder_fuser.schedule.row_schedule import RowSchedule
 
 
 class RowLoops:
@@ -53,7 +53,7 @@ class RowLoops:
         inner = [*here, *body]
         unroll = [] if schedule.folds else self._unrolled()
         if schedule.is_summed_in_parts:
-            length = LONGEST_TOTAL * stride
+            length = schedule.longest_total * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
             inside = [
                 f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
@@ -152,7 +152,7 @@ class RowLoops:
     ) -> list[str]:
         """`over_columns` in parts, with statements before and after each of them."""
         name, begin, end, step = self._walk
-        ctype, length = self._index_type, LONGEST_CHAIN * step
+        ctype, length = self._index_type, self._schedule.longest_chain * step
         inner = f"for ({ctype} {name} = from; {name} < to; {name} += {step})"
         body = [
             f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",

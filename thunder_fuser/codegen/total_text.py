@@ -23,51 +23,53 @@ WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
 
 
-def _accumulator(total: Total) -> str:
-    return fold_text.accumulator_type(total)
-
-
-def _combine(total: Total, a: str, b: str) -> str:
-    return f"{reductions.lookup(total.op).functor}::combine({a}, {b})"
-
-
 def declared(schedule: RowSchedule, name: str) -> list[str]:
     """The accumulators of all totals, with the values that folding starts from."""
     lines: list[str] = []
-    vector = schedule.lanes.vector
+    lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
-        ctype, first = _accumulator(total), fold_text.start(total)
+        ctype, first = fold_text.accumulator_type(total), fold_text.start(total)
         if total.at != "column":
             lines.append(f"{ctype} {name}{n} = {first};")
             continue
         lines.append(_array(schedule, total, name, n))
-        each = f"{lane_loop(vector)} {name}{n}[k][v] = {first};"
-        lines += ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_UNROLL", each])]
+        each = fold_text.started(f"{name}{n}[k]", total, lanes)
+        lines += ["TF_UNROLL", *braced(_step_loop(schedule), each)]
     return lines
 
 
 def _array(schedule: RowSchedule, total: Total, name: str, n: int) -> str:
     """Accumulators of columns: registers, or the part of the workspace that they become."""
-    ctype, vector, crew = _accumulator(total), schedule.lanes.vector, schedule.crew
+    lanes, crew = schedule.lanes.vector, schedule.crew
     if not crew.is_alone:
-        return f"{ctype} {name}{n}[{schedule.steps}][{vector}];"
+        return fold_text.declared(f"{name}{n}", total, lanes, f"[{schedule.steps}]")
     beside = f" + {crew.parts}" if name == "q" else ""
-    place = f"W{n} + ((long long)part{beside}) * {total.points}"
+    place = f"W{n} + {_vectors(schedule, total, f'((long long)part{beside})')}"
     if crew.tiles > 1:
-        place += f" + tile * {schedule.steps * vector}"
-    return f"{ctype} (*const {name}{n})[{vector}] = ({ctype} (*)[{vector}])({place});"
+        place += f" + tile * {schedule.steps * (1 if total.is_struct else lanes)}"
+    ctype = fold_text.lanes_type(total, lanes)
+    if total.is_struct:
+        return f"{ctype}* const {name}{n} = {place};"
+    return f"{ctype} (*const {name}{n})[{lanes}] = ({ctype} (*)[{lanes}])({place});"
+
+
+def _vectors(schedule: RowSchedule, total: Total, part: str) -> str:
+    """Where the accumulators of columns of a part begin in the workspace."""
+    if total.is_struct:
+        return f"{part} * {total.points // schedule.lanes.vector}"
+    return f"{part} * {total.points}"
 
 
 def joined(schedule: RowSchedule) -> list[str]:
     """What a part of the rows has come to, added to what there was."""
     lines: list[str] = []
+    lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
         if total.at != "column":
-            lines.append(f"s{n} = {_combine(total, f's{n}', f'q{n}')};")
+            lines.append(f"s{n} = {fold_text.combination(total, f's{n}', f'q{n}')};")
             continue
-        each = f"s{n}[k][v] = {_combine(total, f's{n}[k][v]', f'q{n}[k][v]')};"
-        lane = f"{lane_loop(schedule.lanes.vector)} {each}"
-        lines += ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_VEC", lane])]
+        both = fold_text.joined(f"s{n}[k]", f"q{n}[k]", total, lanes, "TF_VEC")
+        lines += ["TF_UNROLL", *braced(_step_loop(schedule), both)]
     return lines
 
 
@@ -77,10 +79,13 @@ def _step_loop(schedule: RowSchedule) -> str:
 
 def workspaces(schedule: RowSchedule) -> list[str]:
     """Pointers to the parts of each total."""
-    return [
-        f"{_accumulator(t)}* const W{n} = ({_accumulator(t)}*)({WORKSPACE} + {t.offset});"
-        for n, t in enumerate(schedule.totals)
-    ]
+    lines: list[str] = []
+    for n, total in enumerate(schedule.totals):
+        ctype = fold_text.accumulator_type(total)
+        if total.is_of_columns and total.is_struct:
+            ctype = fold_text.lanes_type(total, schedule.lanes.vector)
+        lines.append(f"{ctype}* const W{n} = ({ctype}*)({WORKSPACE} + {total.offset});")
+    return lines
 
 
 def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
@@ -88,35 +93,41 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
     lines: list[str] = []
     meeting = f"(smem + {slot_bytes(schedule)})"
     groups, points = schedule.rows_per_block, owned_points(schedule)
+    lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
-        ctype = _accumulator(total)
+        ctype = fold_text.accumulator_type(total)
         wide = total.at == "column"
         if groups > 1:
             mine = f"{ctype}* const meeting = ({ctype}*){meeting};"
             step = f"(k * {schedule.threads} + t)" if schedule.threads > 1 else "k"
-            place = f"{step} * {schedule.lanes.vector} + v" if wide else "0"
-            value = f"s{n}[k][v]" if wide else f"s{n}"
+            place = f"{step} * {lanes} + v" if wide else "0"
+            value = fold_text.get(f"s{n}[k]", total, lanes) if wide else f"s{n}"
             stride = points if wide else 1
             write = f"meeting[(g - 1) * {stride} + {place}] = {value};"
-            added = _combine(total, value, f"meeting[j * {stride} + {place}]")
-            read = f"for (int j = 0; j < {groups - 1}; ++j) {value} = {added};"
+            added = fold_text.combination(total, value, f"meeting[j * {stride} + {place}]")
+            added = (
+                fold_text.put(f"s{n}[k]", total, lanes, added) if wide else f"{value} = {added};"
+            )
+            read = f"for (int j = 0; j < {groups - 1}; ++j) {added}"
             first = "t == 0 && " if not wide and schedule.threads > 1 else ""
             lines += braced(
                 "",
                 [
                     mine,
                     "__syncthreads();",
-                    *braced(f"if ({first}g > 0)", _each(schedule, write, wide)),
+                    *braced(f"if ({first}g > 0)", _each(schedule, total, write)),
                     "__syncthreads();",
-                    *braced(f"if ({first}g == 0)", _each(schedule, read, wide)),
+                    *braced(f"if ({first}g == 0)", _each(schedule, total, read)),
                 ],
             )
         owner = ["g == 0"] if groups > 1 else []
         if wide and schedule.crew.is_alone:
             continue
         if wide:
-            address = f"W{n} + (long long)part * {total.points} + u * {schedule.lanes.vector}"
-            store = f"tf::store<{schedule.lanes.vector}>({address}, s{n}[k]);"
+            place = f"W{n} + {_vectors(schedule, total, '(long long)part')}"
+            store = f"tf::store<{lanes}>({place} + u * {lanes}, s{n}[k]);"
+            if total.is_struct:
+                store = f"*({place} + u) = s{n}[k];"
             steps = [f"const int u = {vector_of_step};"]
             steps += braced(f"if (u < {schedule.lanes.vectors})", [store])
             text = ["TF_UNROLL", *braced(_step_loop(schedule), steps)]
@@ -127,18 +138,18 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
     return lines
 
 
-def _each(schedule: RowSchedule, statement: str, is_wide: bool) -> list[str]:
-    if not is_wide:
+def _each(schedule: RowSchedule, total: Total, statement: str) -> list[str]:
+    if not total.is_of_columns:
         return [statement]
-    lane = f"{lane_loop(schedule.lanes.vector)} {statement}"
-    return ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_UNROLL", lane])]
+    each = f"{lane_loop(schedule.lanes.vector)} {statement}"
+    return ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_UNROLL", each])]
 
 
 def left_by_columns(schedule: RowSchedule, n: int) -> list[str]:
     """A row's columns of this block, folded, are its part."""
     lines, value = fold_text.reduced(schedule, n)
     total = schedule.totals[n]
-    held = f"const {_accumulator(total)} s{n} = {value};"
+    held = f"const {fold_text.accumulator_type(total)} s{n} = {value};"
     store = f"W{n}[(long long)part * {total.points} + r] = s{n};"
     return [*lines, held, f"if (t == 0) {store}" if schedule.threads > 1 else store]
 
@@ -191,7 +202,7 @@ class FinishWriter(LaneWriter):
     def _summed(self, total: Total, n: int) -> str:
         schedule = self.schedule
         functor = reductions.lookup(total.op).functor
-        slots = f"({_accumulator(total)}*)(smem + {slot_bytes(schedule)})"
+        slots = f"({fold_text.accumulator_type(total)}*)(smem + {slot_bytes(schedule)})"
         sizes = f"{schedule.crew.parts}, {total.points}, c"
         return f"tf::sum_parts<{functor}, {schedule.block_threads}>(W{n}, {sizes}, {slots})"
 

@@ -35,12 +35,12 @@ class Rule(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Accumulator:
     """What a fold carries along, in C++. Placeholders: {T} is the type that elements are converted
-    to and {P} the one that counts them.
+    to and {P} the one that counts them, {op} the row's functor.
 
     ctype   its type: trivially copyable, a multiple of 4 bytes
     words   how many members it has, all as wide as the widest of them
     start   before the first element; {identity} is the row's
-    take    one element: {element}, and {position} among those that are folded
+    take    {value} with one more {element}, whose {position} is that among those that are folded
     finish  the value of the result, from {value}
     """
 
@@ -55,13 +55,20 @@ class Accumulator:
         return "{position}" in self.take
 
 
-NUMBER = Accumulator("{T}", 1, "{identity}", "({T}){element}", "{value}")
+NUMBER = Accumulator("{T}", 1, "{identity}", "{op}::combine({value}, ({T}){element})", "{value}")
 PLACED = Accumulator(
     "tf::Placed<{T}, {P}>",
     2,
     "tf::nowhere<{T}, {P}>({identity})",
-    "tf::Placed<{T}, {P}>{{({T}){element}, {position}}}",
+    "{op}::combine({value}, tf::Placed<{T}, {P}>{{({T}){element}, {position}}})",
     "{value}.position",
+)
+MOMENTS = Accumulator(
+    "tf::Moments<{T}>",
+    4,
+    "tf::Moments<{T}>{{}}",
+    "{op}::take({value}, ({T}){element})",
+    "tf::squared_deviations({value})",
 )
 
 
@@ -230,9 +237,33 @@ TABLE: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ROW
 """Every reduction by name."""
 
 
+def _squared_deviations(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    if not dims:
+        return x - x
+    return (x - x.mean(tuple(dims), keepdim=True)).square().sum(tuple(dims))
+
+
+_ONE_PASS_ROWS = (
+    Reduction(
+        "squared_deviations",
+        Rule.KEEP,
+        frozenset({Category.FLOAT}),
+        "tf::Welford",
+        lambda dtype: 0,
+        _squared_deviations,
+        accumulator=MOMENTS,
+    ),
+)
+
+ONE_PASS: Mapping[str, Reduction] = MappingProxyType({row.name: row for row in _ONE_PASS_ROWS})
+"""Those that a kernel may do in the place of two, one of which waits for the other
+(`analysis/one_pass.py`). Fusions have none of them.
+"""
+
+
 def lookup(name: str) -> Reduction:
     """The row of that name; FuserValueError, with the nearest names, where there is none."""
-    found = TABLE.get(name)
+    found = TABLE.get(name) or ONE_PASS.get(name)
     if found is None:
         near = difflib.get_close_matches(name, TABLE, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

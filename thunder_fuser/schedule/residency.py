@@ -32,11 +32,17 @@ class Residency:
     registers  kept by the thread that read them
     shared     kept in shared memory
     reread     kept nowhere, and wanted in several passes
+    passes     how many passes want each access
     """
 
     registers: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     reread: tuple[int, ...] = ()
+    passes: tuple[int, ...] = ()
+
+    def reads(self, access: int) -> int:
+        """How often an access is read from memory."""
+        return self.passes[access] if access in self.reread else 1
 
     def __str__(self) -> str:
         if self.reread:
@@ -61,20 +67,20 @@ def choose_residency(
     threads        of a block
     shared_in_use  bytes of shared memory that the kernel needs besides
     """
-    count = _passes_that_read(accesses, passes)
+    count = passes_that_read(accesses, passes)
     columns = [k for k, access in enumerate(accesses) if not access.is_uniform]
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.kind == "host":
         # A core's cache does what registers and shared memory do on a GPU.
         fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
         if fits:
-            return Residency(tuple(columns))
-        return Residency(reread=tuple(k for k in columns if count[k] > 1))
+            return Residency(tuple(columns), passes=count)
+        return Residency(reread=tuple(k for k in columns if count[k] > 1), passes=count)
     free = device.registers_per_sm // threads - accumulators
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
         _HELD_REGISTERS, free - _WORKING_REGISTERS
     ):
-        return Residency(tuple(columns))
+        return Residency(tuple(columns), passes=count)
     budget = 4 * (free - _FEWEST_REGISTERS) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
@@ -92,7 +98,7 @@ def choose_residency(
             budget -= size[k]
         else:
             reread.append(k)
-    return Residency(tuple(registers), tuple(shared), tuple(reread))
+    return Residency(tuple(registers), tuple(shared), tuple(reread), count)
 
 
 def kept_bytes(access: Access, lanes: Lanes) -> int:
@@ -101,11 +107,12 @@ def kept_bytes(access: Access, lanes: Lanes) -> int:
     return -(-lanes.vectors * lanes.vector * itemsize // 16) * 16
 
 
-def _passes_that_read(
+def passes_that_read(
     accesses: Sequence[Access], passes: Sequence[Sequence[Value]]
-) -> Counter[int]:
+) -> tuple[int, ...]:
+    """How many of the passes want each access."""
     owner = {load: k for k, access in enumerate(accesses) for load in access.loads}
     count: Counter[int] = Counter()
     for roots in passes:
         count.update({owner[n] for n in reachable(roots) if isinstance(n, Load)})
-    return count
+    return tuple(count[k] for k in range(len(accesses)))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
 from thunder_fuser.analysis.lanes import Lanes
+from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.analysis.rows import (
     PulledFinish,
     PulledRows,
@@ -35,14 +36,19 @@ from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
-from thunder_fuser.schedule.residency import MAX_STEPS, Residency, choose_residency
+from thunder_fuser.schedule.residency import (
+    MAX_STEPS,
+    Residency,
+    choose_residency,
+    passes_that_read,
+)
 from thunder_fuser.schedule.row_schedule import (
-    LONGEST_TOTAL,
     WORD,
     Finish,
     Fold,
     RowSchedule,
     Total,
+    longest_total,
 )
 from thunder_fuser.schedule.store import Store
 
@@ -68,19 +74,39 @@ def schedule_rows(
     """A schedule for `outputs` and the reductions that they need, in SSA order, or why
     there is none.
     """
-    candidates = [
-        _Candidate(arrangement, axis, outputs, folds, definitions, memory, destinations, device)
+    made: list[RowSchedule | Refusal] = []
+
+    def consider(folds: Sequence[ReductionOp]) -> None:
         for arrangement in (
             *arrangements(folds, definitions, memory),
             *alternatives(folds, definitions, memory),
-        )
-        for axis in _axes(arrangement)
-    ]
-    made = [candidate.schedule() for candidate in candidates]
-    found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
-    if not found:
-        return next(refusal for refusal in made if isinstance(refusal, Refusal))
-    return min(found, key=lambda schedule: _seconds(schedule, device))
+        ):
+            for axis in _axes(arrangement):
+                candidate = _Candidate(
+                    arrangement, axis, outputs, folds, definitions, memory, destinations, device
+                )
+                made.append(candidate.schedule())
+
+    def best() -> RowSchedule | None:
+        found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
+        return min(found, key=lambda schedule: _seconds(schedule, device), default=None)
+
+    consider(folds)
+    chosen = best()
+    if chosen is None or _wastes(chosen, device):
+        single = in_one_pass(folds, definitions, memory)
+        if single != tuple(folds):
+            consider(single)
+            chosen = best()
+    return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
+
+
+def _wastes(schedule: RowSchedule, device: DeviceInfo) -> bool:
+    """Whether something is read again, or a part of the device has nothing to do: what fewer
+    stages may repair.
+    """
+    reread = any(_reads(schedule, k, device) > 1 for k in range(len(schedule.accesses)))
+    return schedule.stages > 1 and (reread or _share_of(schedule, device) < 1)
 
 
 def _axes(arrangement: Arrangement) -> tuple[LaneAxis, ...]:
@@ -160,7 +186,7 @@ class _Candidate:
 
     def _residency(self, schedule: RowSchedule) -> Residency:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
-        if self.axis == "rows" or schedule.sharing == "columns":
+        if schedule.sharing == "columns":
             return Residency()
         passes = [
             [v for f in schedule.folds if f.stage == stage for v in f.roots]
@@ -169,6 +195,9 @@ class _Candidate:
         last = [s.value for s in schedule.wide]
         wide = [t for t in schedule.totals if t.at == "column"]
         last += [v for t in wide for v in t.roots]
+        if self.axis == "rows":
+            count = passes_that_read(schedule.accesses, [*passes, last])
+            return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
         words = sum(t.accumulator_bytes // WORD for t in wide)
         return choose_residency(
             schedule.accesses,
@@ -271,7 +300,8 @@ def _folds(pulled: PulledRows) -> Iterator[Fold]:
 
 def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
     offset = 0
-    in_parts = crew.rows_per_thread(rows) > LONGEST_TOTAL
+    longest = longest_total(t.fold.op for t in pulled.totals)
+    in_parts = crew.rows_per_thread(rows) > longest
     owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
     for found in pulled.totals:
         fold = found.fold
@@ -298,21 +328,29 @@ def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[Ten
 def _seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
     """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
     vectors = max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
-    each = sum(_bytes_per_vector(schedule, device.kind == "host"))
+    each = sum(_bytes_per_vector(schedule, device))
     moved = vectors * each + 2 * schedule.workspace_bytes
     seconds = moved / (device.bandwidth * _share_of(schedule, device))
     return seconds + (_BARRIER_SECONDS[device.kind] if schedule.totals else 0.0)
 
 
-def _bytes_per_vector(schedule: RowSchedule, is_host: bool) -> Iterator[int]:
+def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int]:
     lanes = schedule.lanes
-    least = _JUMP if is_host and schedule.lane_axis == "rows" else 0
-    addresses = [(a.loads[0].address, a.loads[0].dtype) for a in schedule.accesses]
-    addresses += [(store.address, store.tensor.dtype) for store in schedule.wide]
-    for address, dtype in addresses:
+    least = _JUMP if device.kind == "host" and schedule.lane_axis == "rows" else 0
+    found = [
+        (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
+        for k, a in enumerate(schedule.accesses)
+    ]
+    found += [(store.address, store.tensor.dtype, 1) for store in schedule.wide]
+    for address, dtype, times in found:
         # Lanes that lie apart move a sector each.
         each = dtype.itemsize if lanes.are_neighbours(address) else _SECTOR
-        yield max(lanes.vector * each, least)
+        yield times * max(lanes.vector * each, least)
+
+
+def _reads(schedule: RowSchedule, access: int, device: DeviceInfo) -> int:
+    """How often memory gives an access; what is read again is in the cache of a host's core."""
+    return 1 if device.kind == "host" else schedule.residency.reads(access)
 
 
 def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:

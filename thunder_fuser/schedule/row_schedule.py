@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.access import Access
@@ -21,9 +22,17 @@ LONGEST_CHAIN = 32
 a chain, so that longer ones are folded in parts, and the parts' results then.
 """
 LONGEST_TOTAL = 128
-"""The same for rows that go into a total: parts of these take as many registers as the whole."""
+"""The same for rows that go into a total of numbers: parts of these take as many registers as the
+whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
+"""
 WORD = 4
 """Bytes of the smallest accumulator: what shuffles exchange."""
+
+
+def longest_total(ops: Iterable[str]) -> int:
+    """Rows that go into totals of such reductions one after the other."""
+    structs = any(reductions.lookup(op).accumulator.words > 1 for op in ops)
+    return LONGEST_CHAIN if structs else LONGEST_TOTAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,16 @@ class Folding:
     def roots(self) -> tuple[Value, ...]:
         """What each element gives to the reduction."""
         return (self.value,) if self.position is None else (self.value, self.position)
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether it carries along more than one number."""
+        return reductions.lookup(self.op).accumulator.words > 1
+
+    @property
+    def is_of_columns(self) -> bool:
+        """Whether it accumulates over the rows, for each column."""
+        return False
 
     @property
     def accumulator_bytes(self) -> int:
@@ -71,6 +90,10 @@ class Total(Folding):
     points: int
     offset: int
     bytes: int
+
+    @property
+    def is_of_columns(self) -> bool:
+        return self.at == "column"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +172,33 @@ class RowSchedule:
             return self.columns
         return self.crew.steps(self.lanes.vectors)
 
+    def lanes_of(self, fold: Folding) -> int:
+        """Accumulators that a thread has for a vector: one a lane. Threads that share a row have
+        few registers, and one accumulator that takes several serves all lanes in turn.
+        """
+        shares = self.lane_axis == "columns" and self.threads > 1
+        in_turn = shares and fold.is_struct and not fold.is_of_columns
+        return 1 if in_turn else self.lanes.vector
+
+    @property
+    def longest_chain(self) -> int:
+        """Vectors of a row that go into the same accumulators one after the other."""
+        fewest = min((self.lanes_of(f) for f in self.reductions), default=self.lanes.vector)
+        return max(1, LONGEST_CHAIN * fewest // self.lanes.vector)
+
     @property
     def is_folded_in_parts(self) -> bool:
-        return self.steps > LONGEST_CHAIN and not self.residency.registers
+        return self.steps > self.longest_chain and not self.residency.registers
+
+    @property
+    def longest_total(self) -> int:
+        """The same for rows that go into a total."""
+        return longest_total(t.op for t in self.totals)
 
     @property
     def is_summed_in_parts(self) -> bool:
         """Whether so many rows go into one accumulator of a total that they are taken in parts."""
-        return self.crew.rows_per_thread(self.rows) > LONGEST_TOTAL
+        return self.crew.rows_per_thread(self.rows) > self.longest_total
 
     @property
     def stages(self) -> int:

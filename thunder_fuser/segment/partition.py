@@ -21,6 +21,7 @@ from thunder_fuser.analysis.layout import (
     memory_orders,
     view_of,
 )
+from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
@@ -258,6 +259,13 @@ class _Partition:
         frontier = self._frontier(fold.input)
         group = self._row_group(frontier, fold)
         if group is None:
+            # A kernel less, where the reduction that it waits for can be done along with it.
+            single = one_pass(fold, self.definitions, self._memory())
+            beside = self._frontier(single.input) if single else frontier
+            group = self._row_group(beside, single) if single else None
+            if single and group:
+                fold, frontier = single, beside
+        if group is None:
             group = _Group("row", self._floor(frontier))
             self.groups.append(group)
         group.folds.append(fold)
@@ -348,11 +356,14 @@ class _Partition:
             outputs.append(wanted)
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
-        stored = {t: self.layouts[t] for t in self.reasons if t in self.layouts}
-        memory = {t: self.layouts[t] for t in self._stops()} | stored
         mine = {f.output for f in folds}
-        memory = {t: layout for t, layout in memory.items() if t not in mine}
+        memory = {t: layout for t, layout in self._memory().items() if t not in mine}
         return refuse_rows(outputs, folds, self.definitions, memory)
+
+    def _memory(self) -> dict[TensorView, Layout]:
+        """Tensors that kernels read, as far as it is known."""
+        stored = {t: self.layouts[t] for t in self.reasons if t in self.layouts}
+        return {t: self.layouts[t] for t in self._stops()} | stored
 
     def _map_group(self, level: int) -> _Group:
         for group in self.groups:

@@ -1,0 +1,275 @@
+"""Statistics in one pass: numbers against float64, bits that no order changes, and what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.batch import Batch, executable
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import compute_dtype, from_torch
+from thunder_fuser.options import options
+from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.runtime.device_table import A100, B200, H200
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import generate_kernels, schedule_of
+from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.segment.plan import SegmentedFusion
+
+Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
+INF, NAN = float("inf"), float("nan")
+CPU = HOST.device_info(torch.device("cpu"))
+SCHEDULES = pytest.mark.parametrize("schedule", ["own", "H200"])
+
+
+def batch_for(device: torch.device, name: str) -> Batch:
+    if name == "H200" and device.type == "cuda":
+        pytest.skip("a GPU's schedule is its own")
+    return Batch(device, H200 if name == "H200" else None)
+
+
+def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[RowSchedule]:
+    found = [schedule_of(plan, s, device) for s in plan.segments if s.kind == "row"]
+    assert all(isinstance(s, RowSchedule) for s in found)
+    return found  # type: ignore[return-value]
+
+
+def times_read(schedule: RowSchedule) -> int:
+    """How often a row is read from memory, by the most that any of it is."""
+    return max(map(schedule.residency.reads, range(len(schedule.accesses))))
+
+
+# ---- the fold
+
+
+def folded(x: torch.Tensor, dims: Sequence[int]) -> CompiledFusion:
+    """The sum of squared deviations as one fold, whatever a schedule would prefer."""
+    b = FusionBuilder()
+    t = b.tensor(x.shape, from_torch(x.dtype))
+    wide = compute_dtype(t.dtype)
+    values = t if t.dtype is wide else b.cast_tensor(t, wide)
+    b.output(b.fold("squared_deviations", values, dims, wide, wide))
+    return CompiledFusion(b.build())
+
+
+def samples() -> list[torch.Tensor]:
+    """Few and many elements near zero, far from it, all equal, and behind one that is far off."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for length in (1, 2, 31, 33, 127, 1000, 4099, 50257):
+        x = torch.randn(5, length, generator=generator)
+        x[1] += 1e4
+        x[2] = 0.1
+        x[3, 0] = 3e4
+        x[4] *= 1e-4
+        found.append(x)
+    return found
+
+
+@SCHEDULES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_squared_deviations_are_no_worse_than_in_eager(
+    device: torch.device, schedule: str, dtype: torch.dtype
+) -> None:
+    batch = batch_for(device, schedule)
+    runs = []
+    for sample in samples():
+        x = sample.to(dtype)
+        for given, dim in ((x, 1), (x.t().contiguous(), 0)):
+            moved = given.to(device)
+            runs.append(
+                (given, dim, moved, executable(folded(given, [dim]), [moved], batch, device))
+            )
+    for given, dim, moved, run in runs:
+        (found,) = run([moved])
+        wide, count = found.dtype, given.shape[dim]
+        apart = given.double() - given.double().mean(dim, keepdim=True)
+        exact = apart.square().sum(dim) - apart.sum(dim).square() / count
+        eager = given.to(wide).var(dim, correction=0).double() * count
+        # Where the first of a chain is far off, all others are as far from it.
+        scale = torch.tensor([32, 32, 32, 128, 32]) * torch.finfo(wide).eps * exact
+        assert bool(((found.cpu().double() - exact).abs() <= (eager - exact).abs() + scale).all())
+
+
+@SCHEDULES
+def test_nothing_one_element_nan_and_infinities(device: torch.device, schedule: str) -> None:
+    batch = batch_for(device, schedule)
+    x = torch.ones(7, 300)
+    x[0, 7], x[1, 0], x[2, 299], x[3, 5], x[3, 250] = NAN, INF, -INF, INF, -INF
+    x[4], x[5] = INF, 3e38
+    given = [(x, 1), (x.t().contiguous(), 0), (x[1:2, :1], 1), (x[6:, :1], 1), (x[:, :0], 1)]
+    runs = [(t, executable(folded(t, [d]), [t.to(device)], batch, device)) for t, d in given]
+    rows, columns, infinite, single, nothing = (run([t.to(device)])[0].cpu() for t, run in runs)
+    for found in (rows, columns):
+        assert found[:5].isnan().all()
+        assert found[5:].tolist() == [0, 0]
+    assert infinite.isnan().all()
+    assert single.tolist() == [0]
+    assert nothing.tolist() == [0] * 7
+
+
+# ---- plans
+
+
+def batch_norm(sizes: Sequence[int], *, last: bool, dtype: DataType = BFloat16) -> FusionDefinition:
+    """Statistics of the batch and what they normalise; channels are dimension 1 of `sizes`."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(
+            sizes, True, dtype, stride_order=[3, 0, 2, 1] if last else [3, 2, 1, 0]
+        )
+        w, b = (fd.define_tensor([1, sizes[1], 1, 1], True, dtype) for _ in range(2))
+        o = fd.ops
+        h, w, b = (o.cast(t, Float) for t in (x, w, b))
+        var, mean = o.var_mean(h, [0, 2, 3], 0, True)
+        normal = o.mul(o.sub(h, mean), o.rsqrt(o.add(var, 1e-5)))
+        fd.add_output(o.cast(o.add(o.mul(normal, w), b), dtype))
+    return fd
+
+
+FULL = (64, 256, 56, 56)
+
+
+def test_batch_norm_reads_its_input_twice_in_either_layout() -> None:
+    first = batch_norm(FULL, last=False).plan()
+    assert (first.kernels, first.bytes) == (1, first.bytes_ideal)
+    (made,) = row_schedules(first)
+    assert (made.stages, times_read(made)) == (1, 2)
+    last = batch_norm(FULL, last=True).plan()
+    assert last.kernels == 2
+    # Two statistics of each channel are written and read besides.
+    assert last.bytes <= 1.5 * last.bytes_ideal + 16 * FULL[1]
+    (made,) = row_schedules(last)
+    assert (made.stages, times_read(made)) == (1, 1)
+    assert made.workspace_bytes <= 0.01 * last.bytes_ideal
+
+
+def test_rows_that_are_held_keep_their_two_folds() -> None:
+    for columns, ops in ((4096, ["sum", "sum"]), (1 << 18, ["sum", "squared_deviations"])):
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([64, columns], True, BFloat16)
+            fd.add_output(fd.ops.sub(x, fd.ops.var_mean(x, [1], 1, True)[0]))
+        (made,) = row_schedules(fd.plan())
+        assert [f.op for f in made.reductions] == ops
+        # A core's cache holds either.
+        (host,) = row_schedules(fd.plan(), CPU)
+        assert [f.op for f in host.reductions] == ["sum", "sum"]
+
+
+def test_blocks_share_the_only_row_of_a_variance() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.var(fd.define_tensor([1 << 14, 1 << 14], True, Float)))
+    for device in (H200, CPU):
+        (made,) = row_schedules(fd.plan(), device)
+        assert (made.sharing, made.stages) == ("columns", 1)
+        assert made.blocks > 1
+
+
+# ---- numbers of whole kernels
+
+
+def statistics(sizes: Sequence[int], dims: Sequence[int], dtype: DataType) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(sizes, True, dtype)
+        h = fd.ops.cast(x, compute_dtype(dtype))
+        var, mean = fd.ops.var_mean(h, dims, 1, True)
+        fd.add_output(fd.ops.sub(h, mean))
+        for value in (var, mean):
+            fd.add_output(value)
+    return fd
+
+
+SHAPES = [
+    ((3, 200001), (1,)),
+    ((5000, 24), (0,)),
+    ((40, 9, 30, 16), (0, 1, 2)),
+    ((300, 1001), (0, 1)),
+]
+
+
+@SCHEDULES
+@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+def test_statistics_and_what_reads_them(
+    device: torch.device, schedule: str, dtype: DataType
+) -> None:
+    batch = batch_for(device, schedule)
+    runs = []
+    for (sizes, dims), shift in ((s, shift) for s in SHAPES for shift in (0.0, 1000.0)):
+        generator = torch.Generator().manual_seed(len(runs))
+        x = (torch.randn(sizes, generator=generator) + shift).to(dtype.torch)
+        moved = x.to(device)
+        fusion = statistics(sizes, dims, dtype).fusion
+        runs.append((x, dims, moved, executable(CompiledFusion(fusion), [moved], batch, device)))
+    for x, dims, moved, run in runs:
+        centred, var, mean = (t.cpu().double() for t in run([moved]))
+        exact = torch.var_mean(x.double(), dims, keepdim=True)
+        eager = torch.var_mean(x.float(), dims, keepdim=True)
+        eps = torch.finfo(torch.float32).eps
+        for found, truth, theirs in zip((var, mean), exact, eager, strict=True):
+            allowed = (theirs.double() - truth).abs() + 32 * eps * truth.abs() + eps
+            assert bool(((found - truth).abs() <= allowed).all()), x.shape
+        assert torch.allclose(centred, x.double() - mean, atol=1e-4)
+
+
+# ---- bits
+
+
+@SCHEDULES
+def test_same_bits_on_every_run_and_any_number_of_threads(
+    device: torch.device, schedule: str
+) -> None:
+    for sizes, dims in SHAPES:
+        x = torch.randn(sizes, generator=torch.Generator().manual_seed(1)).to(device)
+        fusion = statistics(sizes, dims, Float).fusion
+        found = []
+        for threads in (1, 2, 3):
+            with options(host_threads=threads):
+                run = executable(CompiledFusion(fusion), [x], batch_for(device, schedule), device)
+                found += [run([x]), run([x])]
+        for again in found[1:]:
+            assert all(map(torch.equal, again, found[0])), sizes
+
+
+@pytest.mark.parametrize("device", [H200, CPU], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("sizes", "dims"), [((3, 1030), (1,)), ((2, 70), (1,)), ((200, 20), (0,)), ((9, 999), (0, 1))]
+)
+def test_no_order_of_threads_and_blocks_matters(
+    device: DeviceInfo, sizes: tuple[int, ...], dims: tuple[int, ...]
+) -> None:
+    x = torch.randn(sizes, generator=torch.Generator().manual_seed(2))
+    compiled = folded(x, dims)
+    (generated,) = generate_kernels(compiled.plan(), device).values()
+    kernel = generated.kernel
+    (launch,) = HOST.compile([kernel])
+    scratch = [
+        torch.zeros(bound.bytes, dtype=torch.uint8)
+        for bound in generated.arguments
+        if hasattr(bound, "is_counter")
+    ]
+    out = torch.zeros([n for k, n in enumerate(sizes) if k not in dims])
+    check_orders(launch, [x, out, *scratch])
+
+
+# ---- NVRTC
+
+
+def full_kernels(device: DeviceInfo) -> list[Kernel]:
+    plans = [batch_norm(FULL, last=last).plan() for last in (False, True)]
+    return [k.kernel for plan in plans for k in generate_kernels(plan, device).values()]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+def test_full_size_compiles_without_spills(device: DeviceInfo) -> None:
+    cubin = compile_cubin(full_kernels(device), device.arch)
+    assert len(cubin.resources) == 3
+    for name, resources in cubin.resources.items():
+        assert not resources.spills, f"{name}: {resources}"
+        assert not resources.stack_bytes, f"{name}: {resources}"
