@@ -99,6 +99,19 @@ struct Welford {
     const T apart = element - origin;
     return {a.count + T(1), origin, a.sum + apart, a.squares + apart * apart};
   }
+  // The first `present` elements of a vector, one at least.
+  template <class T, int N>
+  static TF_DEVICE Moments<T> take(Moments<T> a, const T (&elements)[N], int present = N) {
+    const T origin = a.count == T(0) ? elements[0] : a.origin;
+    T sum = T(0), squares = T(0);
+    TF_UNROLL
+    for (int v = 0; v < N; ++v) {
+      const T apart = v < present ? elements[v] - origin : T(0);
+      sum += apart;
+      squares += apart * apart;
+    }
+    return {a.count + T(present), origin, a.sum + sum, a.squares + squares};
+  }
   template <class T>
   static TF_DEVICE Moments<T> combine(Moments<T> a, Moments<T> b) {
     const T count = a.count + b.count;
@@ -135,6 +148,55 @@ TF_DEVICE T fresh(const T* p) {
   return parcel.value;
 }
 
+// The largest of some elements, and exponentials of what they differ from it by, added up. A largest
+// of -inf counts as 0 there: nothing has the exponential 0 then, and not that of NaN.
+template <class T>
+struct Exponentials {
+  T largest, sum;
+};
+// NaN where the largest is infinite, as the difference of two infinities is.
+template <class T>
+TF_DEVICE T sum_of_exponentials(Exponentials<T> a) {
+  return a.sum + (a.largest - a.largest);
+}
+TF_DEVICE float lowest(float) { return from_bits(0xff7fffffu); }
+TF_DEVICE double lowest(double) { return from_bits(0xffefffffffffffffull); }
+// The sum is rescaled where a larger element comes. NaN is in the sum and never the largest.
+struct OnlineSoftmax {
+  static constexpr bool kCommutes = false;
+  template <class T>
+  static TF_DEVICE T origin(T largest) {
+    return largest < lowest(largest) ? T(0) : largest;
+  }
+  template <class T>
+  static TF_DEVICE Exponentials<T> take(Exponentials<T> a, T element) {
+    const bool above = element > a.largest;
+    const T largest = above ? element : a.largest;
+    const T scale = tf::exp((above ? a.largest : element) - origin(largest));
+    return {largest, above ? a.sum * scale + T(1) : a.sum + scale};
+  }
+  // The first `present` elements of a vector, one at least.
+  template <class T, int N>
+  static TF_DEVICE Exponentials<T> take(Exponentials<T> a, const T (&elements)[N],
+                                        int present = N) {
+    T largest = a.largest;
+    TF_UNROLL
+    for (int v = 0; v < N; ++v) {
+      largest = v < present && elements[v] > largest ? elements[v] : largest;
+    }
+    const T from = origin(largest);
+    T sum = T(0);
+    TF_UNROLL
+    for (int v = 0; v < N; ++v) sum += v < present ? tf::exp(elements[v] - from) : T(0);
+    return {largest, a.sum * tf::exp(a.largest - from) + sum};
+  }
+  template <class T>
+  static TF_DEVICE Exponentials<T> combine(Exponentials<T> a, Exponentials<T> b) {
+    const T largest = a.largest > b.largest ? a.largest : b.largest, from = origin(largest);
+    return {largest, a.sum * tf::exp(a.largest - from) + b.sum * tf::exp(b.largest - from)};
+  }
+};
+
 // The accumulators of the lanes of a vector, each member in an array of its own: a CPU's SIMD
 // registers take it as it is.
 template <class A, int N>
@@ -150,6 +212,18 @@ struct Lanes<Placed<T, P>, N> {
   }
   TF_DEVICE Placed<T, P> fresh(int v) const {
     return {tf::fresh(value + v), tf::fresh(position + v)};
+  }
+};
+template <class T, int N>
+struct Lanes<Exponentials<T>, N> {
+  T largest[N], sum[N];
+  TF_DEVICE Exponentials<T> get(int v) const { return {largest[v], sum[v]}; }
+  TF_DEVICE void set(int v, Exponentials<T> a) {
+    largest[v] = a.largest;
+    sum[v] = a.sum;
+  }
+  TF_DEVICE Exponentials<T> fresh(int v) const {
+    return {tf::fresh(largest + v), tf::fresh(sum + v)};
   }
 };
 template <class T, int N>

@@ -10,7 +10,7 @@ from tests.building import op
 from thunder_fuser.analysis.layout import declared_layout
 from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 
 Float, BFloat16, Half, Double = DataType.Float, DataType.BFloat16, DataType.Half, DataType.Double
@@ -65,6 +65,24 @@ def test_it_does_not_matter_how_it_is_written(build: Build) -> None:
         assert names == ["sum", "squared_deviations"]
 
 
+def exponentials(b: FusionBuilder, x: TensorView, largest: TensorView) -> TensorView:
+    return b.reduce("sum", op(b, "exp", op(b, "sub", x, largest)), [1])
+
+
+@pytest.mark.parametrize("dtype", [Float, Double, BFloat16, Half], ids=str)
+def test_a_softmax_is_one_fold_of_what_its_largest_folds(dtype: DataType) -> None:
+    wide = compute_dtype(dtype)
+
+    def build(b: FusionBuilder, x: TensorView) -> TensorView:
+        # The largest is exact in any type.
+        largest = b.cast_tensor(b.reduce("max", x, [1], keepdim=True), wide)
+        return exponentials(b, b.cast_tensor(x, wide), largest)
+
+    made = found(build, dtype)
+    assert [name for name, _ in made] == ["max", "sum_exp"]
+    assert made[0][1] is made[1][1]
+
+
 @pytest.mark.parametrize(
     ("build", "dtype"),
     [
@@ -83,7 +101,20 @@ def test_it_does_not_matter_how_it_is_written(build: Build) -> None:
         (lambda b, x: squares(b, b.permute(b.permute(x, [1, 0]), [1, 0]), mean(b, x)), Half),
         (lambda b, x: b.reduce("sum", op(b, "sub", x, mean(b, x)), [1]), Float),
         (lambda b, x: b.reduce("max", op(b, "mul", x, mean(b, x)), [1]), Float),
+        # Not the largest, not of these elements, not along these dimensions, and rounded before.
+        (lambda b, x: exponentials(b, x, b.reduce("min", x, [1], keepdim=True)), Float),
+        (lambda b, x: exponentials(b, x, b.reduce("max", x, [0], keepdim=True)), Float),
+        (
+            lambda b, x: exponentials(b, op(b, "neg", x), b.reduce("max", x, [1], keepdim=True)),
+            Float,
+        ),
+        (
+            lambda b, x: exponentials(
+                b, x, b.cast_tensor(b.reduce("max", x, [1], keepdim=True), BFloat16)
+            ),
+            Float,
+        ),
     ],
 )
-def test_what_only_looks_like_a_variance_stays(build: Build, dtype: DataType) -> None:
-    assert {name for name, _ in found(build, dtype)} <= {"sum", "max"}
+def test_what_only_looks_like_it_stays(build: Build, dtype: DataType) -> None:
+    assert {name for name, _ in found(build, dtype)} <= {"sum", "max", "min"}

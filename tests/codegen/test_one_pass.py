@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tests.batch import Batch, executable
+from tests.losses import cross_entropy
+from tests.norms import NORMS, Norm
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device import DeviceInfo
@@ -49,13 +51,13 @@ def times_read(schedule: RowSchedule) -> int:
 # ---- the fold
 
 
-def folded(x: torch.Tensor, dims: Sequence[int]) -> CompiledFusion:
-    """The sum of squared deviations as one fold, whatever a schedule would prefer."""
+def folded(op: str, x: torch.Tensor, dims: Sequence[int]) -> CompiledFusion:
+    """One fold, whatever a schedule would prefer."""
     b = FusionBuilder()
     t = b.tensor(x.shape, from_torch(x.dtype))
     wide = compute_dtype(t.dtype)
     values = t if t.dtype is wide else b.cast_tensor(t, wide)
-    b.output(b.fold("squared_deviations", values, dims, wide, wide))
+    b.output(b.fold(op, values, dims, wide, wide))
     return CompiledFusion(b.build())
 
 
@@ -85,7 +87,12 @@ def test_squared_deviations_are_no_worse_than_in_eager(
         for given, dim in ((x, 1), (x.t().contiguous(), 0)):
             moved = given.to(device)
             runs.append(
-                (given, dim, moved, executable(folded(given, [dim]), [moved], batch, device))
+                (
+                    given,
+                    dim,
+                    moved,
+                    executable(folded("squared_deviations", given, [dim]), [moved], batch, device),
+                )
             )
     for given, dim, moved, run in runs:
         (found,) = run([moved])
@@ -105,7 +112,10 @@ def test_nothing_one_element_nan_and_infinities(device: torch.device, schedule: 
     x[0, 7], x[1, 0], x[2, 299], x[3, 5], x[3, 250] = NAN, INF, -INF, INF, -INF
     x[4], x[5] = INF, 3e38
     given = [(x, 1), (x.t().contiguous(), 0), (x[1:2, :1], 1), (x[6:, :1], 1), (x[:, :0], 1)]
-    runs = [(t, executable(folded(t, [d]), [t.to(device)], batch, device)) for t, d in given]
+    runs = [
+        (t, executable(folded("squared_deviations", t, [d]), [t.to(device)], batch, device))
+        for t, d in given
+    ]
     rows, columns, infinite, single, nothing = (run([t.to(device)])[0].cpu() for t, run in runs)
     for found in (rows, columns):
         assert found[:5].isnan().all()
@@ -113,6 +123,97 @@ def test_nothing_one_element_nan_and_infinities(device: torch.device, schedule: 
     assert infinite.isnan().all()
     assert single.tolist() == [0]
     assert nothing.tolist() == [0] * 7
+
+
+@SCHEDULES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_sums_of_exponentials_are_no_worse_than_in_eager(
+    device: torch.device, schedule: str, dtype: torch.dtype
+) -> None:
+    """Also where every element is larger than those before it, and where some are -inf."""
+    batch = batch_for(device, schedule)
+    runs = []
+    for sample in samples():
+        sample[0] *= 20
+        sample[1] = torch.linspace(-80, 80, sample.shape[1])
+        sample[2, ::3] = -INF
+        sample[2, -1] = 0
+        x = sample.to(dtype)
+        for given, dim in ((x, 1), (x.t().contiguous(), 0)):
+            moved = given.to(device)
+            compiled = folded("sum_exp", given, [dim])
+            runs.append((given, dim, moved, executable(compiled, [moved], batch, device)))
+    for given, dim, moved, run in runs:
+        (found,) = run([moved])
+        eager, exact = (
+            (x - x.amax(dim, keepdim=True)).exp().sum(dim)
+            for x in (given.to(found.dtype), given.double())
+        )
+        allowed = (eager.double() - exact).abs() + 32 * torch.finfo(found.dtype).eps * exact
+        assert bool(((found.cpu().double() - exact).abs() <= allowed).all())
+
+
+# ---- rows that cannot be held
+
+NAMES = ("softmax", "log_softmax", "softmax_backward", "layer_norm")
+
+
+def norm(name: str) -> Norm:
+    return next(n for n in NORMS if n.name == name)
+
+
+@pytest.mark.parametrize("columns", [131072, 262144])
+def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(columns: int) -> None:
+    for name in NAMES:
+        plan = norm(name).definition(64, columns, BFloat16).plan()
+        (made,) = row_schedules(plan)
+        assert (made.stages, times_read(made)) == (1, 2), name
+        # As the text has it: each pass reads each input of the row's length in one place.
+        (kernel,) = (k.kernel for k in generate_kernels(plan, H200).values())
+        loads = kernel.source.count("tf::load<8>(")
+        passes, once = norm(name).operands.count("x"), norm(name).operands.count("w")
+        assert loads == 2 * passes + once, name
+    losses = cross_entropy(64, columns, BFloat16).plan()
+    (made,) = row_schedules(losses)
+    assert (made.stages, times_read(made)) == (1, 1)
+    (kernel,) = (k.kernel for k in generate_kernels(losses, H200).values())
+    assert kernel.source.count("tf::load<8>(") == 1
+
+
+@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@pytest.mark.parametrize("columns", [65537, 131072, 262144])
+def test_long_rows_have_the_numbers_of_torch(dtype: DataType, columns: int) -> None:
+    cpu = torch.device("cpu")
+    batch = Batch(cpu, H200)
+    planned = []
+    for name in NAMES:
+        inputs = norm(name).inputs(2, columns, dtype.torch)
+        fusion = norm(name).definition(2, columns, dtype).fusion
+        planned.append((name, inputs, executable(CompiledFusion(fusion), inputs, batch, cpu)))
+    for name, inputs, run in planned:
+        exact = norm(name).eager(*(x.double() for x in inputs))
+        eager = norm(name).eager(*inputs)
+        for ours, theirs, truth in zip(run(inputs), eager, exact, strict=True):
+            floor = 8 * torch.finfo(ours.dtype).eps * truth.abs().max()
+            error, allowed = ((t.double() - truth).abs().max() for t in (ours, theirs))
+            assert error <= torch.maximum(allowed, floor), name
+
+
+def test_long_rows_keep_nan_and_infinities_as_torch_does() -> None:
+    """NaN and infinities in any thread's part; rows of -inf, whole and but for one element."""
+    cpu = torch.device("cpu")
+    x = torch.randn(9, 131072, generator=torch.Generator().manual_seed(3))
+    x[0, 77], x[1, 131071], x[2, 5000], x[3, 90000], x[3, 90001] = NAN, INF, -INF, INF, -INF
+    x[4], x[5], x[6, 1:], x[7, :8] = -INF, INF, -INF, -INF
+    x[5, 3] = NAN
+    planned = []
+    for name in ("softmax", "log_softmax"):
+        fusion = norm(name).definition(9, 131072, Float).fusion
+        planned.append((name, executable(CompiledFusion(fusion), [x], Batch(cpu, H200), cpu)))
+    for name, run in planned:
+        ((found,), (wanted,)) = run([x]), norm(name).eager(x)
+        assert torch.equal(found.isnan(), wanted.isnan()), name
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6, equal_nan=True), name
 
 
 # ---- plans
@@ -244,17 +345,19 @@ def test_no_order_of_threads_and_blocks_matters(
     device: DeviceInfo, sizes: tuple[int, ...], dims: tuple[int, ...]
 ) -> None:
     x = torch.randn(sizes, generator=torch.Generator().manual_seed(2))
-    compiled = folded(x, dims)
-    (generated,) = generate_kernels(compiled.plan(), device).values()
-    kernel = generated.kernel
-    (launch,) = HOST.compile([kernel])
-    scratch = [
-        torch.zeros(bound.bytes, dtype=torch.uint8)
-        for bound in generated.arguments
-        if hasattr(bound, "is_counter")
+    made = [
+        next(iter(generate_kernels(folded(op, x, dims).plan(), device).values()))
+        for op in ("squared_deviations", "sum_exp")
     ]
-    out = torch.zeros([n for k, n in enumerate(sizes) if k not in dims])
-    check_orders(launch, [x, out, *scratch])
+    launches = HOST.compile([generated.kernel for generated in made])
+    for generated, launch in zip(made, launches, strict=True):
+        scratch = [
+            torch.zeros(bound.bytes, dtype=torch.uint8)
+            for bound in generated.arguments
+            if hasattr(bound, "is_counter")
+        ]
+        out = torch.zeros([n for k, n in enumerate(sizes) if k not in dims])
+        check_orders(launch, [x, out, *scratch])
 
 
 # ---- NVRTC
@@ -262,6 +365,9 @@ def test_no_order_of_threads_and_blocks_matters(
 
 def full_kernels(device: DeviceInfo) -> list[Kernel]:
     plans = [batch_norm(FULL, last=last).plan() for last in (False, True)]
+    for columns in (131072, 262144):
+        plans += [norm(name).definition(4096, columns, BFloat16).plan() for name in NAMES]
+        plans.append(cross_entropy(4096, columns, BFloat16).plan())
     return [k.kernel for plan in plans for k in generate_kernels(plan, device).values()]
 
 
@@ -269,7 +375,7 @@ def full_kernels(device: DeviceInfo) -> list[Kernel]:
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
 def test_full_size_compiles_without_spills(device: DeviceInfo) -> None:
     cubin = compile_cubin(full_kernels(device), device.arch)
-    assert len(cubin.resources) == 3
+    assert len(cubin.resources) == 3 + 2 * (len(NAMES) + 1)
     for name, resources in cubin.resources.items():
         assert not resources.spills, f"{name}: {resources}"
         assert not resources.stack_bytes, f"{name}: {resources}"

@@ -89,6 +89,10 @@ def _op(
         wide = other.accumulate is other.output.dtype is fold.accumulate
         if wide and mean is not None and _is_mean(mean, other.output, count):
             return "squared_deviations"
+    if other.op == "max" and isinstance(found, Compute) and found.op == "exp":
+        largest = _subtrahend(found.operands[0], element, fold.accumulate)
+        if isinstance(largest, Folded) and found.dtype is fold.accumulate:
+            return "sum_exp"
     return None
 
 

@@ -79,6 +79,27 @@ def with_element(value: str, fold: Folding, name: expressions.Name) -> str:
     return _spelled(fold, take, value=value, element=element, position=position)
 
 
+def takes_vectors(fold: Folding, lanes: int) -> bool:
+    """Whether one accumulator takes the elements of all lanes at once."""
+    return lanes == 1 and bool(reductions.lookup(fold.op).accumulator.vector)
+
+
+def element(fold: Folding, name: expressions.Name) -> str:
+    """The present element in the type that folds it."""
+    return f"({_element_type(fold)}){expressions.operand(fold.value, fold.accumulate, name)}"
+
+
+def elements(fold: Folding, name: str, lanes: int) -> str:
+    """The declaration of an array that holds those of a vector."""
+    return f"{_element_type(fold)} {name}[{lanes}];"
+
+
+def with_vector(value: str, fold: Folding, array: str, present: str) -> str:
+    """An accumulator that has seen what `value` has, and the first elements of an array."""
+    take = reductions.lookup(fold.op).accumulator.vector
+    return _spelled(fold, take, value=value, elements=array, present=present)
+
+
 def combination(fold: Folding, first: str, second: str) -> str:
     return f"{reductions.lookup(fold.op).functor}::combine({first}, {second})"
 
@@ -89,9 +110,13 @@ def joined(place: str, part: str, fold: Folding, lanes: int, pragma: str = "") -
     return for_lanes(put(place, fold, lanes, both), fold, lanes, pragma)
 
 
+def _element_type(fold: Folding) -> str:
+    return "int" if fold.accumulate.itemsize < WORD else fold.accumulate.ctype
+
+
 def _spelled(fold: Folding, template: str, **texts: str) -> str:
     """A text of the reduction's accumulator with its types filled in."""
-    element = "int" if fold.accumulate.itemsize < WORD else fold.accumulate.ctype
+    element = _element_type(fold)
     position = "" if fold.position is None else fold.position.dtype.ctype
     functor = reductions.lookup(fold.op).functor
     return template.format(T=element, P=position, op=functor, **texts)

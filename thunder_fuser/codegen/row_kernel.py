@@ -241,6 +241,7 @@ class RowWriter(LaneWriter):
         before: list[str] = []
         partial: list[str] = []
         lane: list[str] = []
+        vectors: list[tuple[str, str, Fold | Total]] = []
         joined: list[str] = []
         after: list[str] = []
         for n, fold in enumerate(self.schedule.reductions):
@@ -249,9 +250,13 @@ class RowWriter(LaneWriter):
             lanes = self.schedule.lanes_of(fold)
             before += fold_text.accumulators(f"a{n}", fold, lanes)
             partial += fold_text.accumulators(f"p{n}", fold, lanes)
-            seen = fold_text.get(f"{name}{n}", fold, lanes)
-            one_more = fold_text.with_element(seen, fold, self._column_name)
-            lane.append(fold_text.put(f"{name}{n}", fold, lanes, one_more))
+            if fold_text.takes_vectors(fold, lanes):
+                vectors.append((f"{name}{n}", f"e{n}", fold))
+                lane.append(f"e{n}[v] = {fold_text.element(fold, self._column_name)};")
+            else:
+                seen = fold_text.get(f"{name}{n}", fold, lanes)
+                one_more = fold_text.with_element(seen, fold, self._column_name)
+                lane.append(fold_text.put(f"{name}{n}", fold, lanes, one_more))
             joined += fold_text.joined(f"a{n}", f"p{n}", fold, lanes)
             if isinstance(fold, Total):
                 after += total_text.left_by_columns(self.schedule, n)
@@ -259,12 +264,35 @@ class RowWriter(LaneWriter):
                 after += fold_text.combined(self.schedule, n)
         roots = [v for f in folds for v in f.roots]
         body = self._column_body(roots, lane, row)
+        if vectors:
+            body = self._with_vectors(vectors, body, row)
         loop = (
             self._loops.over_columns_in_parts(partial, body, joined)
             if in_parts
             else self._loops.over_columns(body)
         )
         return [*before, *loop, *after]
+
+    def _with_vectors(
+        self,
+        vectors: Sequence[tuple[str, str, Fold | Total]],
+        body: Sequence[str],
+        row: Emitter,
+    ) -> list[str]:
+        """Accumulators that take all lanes of a vector when `body` has gathered them in arrays."""
+        lanes = self.lanes.vector
+        arrays = [fold_text.elements(fold, array, lanes) for _, array, fold in vectors]
+        emitter = row.child()
+        present = str(lanes)
+        for condition in self.schedule.inside:
+            # Holds for the lane v while v is not above this.
+            last = emitter.emit(self.lanes(condition).substitute({self.lanes.v: 0}), self._names)
+            present = f"({last} < {lanes - 1} ? ({last}) + 1 : {lanes})"
+        takes = [
+            f"{place} = {fold_text.with_vector(place, fold, array, present)};"
+            for place, array, fold in vectors
+        ]
+        return [*arrays, *body, *taken(emitter), *takes]
 
     def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""

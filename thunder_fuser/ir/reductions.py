@@ -42,6 +42,7 @@ class Accumulator:
     start   before the first element; {identity} is the row's
     take    {value} with one more {element}, whose {position} is that among those that are folded
     finish  the value of the result, from {value}
+    vector  `take` for the first {present} of an array of {elements}, where there is such a function
     """
 
     ctype: str
@@ -49,6 +50,7 @@ class Accumulator:
     start: str
     take: str
     finish: str
+    vector: str = ""
 
     @property
     def takes_position(self) -> bool:
@@ -69,6 +71,15 @@ MOMENTS = Accumulator(
     "tf::Moments<{T}>{{}}",
     "{op}::take({value}, ({T}){element})",
     "tf::squared_deviations({value})",
+    "{op}::take({value}, {elements}, {present})",
+)
+EXPONENTIALS = Accumulator(
+    "tf::Exponentials<{T}>",
+    2,
+    "tf::Exponentials<{T}>{{{identity}, {T}(0)}}",
+    "{op}::take({value}, ({T}){element})",
+    "tf::sum_of_exponentials({value})",
+    "{op}::take({value}, {elements}, {present})",
 )
 
 
@@ -243,6 +254,11 @@ def _squared_deviations(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return (x - x.mean(tuple(dims), keepdim=True)).square().sum(tuple(dims))
 
 
+def _sum_exp(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    largest = torch.amax(x, tuple(dims), keepdim=True) if dims else x
+    return torch.sum((x - largest).exp(), tuple(dims)) if dims else (x - largest).exp()
+
+
 _ONE_PASS_ROWS = (
     Reduction(
         "squared_deviations",
@@ -252,6 +268,16 @@ _ONE_PASS_ROWS = (
         lambda dtype: 0,
         _squared_deviations,
         accumulator=MOMENTS,
+    ),
+    Reduction(
+        "sum_exp",
+        Rule.KEEP,
+        frozenset({Category.FLOAT}),
+        "tf::OnlineSoftmax",
+        _lowest,
+        _sum_exp,
+        of_empty=False,
+        accumulator=EXPONENTIALS,
     ),
 )
 
