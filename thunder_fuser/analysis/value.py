@@ -8,6 +8,7 @@ nodes such that operands come first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -192,9 +193,11 @@ def operands(value: Value) -> tuple[Value, ...]:
             return ()
 
 
-def reachable(roots: Iterable[Value], *, loaded: bool = False) -> set[Value]:
+def reachable(
+    roots: Iterable[Value], *, loaded: bool = False, ready: AbstractSet[Value] = frozenset()
+) -> set[Value]:
     """All nodes that some values are computed from, themselves included. `loaded`: once every load
-    is done, and what it waited for does not matter any more.
+    is done, and what it waited for does not matter any more. `ready`: nodes that are there already.
     """
     seen: set[Value] = set()
     stack = list(roots)
@@ -202,7 +205,7 @@ def reachable(roots: Iterable[Value], *, loaded: bool = False) -> set[Value]:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
-            if not (loaded and isinstance(node, Load)):
+            if node not in ready and not (loaded and isinstance(node, Load)):
                 stack.extend(operands(node))
     return seen
 

@@ -23,13 +23,14 @@ from thunder_fuser.analysis.value import (
     operands,
     reachable,
 )
-from thunder_fuser.codegen import fold_text, total_text
+from thunder_fuser.codegen import expressions, fold_text, total_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.codegen.row_loops import RowLoops
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.exchange import kept_offset, shared_bytes
+from thunder_fuser.schedule.exchange import held_offset, kept_offset, shared_bytes
+from thunder_fuser.schedule.holding import held_bytes
 from thunder_fuser.schedule.row_schedule import (
     Fold,
     RowSchedule,
@@ -57,8 +58,9 @@ class RowWriter(LaneWriter):
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
         self._loops = RowLoops(schedule, index_type)
-        # Accesses that an earlier pass has left in shared memory.
+        # Accesses and values that an earlier pass has left in shared memory.
         self._kept: set[int] = set()
+        self._ready: set[Value] = set()
 
     @staticmethod
     def fits_int32(schedule: RowSchedule) -> bool:
@@ -94,7 +96,7 @@ class RowWriter(LaneWriter):
     def _row_body(self, row: Emitter) -> list[str]:
         """Everything that is done with one row."""
         schedule = self.schedule
-        body: list[str] = []
+        body = self._held_places()
         # A row's loads are issued before anything else, unless they wait for a position.
         if self._held_loads_wait:
             body += self._row_section(None, row)
@@ -205,6 +207,23 @@ class RowWriter(LaneWriter):
         arrays = [self._array(k, copies) for k in wanted]
         return [*arrays, *self._loops.over_columns(loads)] if wanted else []
 
+    def _held_places(self) -> list[str]:
+        """Where this thread's row of each value that is held lies."""
+        lines: list[str] = []
+        for value in self.schedule.residency.held:
+            place = f"smem + {held_offset(self.schedule, value)}"
+            if self.schedule.rows_per_block > 1:
+                threads = self.schedule.threads
+                own = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
+                place += f" + ({own}) * {held_bytes(value, self.schedule.lanes)}u"
+            ctype = expressions.register_dtype(value.dtype).ctype
+            lines.append(f"{ctype}* const h{value.order} = ({ctype}*)({place});")
+        return lines
+
+    def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
+        """What a pass computes and loads for some values; those that are held it reads."""
+        return reachable(roots, loaded=loaded, ready=self._ready)
+
     def _is_held(self, access: int) -> bool:
         """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
         if access in self._late_loads or access in self._row_loads:
@@ -299,19 +318,26 @@ class RowWriter(LaneWriter):
         emitter = row.child()
         lines: list[str] = []
         done = set(self._written)
-        wanted = [k for k in self._column_accesses(reachable(roots)) if not self._is_held(k)]
+        wanted = [k for k in self._column_accesses(self._needed(roots)) if not self._is_held(k)]
         lines += self._fetched(wanted, emitter, done)
         inside: list[str] = []
         lane_emitter = emitter.child()
-        computed = reachable(roots, loaded=True)
+        computed = self._needed(roots, loaded=True)
+        held = [node for node in self.schedule.residency.held if node in computed]
         for node in self._live_nodes():
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
             scope = lane_emitter if varies else emitter
+            if node in self._ready:
+                inside.append(self._held_again(node))
+                continue
             text = self._define(node, self._copy, scope)
             if text is not None:
                 (inside if varies else lines).extend([*taken(scope), text])
+            if node in held:
+                inside.append(f"{self._held_place(node)} = {self._column_name(node)};")
+        self._ready.update(held)
         guard = [
             self._condition(lane_condition(c, self.lanes), lane_emitter)
             for c in self.schedule.inside
@@ -323,6 +349,13 @@ class RowWriter(LaneWriter):
                 *braced(f"if ({' && '.join(guard)})", lane),
             ]
         return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
+
+    def _held_place(self, node: Value) -> str:
+        return f"h{node.order}[u * {self.lanes.vector} + v]"
+
+    def _held_again(self, node: Value) -> str:
+        ctype = expressions.register_dtype(node.dtype).ctype
+        return f"const {ctype} {self._column_name(node)} = {self._held_place(node)};"
 
     @property
     def _copy(self) -> str:

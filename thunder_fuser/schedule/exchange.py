@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser.analysis.value import Value
 from thunder_fuser.schedule.crew import WARP
+from thunder_fuser.schedule.holding import held_bytes
 from thunder_fuser.schedule.residency import kept_bytes
 from thunder_fuser.schedule.row_schedule import Folding, RowSchedule, Total
 
@@ -16,7 +18,16 @@ from thunder_fuser.schedule.row_schedule import Folding, RowSchedule, Total
 def shared_bytes(schedule: RowSchedule) -> int:
     """Dynamic shared memory of a block."""
     kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in schedule.residency.shared)
-    return exchange_bytes(schedule) + sum(kept)
+    held = sum(held_bytes(value, schedule.lanes) for value in schedule.residency.held)
+    return exchange_bytes(schedule) + sum(kept) + held * schedule.rows_per_block
+
+
+def held_offset(schedule: RowSchedule, value: Value) -> int:
+    """Bytes before a value that is held, for the first of the block's rows."""
+    before = schedule.residency.held[: schedule.residency.held.index(value)]
+    held = sum(held_bytes(other, schedule.lanes) for other in before)
+    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in schedule.residency.shared)
+    return exchange_bytes(schedule) + sum(kept) + held * schedule.rows_per_block
 
 
 def exchange_bytes(schedule: RowSchedule) -> int:

@@ -33,18 +33,25 @@ class Residency:
     shared     kept in shared memory
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
+    held       values that are kept beside what is read, so that they are computed once
     """
 
     registers: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     reread: tuple[int, ...] = ()
     passes: tuple[int, ...] = ()
+    held: tuple[Value, ...] = ()
 
     def reads(self, access: int) -> int:
         """How often an access is read from memory."""
         return self.passes[access] if access in self.reread else 1
 
     def __str__(self) -> str:
+        kept = f", {len(self.held)} values kept" if self.held else ""
+        return f"{self._reads}{kept}"
+
+    @property
+    def _reads(self) -> str:
         if self.reread:
             return "read in every stage" if not (self.registers or self.shared) else "partly held"
         return "held in shared memory" if self.shared else "held in registers"

@@ -36,6 +36,7 @@ from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
+from thunder_fuser.schedule.holding import choose_held
 from thunder_fuser.schedule.residency import (
     MAX_STEPS,
     Residency,
@@ -199,7 +200,12 @@ class _Candidate:
             count = passes_that_read(schedule.accesses, [*passes, last])
             return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
         words = sum(t.accumulator_bytes // WORD for t in wide)
-        return choose_residency(
+        held: tuple[Value, ...] = ()
+        if self.device.kind == "host":
+            room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
+            room //= schedule.rows_per_block
+            held = choose_held(schedule.graph, schedule.lanes, [*passes, last], room)
+        found = choose_residency(
             schedule.accesses,
             schedule.lanes,
             [*passes, last],
@@ -209,6 +215,7 @@ class _Candidate:
             exchange_bytes(schedule) if schedule.rows_per_block == 1 else 1 << 62,
             self.device,
         )
+        return replace(found, held=held)
 
     @property
     def _double_registers(self) -> int:
