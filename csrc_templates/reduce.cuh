@@ -23,18 +23,19 @@ struct Product {
     return a * b;
   }
 };
+// What comes is on the left, and tested for NaN there: that need not wait for what went before.
 struct Max {
   static constexpr bool kCommutes = true;
   template <class T>
   static TF_DEVICE T combine(T a, T b) {
-    return maximum(a, b);
+    return maximum(b, a);
   }
 };
 struct Min {
   static constexpr bool kCommutes = true;
   template <class T>
   static TF_DEVICE T combine(T a, T b) {
-    return minimum(a, b);
+    return minimum(b, a);
   }
 };
 

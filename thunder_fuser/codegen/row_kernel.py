@@ -73,11 +73,15 @@ class RowWriter(LaneWriter):
 
     def text(self) -> str:
         schedule = self.schedule
-        body = self._row_body(self._emitter())
+        row = self._emitter()
+        in_blocks = schedule.takes_rows_in_blocks
+        body = self._columns_of_row(row) if in_blocks else self._row_body(row)
         lines = ["TF_SHARED(smem);"] if shared_bytes(schedule) else []
         if schedule.totals:
             lines += total_text.workspaces(schedule)
-        if schedule.sharing == "rows":
+        if in_blocks:
+            lines += self._loops.over_blocks_of_rows(body)
+        elif schedule.sharing == "rows":
             lines += self._loops.over_rows(body)
         elif schedule.lane_axis == "rows":
             lines += self._loops.owned_rows()
@@ -110,6 +114,13 @@ class RowWriter(LaneWriter):
         if schedule.sharing == "columns":
             body += self._stage(schedule.totals, row)
         return [*body, *self._stores(row)]
+
+    def _columns_of_row(self, row: Emitter) -> list[str]:
+        """What is done with one vector of columns of one row, where all of it goes into totals."""
+        return [
+            *self._row_section(None, row),
+            *self._vector_stores((), row, range(len(self.schedule.totals))),
+        ]
 
     # ---- which values live where
 
@@ -405,13 +416,15 @@ class RowWriter(LaneWriter):
 
     @property
     def _total_name(self) -> str:
+        if self.schedule.takes_rows_in_blocks:
+            return "b"
         return "q" if self.schedule.is_summed_in_parts else "s"
 
     def _added(self, n: int, step: str = "") -> str:
         """The statement that adds the value at this point to a total's accumulator."""
         total = self.schedule.totals[n]
         place, lanes = f"{self._total_name}{n}{step}", self.lanes.vector
-        if not step:
+        if not total.is_of_columns:
             return f"{place} = {fold_text.with_element(place, total, self._column_name)};"
         seen = fold_text.get(place, total, lanes)
         one_more = fold_text.with_element(seen, total, self._column_name)
@@ -419,7 +432,8 @@ class RowWriter(LaneWriter):
 
     def _summed_lanes(self, sums: Sequence[int]) -> list[str]:
         """The lane's values into totals of its column."""
-        lines = [self._added(n, "[k]") for n in sums]
+        step = "" if self.schedule.takes_rows_in_blocks else "[k]"
+        lines = [self._added(n, step) for n in sums]
         return (
             braced(f"if ({self._loops.own_row[0]})", lines)
             if lines and self._loops.own_row

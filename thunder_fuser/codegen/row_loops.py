@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from thunder_fuser.codegen import total_text
 from thunder_fuser.codegen.lane_writer import braced
 from thunder_fuser.schedule.exchange import takes_turns
-from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.schedule.row_schedule import BLOCK_OF_ROWS, RowSchedule
 
 
 class RowLoops:
@@ -69,6 +69,43 @@ class RowLoops:
             loop = f"for ({ctype} first = {begin}; first < {rows}; first += {stride})"
             lines += [*unroll, *braced(loop, inner)]
         return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
+
+    def over_blocks_of_rows(self, body: Sequence[str]) -> list[str]:
+        """One vector of columns after the other for some rows, its accumulators in registers."""
+        schedule, ctype = self._schedule, self._index_type
+        crew, rows = schedule.crew, schedule.rows
+        lines = [f"const int tile = blockIdx.x % {crew.tiles}u;"] if crew.tiles > 1 else []
+        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
+        share = crew.rows_per_thread(rows)
+        lines += [
+            f"const int part = {part};",
+            *total_text.declared(schedule, "s"),
+            f"const {ctype} begin = ({ctype})part * {share};",
+            f"const {ctype} end = begin + {share} < {rows} ? begin + {share} : {rows};",
+        ]
+        columns = self.over_columns(
+            [
+                *total_text.taken_up(schedule, "q" if schedule.is_summed_in_parts else "s"),
+                *braced(f"for ({ctype} r = block; r < stop; ++r)", body),
+                *total_text.put_back(schedule, "q" if schedule.is_summed_in_parts else "s"),
+            ]
+        )
+        head, stop = f"for ({ctype} block = begin; block < end; block += {BLOCK_OF_ROWS})", "end"
+        before: list[str] = []
+        after: list[str] = []
+        if schedule.is_summed_in_parts:
+            head, stop = head.replace("begin", "from").replace("end", "to"), "to"
+            before, after = total_text.declared(schedule, "q"), total_text.joined(schedule)
+        step = f"block + {BLOCK_OF_ROWS}"
+        blocks = braced(
+            head, [f"const {ctype} stop = {step} < {stop} ? {step} : {stop};", *columns]
+        )
+        if not schedule.is_summed_in_parts:
+            return [*lines, *blocks]
+        length = schedule.longest_total
+        to = f"const {ctype} to = from + {length} < end ? from + {length} : end;"
+        parts = f"for ({ctype} from = begin; from < end; from += {length})"
+        return [*lines, *braced(parts, [to, *before, *blocks, *after])]
 
     @property
     def _vector_of_step(self) -> str:

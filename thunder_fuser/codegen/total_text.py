@@ -1,8 +1,8 @@
 """The text of totals: accumulators over all rows of a block, its part, and the sum of all parts.
 
 s<n> are the accumulators of the n-th total: one for each vector and lane of a thread where it has
-a result at each column, else one. q<n> are those of a part of the rows. Parts lie in the workspace
-W<n> as [parts, points].
+a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one vector
+while they are in registers. Parts lie in the workspace W<n> as [parts, points].
 """
 
 from __future__ import annotations
@@ -71,6 +71,30 @@ def joined(schedule: RowSchedule) -> list[str]:
         both = fold_text.joined(f"s{n}[k]", f"q{n}[k]", total, lanes, "TF_VEC")
         lines += ["TF_UNROLL", *braced(_step_loop(schedule), both)]
     return lines
+
+
+def taken_up(schedule: RowSchedule, name: str) -> list[str]:
+    """The accumulators of the k-th vector of columns, in registers."""
+    lanes = schedule.lanes.vector
+    lines: list[str] = []
+    for n, total in enumerate(schedule.totals):
+        lines.append(fold_text.declared(f"b{n}", total, lanes))
+        lines += _copied(total, f"b{n}", f"{name}{n}[k]", lanes)
+    return lines
+
+
+def put_back(schedule: RowSchedule, name: str) -> list[str]:
+    lanes = schedule.lanes.vector
+    return [
+        line
+        for n, total in enumerate(schedule.totals)
+        for line in _copied(total, f"{name}{n}[k]", f"b{n}", lanes)
+    ]
+
+
+def _copied(total: Total, to: str, place: str, lanes: int) -> list[str]:
+    value = fold_text.get(place, total, lanes)
+    return fold_text.for_lanes(fold_text.put(to, total, lanes, value), total, lanes, "TF_VEC")
 
 
 def _step_loop(schedule: RowSchedule) -> str:

@@ -25,6 +25,8 @@ LONGEST_TOTAL = 128
 """The same for rows that go into a total of numbers: parts of these take as many registers as the
 whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
 """
+BLOCK_OF_ROWS = 8
+"""Rows that are folded for some columns at a time, where registers cannot hold all columns."""
 WORD = 4
 """Bytes of the smallest accumulator: what shuffles exchange."""
 
@@ -199,6 +201,20 @@ class RowSchedule:
     def is_summed_in_parts(self) -> bool:
         """Whether so many rows go into one accumulator of a total that they are taken in parts."""
         return self.crew.rows_per_thread(self.rows) > self.longest_total
+
+    @property
+    def takes_rows_in_blocks(self) -> bool:
+        """Whether one thread folds columns, and nothing else, that are too many for registers: then
+        several rows at a time are folded for some columns while these are in registers.
+        """
+        alone = self.sharing == "rows" and self.crew.is_alone and not self.residency.registers
+        return alone and not self.folds and not self.stores_of_rows
+
+    @property
+    def stores_of_rows(self) -> bool:
+        """Whether a row leaves more than what is added to columns."""
+        totals = any(t.at != "column" for t in self.totals)
+        return bool(self.wide or self.narrow or totals)
 
     @property
     def stages(self) -> int:
