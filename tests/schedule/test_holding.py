@@ -97,3 +97,22 @@ def test_columns_that_a_vector_has_too_many_of_change_nothing() -> None:
     (found,) = executable(CompiledFusion(fusion), [x, x], Batch(cpu), cpu)([x, x])
     y = torch.softmax(x.double(), 1)
     assert (found - y * (x - (y * x).sum(1, keepdim=True))).abs().max() <= 1e-5
+
+
+def test_values_that_are_the_same_for_all_lanes_are_kept_too() -> None:
+    """Vectors of one column, and columns that come in groups of equal ones."""
+    cpu = torch.device("cpu")
+    for columns, copies in ((3, 1), (5, 64)):
+        b = FusionBuilder()
+        x = b.broadcast(b.tensor([7, columns], Float), [False, False, True])
+        e = b.expand(op(b, "exp", x), [7, columns, copies])
+        w = b.tensor([7, columns, copies], Float)
+        total = b.reduce("sum", op(b, "mul", e, w), [1, 2], keepdim=True)
+        b.output(op(b, "div", op(b, "mul", e, w), total))
+        fusion = b.build()
+        assert held(fusion) == ["mul"]
+        generator = torch.Generator().manual_seed(columns)
+        data = [torch.rand(7, columns, generator=generator), torch.rand(7, columns, copies)]
+        (found,) = executable(CompiledFusion(fusion), data, Batch(cpu), cpu)(data)
+        exact = data[0].double().exp()[:, :, None] * data[1]
+        assert torch.allclose(found.double(), exact / exact.sum((1, 2), keepdim=True), rtol=1e-5)

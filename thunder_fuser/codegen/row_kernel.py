@@ -340,14 +340,18 @@ class RowWriter(LaneWriter):
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
             scope = lane_emitter if varies else emitter
+            here = inside if varies else lines
+            place = f"h{node.order}[u * {self.lanes.vector}{' + v' if varies else ''}]"
+            name = self._column_name(node)
             if node in self._ready:
-                inside.append(self._held_again(node))
+                ctype = expressions.register_dtype(node.dtype).ctype
+                here.append(f"const {ctype} {name} = {place};")
                 continue
             text = self._define(node, self._copy, scope)
             if text is not None:
-                (inside if varies else lines).extend([*taken(scope), text])
+                here += [*taken(scope), text]
             if node in held:
-                inside.append(f"{self._held_place(node)} = {self._column_name(node)};")
+                here.append(f"{place} = {name};")
         self._ready.update(held)
         guard = [
             self._condition(lane_condition(c, self.lanes), lane_emitter)
@@ -360,13 +364,6 @@ class RowWriter(LaneWriter):
                 *braced(f"if ({' && '.join(guard)})", lane),
             ]
         return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
-
-    def _held_place(self, node: Value) -> str:
-        return f"h{node.order}[u * {self.lanes.vector} + v]"
-
-    def _held_again(self, node: Value) -> str:
-        ctype = expressions.register_dtype(node.dtype).ctype
-        return f"const {ctype} {self._column_name(node)} = {self._held_place(node)};"
 
     @property
     def _copy(self) -> str:
