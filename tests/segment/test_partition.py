@@ -333,3 +333,35 @@ def test_long_rows_side_by_side_in_memory_are_shared_by_blocks() -> None:
         plan = partition(b.build())
         assert plan.kernels == kernels
         assert ("[parallel]" in str(plan)) == innermost
+
+
+# ---- reductions whose readers are other kernels
+
+
+def normalised(b: FusionBuilder, *, more: bool) -> None:
+    """By columns that blocks share: statistics in one kernel, results in another."""
+    x = b.tensor([5000, 64], BFloat16)
+    h = b.cast_tensor(x, Float)
+    var, mean = b.var_mean(h, [0], correction=0, keepdim=True)
+    y = op(b, "mul", op(b, "sub", h, mean), op(b, "rsqrt", op(b, "add", var, b.scalar(1e-5))))
+    if more:
+        y = op(b, "add", y, op(b, "mul", op(b, "exp", mean), op(b, "mul", op(b, "sin", var), h)))
+    b.output(b.cast_tensor(y, BFloat16))
+
+
+def test_what_goes_through_memory_is_computed_from_reductions_once(b: FusionBuilder) -> None:
+    normalised(b, more=False)
+    plan = plan_of(b)
+    assert kinds(plan) == ["row", "map"]
+    definitions = plan.fusion.definitions()
+    assert {definitions[v.tensor].op for v in plan.boundaries} == {"div", "rsqrt"}
+    assert all("[parallel]" in boundary.reason for boundary in plan.boundaries)
+    assert "rsqrt" not in plan.segments[1].operations
+
+
+def test_four_values_of_two_reductions_do_not_go_through_memory(b: FusionBuilder) -> None:
+    normalised(b, more=True)
+    plan = plan_of(b)
+    definitions = plan.fusion.definitions()
+    assert [definitions[v.tensor].op for v in plan.boundaries] == ["sum", "sum"]
+    assert "rsqrt" in plan.segments[1].operations

@@ -25,7 +25,15 @@ from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    Expr,
+    Fusion,
+    PointwiseOp,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.segment.boundaries import Work, choose_stored
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
@@ -270,7 +278,7 @@ class _Partition:
             self.groups.append(group)
         group.folds.append(fold)
         self.home[fold.output] = group
-        self._store_foreign(frontier, group)
+        self._store_foreign(fold.input, frontier, group)
 
     def _place(self, tensor: TensorView) -> None:
         """Put a result into the kernel that has what it is computed from, or into a map kernel."""
@@ -279,7 +287,7 @@ class _Partition:
         if group is None:
             frontier = self._frontier(tensor)
             group = self._row_group(frontier, tensor) or self._map_group(self._floor(frontier))
-            self._store_foreign(frontier, group)
+            self._store_foreign(tensor, frontier, group)
         group.outputs.append(tensor)
         self.home[tensor] = group
         self.level[tensor] = group.level
@@ -379,17 +387,70 @@ class _Partition:
         levels += [self.level[cut] for cut in frontier.cuts]
         return 1 + max(levels, default=-1)
 
-    def _store_foreign(self, frontier: _Frontier, group: _Group) -> None:
-        """Reductions of other kernels that this one reads go through memory."""
-        for fold in frontier.folds:
-            home, tensor = self.home[fold.output], fold.output
-            if home is group:
-                continue
-            self.reasons.setdefault(tensor, "no kernel can compute it where it is read")
+    def _store_foreign(self, wanted: TensorView, frontier: _Frontier, group: _Group) -> None:
+        """Reductions of other kernels that this one reads go through memory: what is computed from
+        them if that is no larger, so that it is computed once, or else their results.
+        """
+        foreign = {
+            f.output: self.home[f.output]
+            for f in frontier.folds
+            if self.home[f.output] is not group
+        }
+        cuts = self._no_larger(wanted, foreign)
+        if sum(t.bytes for t in cuts) > sum(t.bytes for t in foreign):
+            cuts = foreign
+        for tensor, home in cuts.items():
+            self.reasons.setdefault(tensor, self._reason(tensor))
             if tensor not in home.outputs:
                 home.outputs.append(tensor)
+                self.home[tensor] = home
                 self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
                 self.level[tensor] = home.level
+
+    def _reason(self, tensor: TensorView) -> str:
+        """Why nobody can go on with the reductions that a value is computed from."""
+        known = (self.reasons.get(f.output) for f in self._frontier(tensor).folds)
+        return next(filter(None, known), "no kernel can compute it where it is read")
+
+    def _no_larger(
+        self, wanted: TensorView, foreign: dict[TensorView, _Group]
+    ) -> dict[TensorView, _Group]:
+        """The last values on the way from reductions to `wanted` that are as small as these, and
+        where they can be computed.
+        """
+        found: dict[TensorView, _Group] = {}
+        seen: set[Val] = set()
+        stack: list[Val] = [wanted]
+        while stack:
+            value = stack.pop()
+            if value in seen or value in self.storage or not isinstance(value, TensorView):
+                continue
+            seen.add(value)
+            expr = self.definitions.get(value)
+            home = foreign.get(value)
+            if home is None and isinstance(expr, PointwiseOp):
+                home = self._kernel_of_row(value, foreign)
+            if home is not None:
+                found[value] = home
+            elif expr is not None and not isinstance(expr, ReductionOp):
+                stack.extend(expr.inputs)
+        return found
+
+    def _kernel_of_row(
+        self, tensor: TensorView, foreign: dict[TensorView, _Group]
+    ) -> _Group | None:
+        """The kernel of some reductions, if it can compute a value from them that is as small."""
+        frontier = self._frontier(tensor)
+        outputs = [f.output for f in frontier.folds]
+        if not outputs or any(t not in foreign for t in outputs):
+            return None
+        home = foreign[outputs[0]]
+        if any(foreign[t] is not home for t in outputs) or not self._may_read(home, frontier):
+            return None
+        if tensor.bytes > max(t.bytes for t in outputs):
+            return None
+        is_there = tensor in home.outputs or self._refuse(home, tensor) is None
+        return home if is_there else None
 
     def _frontier(self, tensor: TensorView) -> _Frontier:
         folds: list[ReductionOp] = []
