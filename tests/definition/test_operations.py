@@ -61,7 +61,8 @@ def test_operations_can_be_listed_and_explained() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("welford", "running statistics"), ("cumsum", "scans and searches"),
+    [("cumsum", "scans and searches"),
+     ("matmul", "matrix products"), ("sdpfa_fwd", "attention"),
      ("scatter", "writes at an index")],
 )  # fmt: skip
 def test_what_is_not_there_yet_says_so(name: str, kind: str) -> None:

@@ -15,7 +15,7 @@ from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed
 from tests.inputs import laid_out
 from thunder_fuser.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -91,6 +91,8 @@ def runs(request: pytest.FixtureRequest, device: torch.device) -> Runs:
         (lambda o, x: o.var_mean(x, [1], 2.5, True)[1], (2, 1, 4), "Float"),
         (lambda o, x: o.var_mean(arg=x, dims=[0, 1], keepdim=False)[0], (4,), "Float"),
         (lambda o, x: o.var_mean(x)[0], (), "Float"),
+        (lambda o, x: o.welford(x, [1])[1], (2, 4), "Float"),
+        (lambda o, x: o.welford(x, dim=-1)[2], (2, 3), "Int"),
     ],
 )  # fmt: skip
 def test_every_way_to_call(call: Define, sizes: tuple[int, ...], dtype: str) -> None:
@@ -133,15 +135,14 @@ def test_they_can_be_listed_and_explained() -> None:
         (lambda o, x: o.argmin(o.gt(x, 0)), FuserTypeError, "argmin does not take Bool"),
         (lambda o, x: o.var(x, [0], True), FuserTypeError, "correction: expected a number"),
         (lambda o, x: o.var_mean(o.gt(x, 0)), FuserTypeError, "expected a tensor of floats"),
-        (lambda o, x: o.welford(x, [0]), FuserError, "var_mean gives variance and mean"),
+        (lambda o, x: o.welford(o.gt(x, 0), [0]), FuserTypeError, "expected a tensor of floats"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line(call: Define, kind: type[Exception], message: str) -> None:
     x = torch.zeros(2, 3)
     with pytest.raises(kind, match=re.escape(message)) as caught:
         defined(call, x)
-    if "welford" not in str(caught.value):
-        assert f"at {__file__}:" in str(caught.value)
+    assert f"at {__file__}:" in str(caught.value)
 
 
 # ---- numbers
@@ -214,6 +215,20 @@ def test_rows_of_any_length_are_no_worse_than_in_eager(runs: Runs) -> None:
             assert ours <= torch.maximum(theirs, 2 * eps * scale.max()), x.shape
         assert torch.equal(least, x.amin(1))
         assert any_.all()
+
+
+def test_welford_gives_mean_squared_deviations_and_count(runs: Runs) -> None:
+    x = torch.randn(33, 70, generator=torch.Generator().manual_seed(7)) + 100
+    runs.add(lambda o, x: [*o.welford(x, [1]), *o.welford(x)], x)
+    ((mean, squares, count, *whole),) = runs.results()
+    exact = x.double()
+    assert count.tolist() == [70] * 33
+    assert whole[2].item() == 33 * 70
+    for found, truth in (
+        (mean, exact.mean(1)), (squares, 70 * exact.var(1, correction=0)),
+        (whole[0], exact.mean()), (whole[1], 33 * 70 * exact.var(correction=0)),
+    ):  # fmt: skip
+        assert torch.allclose(found.double(), truth, rtol=1e-5)
 
 
 def test_nan_and_infinities(runs: Runs) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from thunder_fuser.definition.recorder import Recorder
 
 _NOT_YET = {
-    "running statistics (var_mean gives variance and mean)": "welford",
     "scans and searches": "cumsum cumprod cummin cummax topk argsort",
     "writes at an index": "scatter",
     "scalar indices": "select",

@@ -67,6 +67,13 @@ def var(
     return var_mean(b, arg, dims, correction, keepdim, dim=dim)[0]
 
 
+def welford(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, *, dim: Dims = None
+) -> tuple[TensorView, TensorView, TensorView]:
+    """(mean, squared deviations from it added up, number of elements) of a tensor of floats."""
+    return b.welford(arg, _dims(dims, dim))
+
+
 def _dims(dims: Any, dim: Any) -> list[int] | None:
     """The dimensions under whichever of their two names they were passed; None means all."""
     if dims is not None and dim is not None:
@@ -78,6 +85,7 @@ def _dims(dims: Any, dim: Any) -> list[int] | None:
 
 
 REDUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
-    {name: _fold(row) for name, row in TABLE.items()} | {"var": var, "var_mean": var_mean}
+    {name: _fold(row) for name, row in TABLE.items()}
+    | {"var": var, "var_mean": var_mean, "welford": welford}
 )
 """By name; each takes the builder first."""

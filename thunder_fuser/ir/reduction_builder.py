@@ -77,20 +77,42 @@ class ReductionBuilder(ViewBuilder):
         if not x.dtype.is_floating:
             raise FuserTypeError(f"var_mean of {x}: expected a tensor of floats; cast it first")
         axes = self._axes("var_mean", x, dims)
-        wide = compute_dtype(x.dtype)
-        count = math.prod(x.domain.logical[axis].size for axis in axes)
-        values = x if x.dtype is wide else self.cast_tensor(x, wide)
-        mean = self._divided(self.fold("sum", values, axes, wide, wide), count)
-        centred = self.apply("sub", (values, self._kept(mean, axes)), wide)
-        squares = self.apply("mul", (centred, centred), wide)
-        folded = self.fold("sum", squares, axes, wide, wide)
-        variance = self._divided(folded, self._freedom(count, correction))
+        mean, squares = self._moments(x, axes)
+        variance = self._divided(squares, self._freedom(self._count(x, axes), correction))
         found = [
             t if t.dtype is x.dtype else self.cast_tensor(t, x.dtype) for t in (variance, mean)
         ]
         if keepdim:
             found = [self._kept(t, axes) for t in found]
         return found[0], found[1]
+
+    def welford(
+        self, x: TensorView, dims: Sequence[int] | None = None
+    ) -> tuple[TensorView, TensorView, TensorView]:
+        """(mean, squared deviations from it added up, number of elements) over `dims`, the first
+        two in the type that computes.
+        """
+        self._expect_tensor("welford", x)
+        if not x.dtype.is_floating:
+            raise FuserTypeError(f"welford of {x}: expected a tensor of floats; cast it first")
+        axes = self._axes("welford", x, dims)
+        mean, squares = self._moments(x, axes)
+        kept = [d.size for k, d in enumerate(x.domain.logical) if k not in axes]
+        return mean, squares, self.full(kept, self.scalar(self._count(x, axes)), DataType.Int)
+
+    def _count(self, x: TensorView, axes: Sequence[int]) -> Extent:
+        return math.prod(x.domain.logical[axis].size for axis in axes)
+
+    def _moments(self, x: TensorView, axes: Sequence[int]) -> tuple[TensorView, TensorView]:
+        """(mean, squared deviations from it added up). Written as two reductions, which
+        `analysis/one_pass.py` knows as one: a kernel does what is better.
+        """
+        wide = compute_dtype(x.dtype)
+        values = x if x.dtype is wide else self.cast_tensor(x, wide)
+        mean = self._divided(self.fold("sum", values, axes, wide, wide), self._count(x, axes))
+        centred = self.apply("sub", (values, self._kept(mean, axes)), wide)
+        squares = self.apply("mul", (centred, centred), wide)
+        return mean, self.fold("sum", squares, axes, wide, wide)
 
     def _divided(self, x: TensorView, count: Number | Form | Scalar) -> TensorView:
         if not isinstance(count, Scalar):

@@ -54,6 +54,7 @@ from thunder_fuser.schedule.row_schedule import (
 from thunder_fuser.schedule.store import Store
 
 MAX_UNROLL = 8
+_MAX_GUARDED_UNROLL = 2
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 _BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
@@ -233,8 +234,10 @@ class _Candidate:
             return 1
         each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform) * lanes.vector
         resident = crew.threads * crew.rows * max(crew.blocks_per_sm, 1)
+        # Lanes that may not exist are loaded one by one, with an address and a condition each.
+        most = _MAX_GUARDED_UNROLL if pulled.inside else MAX_UNROLL
         unroll = 1
-        while unroll < MAX_UNROLL and unroll * each * resident < self.device.bytes_in_flight_per_sm:
+        while unroll < most and unroll * each * resident < self.device.bytes_in_flight_per_sm:
             unroll *= 2
         return unroll
 
