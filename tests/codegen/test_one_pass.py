@@ -10,6 +10,7 @@ import torch
 from tests.batch import Batch, executable
 from tests.losses import cross_entropy
 from tests.norms import NORMS, Norm
+from thunder_fuser.analysis.value import reachable
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device import DeviceInfo
@@ -178,6 +179,16 @@ def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(colu
     assert (made.stages, times_read(made)) == (1, 1)
     (kernel,) = (k.kernel for k in generate_kernels(losses, H200).values())
     assert kernel.source.count("tf::load<8>(") == 1
+
+
+def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
+    for name in NAMES:
+        (made,) = row_schedules(norm(name).definition(64, 131072, BFloat16).plan())
+        for roots, unroll in zip(made.passes, made.unroll, strict=True):
+            wanted = reachable(roots)
+            read = [a for a in made.accesses if not wanted.isdisjoint(a.loads)]
+            each = sum(a.loads[0].dtype.itemsize for a in read) * made.lanes.vector
+            assert each * unroll * made.block_threads >= H200.bytes_in_flight_per_sm, name
 
 
 @pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)

@@ -1,66 +1,25 @@
 """The text of a row kernel: loads, then a loop over the columns for each stage, then the stores.
 
-Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
-that lanes divide), t the thread's number within the row, k the vector's number within the thread,
-a<n> the accumulators of a fold, one a lane.
+Names beyond those of `row_values`: a<n> are the accumulators of a fold, p<n> those of a part of the
+row, e<n> the elements of a vector that one accumulator takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from thunder_fuser.analysis.lanes import lane_condition
-from thunder_fuser.analysis.value import (
-    Draw,
-    Folded,
-    IndexValue,
-    Load,
-    Position,
-    Random,
-    Select,
-    Value,
-    forms,
-    operands,
-    reachable,
-)
-from thunder_fuser.codegen import expressions, fold_text, total_text
-from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
-from thunder_fuser.codegen.row_loops import RowLoops
-from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.analysis.value import forms
+from thunder_fuser.codegen import fold_text, total_text
+from thunder_fuser.codegen.lane_writer import braced, taken
+from thunder_fuser.codegen.row_values import RowValueWriter
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.exchange import held_offset, kept_offset, shared_bytes
-from thunder_fuser.schedule.holding import held_bytes
-from thunder_fuser.schedule.row_schedule import (
-    Fold,
-    RowSchedule,
-    Total,
-)
+from thunder_fuser.schedule.exchange import shared_bytes
+from thunder_fuser.schedule.row_schedule import Fold, RowSchedule, Total
 from thunder_fuser.schedule.store import Store
 
 
-class RowWriter(LaneWriter):
+class RowWriter(RowValueWriter):
     """Writes the body of one row kernel."""
-
-    def __init__(
-        self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
-    ) -> None:
-        stores = [*schedule.wide, *schedule.narrow]
-        roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
-        super().__init__(
-            schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
-        )
-        self.schedule = schedule
-        self._names |= {"r": "r", "c": "c"}
-        self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
-        self._row_values = self._find_row_values()
-        self._row_loads = self._find_row_loads()
-        self._late_loads = self._find_late_loads()
-        self._written: set[Value] = set()
-        self._loops = RowLoops(schedule, index_type)
-        # Accesses and values that an earlier pass has left in shared memory.
-        self._kept: set[int] = set()
-        self._ready: set[Value] = set()
 
     @staticmethod
     def fits_int32(schedule: RowSchedule) -> bool:
@@ -122,146 +81,6 @@ class RowWriter(LaneWriter):
             *self._vector_stores((), row, range(len(self.schedule.totals))),
         ]
 
-    # ---- which values live where
-
-    def _find_row_values(self) -> set[int]:
-        """Nodes (by order) that are one value for all columns of a row."""
-        found: set[int] = set()
-        for node in self._live_nodes():
-            if not self._moves(node) and all(o.order in found for o in operands(node)):
-                found.add(node.order)
-        return found
-
-    def _moves(self, node: Value) -> bool:
-        """Whether the node itself depends on the column (or, with lanes of rows, on the lane)."""
-        match node:
-            case Load():
-                # Loads that share an access are read in one place.
-                shared = self.accesses[self._access[node]].loads
-                contexts = [c for load in shared for c in self.graph.contexts[load]]
-                mentioned = [load.address for load in shared]
-                mentioned += [condition for context in contexts for condition in context]
-            case IndexValue() | Draw() | Random():
-                mentioned = [*forms(node)]
-            case Select():
-                mentioned = list(node.conditions)
-            case Position():
-                mentioned = [c for context in self.graph.checks[node] for c in context]
-            case _:
-                mentioned = []
-        return any(self._is_column_dependent(f) for f in mentioned)
-
-    def _is_column_dependent(self, form: Form) -> bool:
-        names = {v.name for v in self.lanes(form).variables()}
-        return bool(names & ({"c", "v"} if self.schedule.lane_axis == "rows" else {"u", "v"}))
-
-    def _stage_of(self, node: Value) -> int | None:
-        """The stage after which a row value can be computed; None: from the start."""
-        stages = [
-            self.schedule.folds[self._folds[n.tensor]].stage
-            for n in reachable([node])
-            if isinstance(n, Folded)
-        ]
-        return max(stages, default=None)
-
-    def _row_section(self, stage: int | None, emitter: Emitter) -> list[str]:
-        """Row values that can be computed from here on."""
-        lines: list[str] = []
-        if self.schedule.lane_axis == "rows":
-            return lines
-        for node in self._live_nodes():
-            if node.order not in self._row_values or node in self._written:
-                continue
-            if self._stage_of(node) != stage:
-                continue
-            if isinstance(node, Load):
-                k = self._access[node]
-                self._written.update(self.accesses[k].loads)
-                lines += [self._array(k, ""), *self._loads([k], "", emitter, self._written)]
-                continue
-            self._written.add(node)
-            text = self._define(node, "", emitter)
-            if text is not None:
-                lines += [*taken(emitter), text]
-        return lines
-
-    def _find_row_loads(self) -> set[int]:
-        """Accesses that are read once a row."""
-        if self.schedule.lane_axis == "rows":
-            return set()
-        return {
-            self._access[n]
-            for n in self._live
-            if isinstance(n, Load) and n.order in self._row_values
-        }
-
-    def _find_late_loads(self) -> set[int]:
-        """Accesses at positions that a stage computes: nothing can hold them before it."""
-        return {
-            k
-            for k, access in enumerate(self.accesses)
-            if any(isinstance(node, Folded) for node in self._awaited(access))
-        }
-
-    @property
-    def _held_loads_wait(self) -> bool:
-        held = (k for k in self._column_accesses(self._live) if self._is_held(k))
-        return any(self._awaited(self.accesses[k]) for k in held)
-
-    # ---- loads
-
-    def _held_loads(self, row: Emitter) -> list[str]:
-        """What stays in registers, for every column of the row, before the first use of any."""
-        wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
-        copies = f"[{self.schedule.steps}]"
-        loads = self._loads(wanted, "[k]", row.child(), set(self._written))
-        arrays = [self._array(k, copies) for k in wanted]
-        return [*arrays, *self._loops.over_columns(loads)] if wanted else []
-
-    def _held_places(self) -> list[str]:
-        """Where this thread's row of each value that is held lies."""
-        lines: list[str] = []
-        for value in self.schedule.residency.held:
-            place = f"smem + {held_offset(self.schedule, value)}"
-            if self.schedule.rows_per_block > 1:
-                threads = self.schedule.threads
-                own = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
-                place += f" + ({own}) * {held_bytes(value, self.schedule.lanes)}u"
-            ctype = expressions.register_dtype(value.dtype).ctype
-            lines.append(f"{ctype}* const h{value.order} = ({ctype}*)({place});")
-        return lines
-
-    def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
-        """What a pass computes and loads for some values; those that are held it reads."""
-        return reachable(roots, loaded=loaded, ready=self._ready)
-
-    def _is_held(self, access: int) -> bool:
-        """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
-        if access in self._late_loads or access in self._row_loads:
-            return False
-        return access in self.schedule.residency.registers
-
-    def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
-        """Loads of one vector, from shared memory where a pass before has left it there."""
-        lines = [self._array(k, "") for k in accesses]
-        for k in accesses:
-            ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
-            if k not in self.schedule.residency.shared:
-                lines += self._loads([k], self._copy, emitter, done)
-                continue
-            place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
-            if k in self._kept:
-                lines.append(f"tf::load<{vector}>({place}, x{k});")
-            else:
-                self._kept.add(k)
-                lines += self._loads([k], self._copy, emitter, done)
-                lines.append(f"tf::store<{vector}>({place}, x{k});")
-        return lines
-
-    def _column_accesses(self, nodes: set[Value]) -> list[int]:
-        found = {self._access[n] for n in nodes if isinstance(n, Load)}
-        return sorted(found - self._row_loads)
-
     # ---- passes over the columns
 
     def _stage(self, folds: Sequence[Fold | Total], row: Emitter) -> list[str]:
@@ -296,10 +115,11 @@ class RowWriter(LaneWriter):
         body = self._column_body(roots, lane, row)
         if vectors:
             body = self._with_vectors(vectors, body, row)
+        number = folds[0].stage if isinstance(folds[0], Fold) else -1
         loop = (
-            self._loops.over_columns_in_parts(partial, body, joined)
+            self._loops.over_columns_in_parts(partial, body, joined, number)
             if in_parts
-            else self._loops.over_columns(body)
+            else self._loops.over_columns(body, number)
         )
         return [*before, *loop, *after]
 
@@ -323,66 +143,6 @@ class RowWriter(LaneWriter):
             for place, array, fold in vectors
         ]
         return [*arrays, *body, *taken(emitter), *takes]
-
-    def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
-        """What one vector of columns does: loads unless held, values, and the statements `lane`."""
-        emitter = row.child()
-        lines: list[str] = []
-        done = set(self._written)
-        wanted = [k for k in self._column_accesses(self._needed(roots)) if not self._is_held(k)]
-        lines += self._fetched(wanted, emitter, done)
-        inside: list[str] = []
-        lane_emitter = emitter.child()
-        computed = self._needed(roots, loaded=True)
-        held = [node for node in self.schedule.residency.held if node in computed]
-        for node in self._live_nodes():
-            if node not in computed or self._is_of_row(node) or node in done:
-                continue
-            varies = node.order in self._varying or self.schedule.lane_axis == "rows"
-            scope = lane_emitter if varies else emitter
-            here = inside if varies else lines
-            place = f"h{node.order}[u * {self.lanes.vector}{' + v' if varies else ''}]"
-            name = self._column_name(node)
-            if node in self._ready:
-                ctype = expressions.register_dtype(node.dtype).ctype
-                here.append(f"const {ctype} {name} = {place};")
-                continue
-            text = self._define(node, self._copy, scope)
-            if text is not None:
-                here += [*taken(scope), text]
-            if node in held:
-                here.append(f"{place} = {name};")
-        self._ready.update(held)
-        guard = [
-            self._condition(lane_condition(c, self.lanes), lane_emitter)
-            for c in self.schedule.inside
-        ]
-        statements = [*taken(lane_emitter), *lane]
-        if guard and self.schedule.lane_axis == "columns":
-            statements = [
-                *statements[: len(statements) - len(lane)],
-                *braced(f"if ({' && '.join(guard)})", lane),
-            ]
-        return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
-
-    @property
-    def _copy(self) -> str:
-        return "[k]" if self.schedule.residency.registers else ""
-
-    def _is_of_row(self, node: Value) -> bool:
-        return self.schedule.lane_axis == "columns" and node.order in self._row_values
-
-    def _column_name(self, value: Value) -> str:
-        return self._name(value, self._copy)
-
-    def _name(self, value: Value, copy: str) -> str:
-        if isinstance(value, Folded):
-            lane = "[v]" if self.schedule.lane_axis == "rows" else ""
-            return f"f{self._folds[value.tensor]}{lane}"
-        return super()._name(value, copy)
-
-    def _register(self, k: int, copy: str) -> str:
-        return super()._register(k, copy if self._is_held(k) else "")
 
     # ---- stores
 

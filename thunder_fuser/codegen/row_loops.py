@@ -51,7 +51,7 @@ class RowLoops:
             here.insert(0, "turn ^= 1;")
         begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
         inner = [*here, *body]
-        unroll = [] if schedule.folds else self._unrolled()
+        unroll = [] if schedule.folds else self._unrolled(-1)
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
@@ -159,14 +159,16 @@ class RowLoops:
             schedule.rows
         )
 
-    def over_columns(self, lines: Sequence[str]) -> list[str]:
-        """`lines` for every vector of the row that this thread works on."""
+    def over_columns(self, lines: Sequence[str], number: int = -1) -> list[str]:
+        """`lines` for every vector of the row that this thread works on, in the pass with that
+        number.
+        """
         schedule, ctype = self._schedule, self._index_type
         vectors, threads = self._vectors, schedule.threads
         if not schedule.residency.registers and schedule.sharing != "rows":
             name, begin, end, step = self._walk
             head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
-            return [*self._unrolled(), *braced(head, lines)]
+            return [*self._unrolled(number), *braced(head, lines)]
         u = self._vector_of_step
         whole = schedule.steps * threads * schedule.crew.tiles == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
@@ -185,7 +187,7 @@ class RowLoops:
         return "u", begin, self._vectors, schedule.threads
 
     def over_columns_in_parts(
-        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str]
+        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str], number: int
     ) -> list[str]:
         """`over_columns` in parts, with statements before and after each of them."""
         name, begin, end, step = self._walk
@@ -194,15 +196,15 @@ class RowLoops:
         body = [
             f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
             *before,
-            *self._unrolled(),
+            *self._unrolled(number),
             *braced(inner, lines),
             *after,
         ]
         return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)
 
-    def _unrolled(self) -> list[str]:
-        """What stands before the loop over what blocks share."""
-        unroll = self._schedule.unroll
+    def _unrolled(self, number: int) -> list[str]:
+        """What stands before the loop of a pass."""
+        unroll = self._schedule.unroll[number]
         return [f"TF_UNROLL_BY({unroll})"] if unroll > 1 else []
 
     @property

@@ -54,7 +54,9 @@ class Residency:
     def _reads(self) -> str:
         if self.reread:
             return "read in every stage" if not (self.registers or self.shared) else "partly held"
-        return "held in shared memory" if self.shared else "held in registers"
+        if self.shared:
+            return "held in shared memory"
+        return "held in registers" if self.registers else "read once"
 
 
 def choose_residency(

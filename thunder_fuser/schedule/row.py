@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Window, plan_accesses, plan_store
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.analysis.rows import (
@@ -34,7 +34,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
-from thunder_fuser.schedule.crew import HOST_PARTS, Crew, choose_crew
+from thunder_fuser.schedule.crew import Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
 from thunder_fuser.schedule.holding import choose_held
 from thunder_fuser.schedule.residency import (
@@ -43,6 +43,7 @@ from thunder_fuser.schedule.residency import (
     choose_residency,
     passes_that_read,
 )
+from thunder_fuser.schedule.row_cost import seconds, wastes
 from thunder_fuser.schedule.row_schedule import (
     WORD,
     Finish,
@@ -57,12 +58,6 @@ MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
-_BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
-"""What a kernel pays for a grid barrier and for adding up parts."""
-_SECTOR = 32
-"""Bytes that an access moves at least."""
-_JUMP = 128
-"""Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
 
 def schedule_rows(
@@ -91,24 +86,16 @@ def schedule_rows(
 
     def best() -> RowSchedule | None:
         found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
-        return min(found, key=lambda schedule: _seconds(schedule, device), default=None)
+        return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
     consider(folds)
     chosen = best()
-    if chosen is None or _wastes(chosen, device):
+    if chosen is None or wastes(chosen, device):
         single = in_one_pass(folds, definitions, memory)
         if single != tuple(folds):
             consider(single)
             chosen = best()
     return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
-
-
-def _wastes(schedule: RowSchedule, device: DeviceInfo) -> bool:
-    """Whether something is read again, or a part of the device has nothing to do: what fewer
-    stages may repair.
-    """
-    reread = any(_reads(schedule, k, device) > 1 for k in range(len(schedule.accesses)))
-    return schedule.stages > 1 and (reread or _share_of(schedule, device) < 1)
 
 
 def _axes(arrangement: Arrangement) -> tuple[LaneAxis, ...]:
@@ -181,35 +168,29 @@ class _Candidate:
             lanes,
             pulled.inside,
             crew,
-            self._unroll(pulled, accesses, lanes, crew),
+            (),
             Residency(),
         )
-        return replace(bare, residency=self._residency(bare))
+        return replace(bare, residency=self._residency(bare), unroll=self._unroll(bare))
 
     def _residency(self, schedule: RowSchedule) -> Residency:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
         if schedule.sharing == "columns":
             return Residency()
-        passes = [
-            [v for f in schedule.folds if f.stage == stage for v in f.roots]
-            for stage in range(schedule.stages)
-        ]
-        last = [s.value for s in schedule.wide]
-        wide = [t for t in schedule.totals if t.at == "column"]
-        last += [v for t in wide for v in t.roots]
         if self.axis == "rows":
-            count = passes_that_read(schedule.accesses, [*passes, last])
+            count = passes_that_read(schedule.accesses, schedule.passes)
             return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
+        wide = [t for t in schedule.totals if t.is_of_columns]
         words = sum(t.accumulator_bytes // WORD for t in wide)
         held: tuple[Value, ...] = ()
         if self.device.kind == "host":
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
-            held = choose_held(schedule.graph, schedule.lanes, [*passes, last], room)
+            held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
         found = choose_residency(
             schedule.accesses,
             schedule.lanes,
-            [*passes, last],
+            schedule.passes,
             schedule.steps,
             words * schedule.steps * schedule.lanes.vector,
             schedule.block_threads,
@@ -223,21 +204,26 @@ class _Candidate:
         """What arithmetic in fp64 takes besides: its division is a subroutine."""
         return 16 if any(f.accumulate.itemsize > WORD for f in self.folds) else 0
 
-    def _unroll(
-        self, pulled: PulledRows, accesses: Sequence[Access], lanes: Lanes, crew: Crew
-    ) -> int:
+    def _unroll(self, schedule: RowSchedule) -> tuple[int, ...]:
         """Iterations that together have enough bytes in flight, of loops that are not unrolled
         anyway: over rows without stages, and over columns that do not fit into registers.
         """
-        is_long = self.axis == "columns" and crew.steps(lanes.vectors) > MAX_STEPS
-        if not is_long and (pulled.folds or not pulled.totals):
-            return 1
-        each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform) * lanes.vector
-        resident = crew.threads * crew.rows * max(crew.blocks_per_sm, 1)
+        is_long = self.axis == "columns" and schedule.steps > MAX_STEPS
+        if not is_long and (schedule.folds or not schedule.totals):
+            return (1,) * len(schedule.passes)
+        return tuple(self._unroll_of(schedule, roots) for roots in schedule.passes)
+
+    def _unroll_of(self, schedule: RowSchedule, roots: Sequence[Value]) -> int:
+        """How often the loop of one pass is unrolled, which computes `roots`."""
+        wanted = reachable(roots)
+        accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
+        each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
+        each *= schedule.lanes.vector * schedule.block_threads
+        each *= max(schedule.crew.blocks_per_sm, 1)
         # Lanes that may not exist are loaded one by one, with an address and a condition each.
-        most = _MAX_GUARDED_UNROLL if pulled.inside else MAX_UNROLL
+        most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
         unroll = 1
-        while unroll < most and unroll * each * resident < self.device.bytes_in_flight_per_sm:
+        while each and unroll < most and unroll * each < self.device.bytes_in_flight_per_sm:
             unroll *= 2
         return unroll
 
@@ -333,40 +319,3 @@ def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[Ten
         needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
         stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
     return stages
-
-
-def _seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
-    """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
-    vectors = max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
-    each = sum(_bytes_per_vector(schedule, device))
-    moved = vectors * each + 2 * schedule.workspace_bytes
-    seconds = moved / (device.bandwidth * _share_of(schedule, device))
-    return seconds + (_BARRIER_SECONDS[device.kind] if schedule.totals else 0.0)
-
-
-def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int]:
-    lanes = schedule.lanes
-    least = _JUMP if device.kind == "host" and schedule.lane_axis == "rows" else 0
-    found = [
-        (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
-        for k, a in enumerate(schedule.accesses)
-    ]
-    found += [(store.address, store.tensor.dtype, 1) for store in schedule.wide]
-    for address, dtype, times in found:
-        # Lanes that lie apart move a sector each.
-        each = dtype.itemsize if lanes.are_neighbours(address) else _SECTOR
-        yield times * max(lanes.vector * each, least)
-
-
-def _reads(schedule: RowSchedule, access: int, device: DeviceInfo) -> int:
-    """How often memory gives an access; what is read again is in the cache of a host's core."""
-    return 1 if device.kind == "host" else schedule.residency.reads(access)
-
-
-def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
-    """The share of the device that the kernel keeps busy; a host core is busy with one block."""
-    if device.kind == "host":
-        # As many as there could be: results must not depend on how many there are.
-        return min(1.0, schedule.blocks / HOST_PARTS)
-    enough = device.sm_count * device.threads_per_sm / 2
-    return min(1.0, schedule.blocks * schedule.block_threads / enough)

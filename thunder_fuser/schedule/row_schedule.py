@@ -117,7 +117,8 @@ class RowSchedule:
     wide, narrow    stores at every point, and at every row
     inside          holds for columns that exist, where the last vector has lanes too many
     crew            how threads and blocks divide the work
-    unroll          iterations of the loop over what blocks share whose loads go out together
+    unroll          for each pass the iterations whose loads go out together, of loops that are not
+                    unrolled anyway
     residency       where what is read of a row stays until the last stage
     """
 
@@ -135,7 +136,7 @@ class RowSchedule:
     lanes: Lanes
     inside: Conjunction
     crew: Crew
-    unroll: int
+    unroll: tuple[int, ...]
     residency: Residency
 
     @property
@@ -149,6 +150,17 @@ class RowSchedule:
     @property
     def reductions(self) -> tuple[Fold | Total, ...]:
         return (*self.folds, *self.totals)
+
+    @property
+    def passes(self) -> tuple[tuple[Value, ...], ...]:
+        """What the passes over the columns compute: one for each stage, and the last."""
+        staged = [
+            tuple(v for f in self.folds if f.stage == stage for v in f.roots)
+            for stage in range(self.stages)
+        ]
+        last = [store.value for store in self.wide]
+        last += [v for t in self.totals if t.at != "one" for v in t.roots]
+        return (*staged, tuple(last))
 
     @property
     def threads(self) -> int:
