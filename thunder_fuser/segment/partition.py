@@ -201,7 +201,7 @@ class _Partition:
             self.groups[found.reader].reads.add(tensor)
         # Reductions that were only loaded to compute what is stored now.
         loaded = {t for g in self.groups for t in self._loaded(g)}
-        for tensor in [t for t in self.reasons if t not in loaded and t in self.home]:
+        for tensor in [t for t in self.reasons if t in self.level and t not in loaded]:
             del self.reasons[tensor]
             if tensor not in self.fusion.results:
                 self.home[tensor].outputs.remove(tensor)
@@ -482,7 +482,8 @@ class _Partition:
 
     def _stops_of(self, group: _Group) -> set[TensorView]:
         """Tensors that a kernel loads where it needs them."""
-        return self._stops() | {t for t in self.reasons if self.home[t] is not group} | group.reads
+        foreign = {t for t in self.reasons if t in self.level and self.home[t] is not group}
+        return self._stops() | foreign | group.reads
 
     def _segment(self, index: int, group: _Group) -> Segment:
         stops = self._stops_of(group)
