@@ -24,8 +24,12 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
 
-Point = Literal["column", "row", "one"]
-"""Where a total has its value: at each column, at each row, or once."""
+Point = Literal["column", "group", "row", "one"]
+"""Where a total has its value: at each column, at each column of a group of rows, at each row, or
+once.
+"""
+MAX_GROUPS = 512
+"""Groups of rows, each of which has blocks, and parts of totals, of its own."""
 _LONG_ROW, _MANY_ROWS = 1024, 65536
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
 """What one block that folds rows has registers for: totals of a column, and words of all columns'
@@ -131,7 +135,10 @@ def pull_rows(
     totals = {t for t, role in roles.items() if role != "fold"}
     if (arrangement.sharing == "nothing") == bool(totals):
         return Refusal("sharing", "its blocks would have nothing to share", folds[0].output.name)
-    of_columns = [f for f in folds if roles[f.output] == "column"]
+    of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
+    if arrangement.groups > MAX_GROUPS:
+        text = f"{arrangement.groups:,} groups of rows are more than blocks"
+        return Refusal("sharing", text, of_columns[-1].output.name)
     if len(of_columns) < len(folds):
         words = sum(accumulator_words(fold) for fold in of_columns)
         if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
@@ -215,6 +222,9 @@ def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Poin
         return None
     if sizes == space.sizes and dims == set(space.kept):
         return "column"
+    within = set(space.kept) - set(arrangement.grouped)
+    if arrangement.grouped and sizes == space.sizes and dims == within:
+        return "group"
     rows = [space.sizes[k] for k in sorted(space.kept) if space.sizes[k] != 1]
     if [n for n in sizes if n != 1] == rows and fold.output.numel == 1:
         return "one"
@@ -239,6 +249,7 @@ def _finishes(
     space = arrangement.space
     kinds: tuple[tuple[Point, tuple[int, ...]], ...] = (
         ("column", space.folded),
+        ("group", arrangement.grouped + space.folded),
         ("row", space.kept),
         ("one", ()),
     )

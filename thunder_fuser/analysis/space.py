@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from thunder_fuser.analysis.layout import loop_order
@@ -66,10 +66,19 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A way to run reductions: what rows and columns are, and what blocks share."""
+    """A way to run reductions: what rows and columns are, and what blocks share.
+
+    grouped  dimensions of the rows that some reductions along rows keep: the outermost of them, so
+             that the rows of a group follow one another
+    """
 
     space: Space
     sharing: Sharing
+    grouped: tuple[int, ...] = ()
+
+    @property
+    def groups(self) -> int:
+        return math.prod(self.space.sizes[k] for k in self.grouped)
 
 
 def arrangements(
@@ -81,8 +90,20 @@ def arrangements(
     scheduled whatever the sizes are.
     """
     spaces = _spaces(folds, definitions, memory)
-    sharing: Sharing = "nothing" if len(spaces) == 1 else "rows"
-    return tuple(Arrangement(space, sharing) for space in spaces)
+    if len(spaces) == 1:
+        return (Arrangement(spaces[0], "nothing"),)
+    return tuple(_grouped(space, spaces) for space in spaces)
+
+
+def _grouped(space: Space, spaces: Sequence[Space]) -> Arrangement:
+    """An arrangement with totals of all rows, and of groups of rows where a reduction asks."""
+    rows = set(space.kept)
+    some = [s.folded for s in spaces if s.sizes == space.sizes and set(s.folded) < rows]
+    if not some or any(set(folded) != set(some[0]) for folded in some):
+        return Arrangement(space, "rows")
+    grouped = tuple(k for k in space.kept if k not in some[0])
+    within = tuple(k for k in space.kept if k in some[0])
+    return Arrangement(replace(space, kept=grouped + within), "rows", grouped)
 
 
 def alternatives(

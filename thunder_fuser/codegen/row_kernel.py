@@ -149,7 +149,7 @@ class RowWriter(RowValueWriter):
     def _stores(self, row: Emitter) -> list[str]:
         wide, narrow = self.schedule.wide, self.schedule.narrow
         totals = enumerate(self.schedule.totals)
-        sums = [n for n, total in totals if total.at == "column"]
+        sums = [n for n, total in totals if total.is_of_columns]
         lines = (
             self._loops.over_columns(self._vector_stores(wide, row, sums)) if wide or sums else []
         )

@@ -36,12 +36,17 @@ class RowLoops:
         if crew.tiles > 1:
             lines.append(f"const int tile = blockIdx.x % {crew.tiles}u;")
         lines += [f"const int part = {part};", *total_text.declared(schedule, "s")]
-        stride = crew.parts * groups
+        begin, bound = self._rows_of_part(groups)
+        if crew.groups > 1:
+            lines.append(f"const {ctype} bound = {bound};")
+            bound = "bound"
+        stride = crew.parts // crew.groups * groups
         own = "first + g" if groups > 1 else "first"
         if self._has_spare_rows:
+            last = "bound - 1" if crew.groups > 1 else str(rows - 1)
             here = [
                 f"const {ctype} own = {own};",
-                f"const {ctype} r = own < {rows - 1} ? own : {rows - 1};",
+                f"const {ctype} r = own < {last} ? own : {last};",
             ]
         else:
             here = [f"const {ctype} r = {own};"]
@@ -49,24 +54,23 @@ class RowLoops:
         if turns:
             lines.append("int turn = 1;")
             here.insert(0, "turn ^= 1;")
-        begin = f"({ctype})part * {groups}" if groups > 1 else f"({ctype})part"
         inner = [*here, *body]
         unroll = [] if schedule.folds else self._unrolled(-1)
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
             inside = [
-                f"const {ctype} to = {rows} - from > {length} ? from + {length} : {rows};",
+                f"const {ctype} to = {bound} - from > {length} ? from + {length} : {bound};",
                 *total_text.declared(schedule, "q"),
                 *unroll,
                 *braced(loop, inner),
                 *total_text.joined(schedule),
             ]
             lines += braced(
-                f"for ({ctype} from = {begin}; from < {rows}; from += {length})", inside
+                f"for ({ctype} from = {begin}; from < {bound}; from += {length})", inside
             )
         else:
-            loop = f"for ({ctype} first = {begin}; first < {rows}; first += {stride})"
+            loop = f"for ({ctype} first = {begin}; first < {bound}; first += {stride})"
             lines += [*unroll, *braced(loop, inner)]
         return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
 
@@ -77,11 +81,13 @@ class RowLoops:
         lines = [f"const int tile = blockIdx.x % {crew.tiles}u;"] if crew.tiles > 1 else []
         part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
         share = crew.rows_per_thread(rows)
+        begin, bound = self._rows_of_part(share)
         lines += [
             f"const int part = {part};",
             *total_text.declared(schedule, "s"),
-            f"const {ctype} begin = ({ctype})part * {share};",
-            f"const {ctype} end = begin + {share} < {rows} ? begin + {share} : {rows};",
+            f"const {ctype} begin = {begin};",
+            f"const {ctype} bound = {bound};",
+            f"const {ctype} end = begin + {share} < bound ? begin + {share} : bound;",
         ]
         columns = self.over_columns(
             [
@@ -106,6 +112,19 @@ class RowLoops:
         to = f"const {ctype} to = from + {length} < end ? from + {length} : end;"
         parts = f"for ({ctype} from = begin; from < end; from += {length})"
         return [*lines, *braced(parts, [to, *before, *blocks, *after])]
+
+    def _rows_of_part(self, share: int) -> tuple[str, str]:
+        """The first row of a part that has `share` rows at a time, and the end of its group."""
+        crew, rows, ctype = self._schedule.crew, self._schedule.rows, self._index_type
+        times = f" * {share}" if share > 1 else ""
+        if crew.groups == 1:
+            return f"({ctype})part{times}", str(rows)
+        each, size = crew.parts // crew.groups, rows // crew.groups
+        within = f" + ({ctype})(part % {each}){times}" if each > 1 else ""
+        return (
+            f"({ctype})(part / {each}) * {size}{within}",
+            f"({ctype})(part / {each} + 1) * {size}",
+        )
 
     @property
     def _vector_of_step(self) -> str:
@@ -154,7 +173,7 @@ class RowLoops:
     def _has_spare_rows(self) -> bool:
         schedule, crew = self._schedule, self._schedule.crew
         if schedule.sharing == "rows":
-            return schedule.rows % crew.rows != 0
+            return schedule.rows // crew.groups % crew.rows != 0
         return schedule.lane_axis == "columns" and crew.blocks // crew.splits * crew.rows != (
             schedule.rows
         )

@@ -29,7 +29,7 @@ def declared(schedule: RowSchedule, name: str) -> list[str]:
     lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
         ctype, first = fold_text.accumulator_type(total), fold_text.start(total)
-        if total.at != "column":
+        if not total.is_of_columns:
             lines.append(f"{ctype} {name}{n} = {first};")
             continue
         lines.append(_array(schedule, total, name, n))
@@ -65,7 +65,7 @@ def joined(schedule: RowSchedule) -> list[str]:
     lines: list[str] = []
     lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
-        if total.at != "column":
+        if not total.is_of_columns:
             lines.append(f"s{n} = {fold_text.combination(total, f's{n}', f'q{n}')};")
             continue
         both = fold_text.joined(f"s{n}[k]", f"q{n}[k]", total, lanes, "TF_VEC")
@@ -120,7 +120,7 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
     lanes = schedule.lanes.vector
     for n, total in enumerate(schedule.totals):
         ctype = fold_text.accumulator_type(total)
-        wide = total.at == "column"
+        wide = total.is_of_columns
         if groups > 1:
             mine = f"{ctype}* const meeting = ({ctype}*){meeting};"
             step = f"(k * {schedule.threads} + t)" if schedule.threads > 1 else "k"
@@ -227,8 +227,17 @@ class FinishWriter(LaneWriter):
         schedule = self.schedule
         functor = reductions.lookup(total.op).functor
         slots = f"({fold_text.accumulator_type(total)}*)(smem + {slot_bytes(schedule)})"
-        sizes = f"{schedule.crew.parts}, {total.points}, c"
-        return f"tf::sum_parts<{functor}, {schedule.block_threads}>(W{n}, {sizes}, {slots})"
+        parts, crew = f"W{n}", schedule.crew
+        count, point = crew.parts, "c"
+        if total.at == "group":
+            # The parts of a group lie side by side; its points are the columns.
+            count = crew.parts // crew.groups
+            parts += (
+                f" + {_vectors(schedule, total, f'(long long)(c / {schedule.columns}) * {count}')}"
+            )
+            point = f"c % {schedule.columns}"
+        sizes = f"{count}, {total.points}, {point}"
+        return f"tf::sum_parts<{functor}, {schedule.block_threads}>({parts}, {sizes}, {slots})"
 
     def _stored_point(self, emitter: Emitter) -> list[str]:
         lines: list[str] = []

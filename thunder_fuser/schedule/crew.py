@@ -32,6 +32,7 @@ class Crew:
     tiles    blocks side by side, each with its own columns
     splits   blocks that share the columns of one row
     parts    in which totals are left for the end: one of each block that works on the same points
+    groups   of rows that have totals of their own; the first parts are the first group's
     blocks_per_sm  that must be able to run together, where blocks wait for each other; else 0
     """
 
@@ -41,6 +42,7 @@ class Crew:
     tiles: int = 1
     splits: int = 1
     parts: int = 1
+    groups: int = 1
     blocks_per_sm: int = 0
 
     @property
@@ -54,7 +56,7 @@ class Crew:
 
     def rows_per_thread(self, rows: int) -> int:
         """Rows that one thread works on, where blocks share them."""
-        return -(-rows // (self.parts * self.rows))
+        return -(-(rows // self.groups) // (self.parts // self.groups * self.rows))
 
 
 def choose_crew(
@@ -64,6 +66,7 @@ def choose_crew(
     rows: int,
     has_stages: bool,
     accumulators: int,
+    groups: int,
     device: DeviceInfo,
 ) -> Crew | None:
     """The crew for `vectors` of lanes a row and `rows` rows; None where a row is not worth sharing.
@@ -71,9 +74,10 @@ def choose_crew(
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
+    groups        of rows that have totals of their own: a block works on rows of one
     """
     if sharing == "rows":
-        return _sharing_rows(vectors, rows, has_stages, accumulators, device)
+        return _sharing_rows(vectors, rows, has_stages, accumulators, groups, device)
     if sharing == "columns":
         return _sharing_columns(vectors, rows, device)
     threads, owned = _threads(axis, vectors, device)
@@ -94,13 +98,19 @@ def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int
 
 
 def _sharing_rows(
-    vectors: int, rows: int, has_stages: bool, accumulators: int, device: DeviceInfo
+    vectors: int,
+    rows: int,
+    has_stages: bool,
+    accumulators: int,
+    row_groups: int,
+    device: DeviceInfo,
 ) -> Crew | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
+    within = rows // row_groups
     if device.kind == "host":
-        parts = max(1, min(HOST_PARTS, rows))
+        parts = row_groups * max(1, min(HOST_PARTS // row_groups, within))
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
-        return Crew(1, 1, parts * tiles, tiles, parts=parts)
+        return Crew(1, 1, parts * tiles, tiles, parts=parts, groups=row_groups)
     # Half as many threads have twice the registers.
     most = MAX_THREADS
     while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
@@ -108,12 +118,12 @@ def _sharing_rows(
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    groups = max(1, WARP // threads, min(most // threads, _MAX_GROUPS, _power_of_two(rows)))
-    parts = max(1, min(device.sm_count // tiles, -(-rows // groups)))
+    groups = max(1, WARP // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
+    parts = max(1, min(device.sm_count // (tiles * row_groups), -(-within // groups))) * row_groups
     if parts == 1 and not has_stages:
         return None
     together = -(-parts * tiles // device.sm_count)
-    return Crew(threads, groups, parts * tiles, tiles, parts=parts, blocks_per_sm=together)
+    return Crew(threads, groups, parts * tiles, tiles, 1, parts, row_groups, together)
 
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> Crew | None:

@@ -86,6 +86,6 @@ def owned_points(schedule: RowSchedule) -> int:
 
 def _meeting_bytes(schedule: RowSchedule, total: Total) -> int:
     """Groups of threads meet here: those of one block, and those that add up parts."""
-    points = owned_points(schedule) if total.at == "column" else 1
+    points = owned_points(schedule) if total.is_of_columns else 1
     groups = 0 if schedule.sharing == "columns" else schedule.rows_per_block - 1
     return total.accumulator_bytes * max(groups * points, schedule.block_threads)

@@ -144,6 +144,7 @@ class _Candidate:
             space.rows,
             bool(pulled.folds),
             words * vector + self._double_registers,
+            self.arrangement.groups,
             self.device,
         )
         if crew is None:
@@ -301,9 +302,10 @@ def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator
     owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
     for found in pulled.totals:
         fold = found.fold
-        points = {"column": owned, "row": fold.output.numel, "one": 1}[found.at]
+        wide = found.at in ("column", "group")
+        points = owned if wide else fold.output.numel if found.at == "row" else 1
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
-        copies = 2 if crew.is_alone and in_parts and found.at == "column" else 1
+        copies = 2 if crew.is_alone and in_parts and wide else 1
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position
         bare = Total(*elements, found.at, points, offset, 0)
         size = copies * crew.parts * points * bare.accumulator_bytes

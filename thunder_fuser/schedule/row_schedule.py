@@ -82,7 +82,7 @@ class Fold(Folding):
 class Total(Folding):
     """One reduction that needs all blocks.
 
-    at      where it has a result: at each column, at each row, or once
+    at      where it has a result: at each column (of all rows, or of a group), at each row, or once
     points  results; of columns as many as threads could have
     offset  bytes before its parts in the workspace, which are [parts, points]
     bytes   of the workspace for it
@@ -95,7 +95,7 @@ class Total(Folding):
 
     @property
     def is_of_columns(self) -> bool:
-        return self.at == "column"
+        return self.at in ("column", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class RowSchedule:
     @property
     def stores_of_rows(self) -> bool:
         """Whether a row leaves more than what is added to columns."""
-        totals = any(t.at != "column" for t in self.totals)
+        totals = any(not t.is_of_columns for t in self.totals)
         return bool(self.wide or self.narrow or totals)
 
     @property

@@ -171,6 +171,7 @@ class _Partition:
                 bases.add(expr.output)
             elif expr.output in results:
                 settle(expr.output)
+        self._join_rows()
         self._join_siblings()
         if not self.fusion.updates:
             self._store_between()
@@ -314,22 +315,43 @@ class _Partition:
     def _join_homes(self, frontier: _Frontier, wanted: ReductionOp | TensorView) -> None:
         """Row kernels whose reductions meet in one value become one, if it can have them all."""
         homes = list(dict.fromkeys(self.home[f.output] for f in frontier.folds))
-        if len(homes) < 2:
-            return
-        first, *others = homes
-        same = all(g.kind == "row" and g.level == first.level for g in homes)
-        sizes = {g.folds[0].input.sizes for g in homes if g.folds}
+        if len(homes) > 1:
+            self._join(homes, wanted)
+
+    def _join_rows(self) -> None:
+        """Row kernels that read the same tensors become one, where some reduction now makes legal
+        what was not when the first of them were placed.
+        """
+        rows = [g for g in self.groups if g.kind == "row" and g.folds]
+        sources = [self._sources(g) for g in rows]
+        for i, first in enumerate(rows):
+            for k in range(i + 1, len(rows)):
+                there = first in self.groups and rows[k] in self.groups
+                if there and sources[i] & sources[k] and self._join([first, rows[k]]):
+                    sources[i] |= sources[k]
+
+    def _sources(self, group: _Group) -> frozenset[TensorView]:
+        """Tensors of more than one element that a kernel reads."""
+        wanted = [*group.outputs, *(f.input for f in group.folds)]
+        return frozenset(s for t in wanted for s in self._frontier(t).sources if s.numel > 1)
+
+    def _join(self, groups: list[_Group], wanted: ReductionOp | TensorView | None = None) -> bool:
+        """Make one of row kernels that have the same points, if that can do `wanted` besides."""
+        first, *others = groups
+        same = all(g.kind == "row" and g.level == first.level for g in groups)
+        sizes = {g.folds[0].input.sizes for g in groups if g.folds}
         if not same or len(sizes) != 1:
-            return
+            return False
         order = {fold: n for n, fold in enumerate(self.fusion.exprs)}
-        folds = sorted((f for g in homes for f in g.folds), key=order.__getitem__)
-        outputs = [t for g in homes for t in g.outputs]
+        folds = sorted((f for g in groups for f in g.folds), key=order.__getitem__)
+        outputs = [t for g in groups for t in g.outputs]
         if self._refuse(_Group("row", first.level, outputs, folds), wanted) is not None:
-            return
+            return False
         first.folds, first.outputs = folds, outputs
         for group in others:
             self.groups.remove(group)
         self.home.update(dict.fromkeys((*outputs, *first.folded), first))
+        return True
 
     def _may_read(self, group: _Group, frontier: _Frontier) -> bool:
         """Whether all that a value needs is there when the group runs."""
@@ -355,12 +377,12 @@ class _Partition:
         shared = {s for t in read for s in self._frontier(t).sources if s.numel > 1}
         return bool(shared & frontier.sources)
 
-    def _refuse(self, group: _Group, wanted: ReductionOp | TensorView) -> Refusal | None:
+    def _refuse(self, group: _Group, wanted: ReductionOp | TensorView | None) -> Refusal | None:
         """Why one row kernel cannot do the group's work and `wanted`."""
         folds, outputs = list(group.folds), list(group.outputs)
         if isinstance(wanted, ReductionOp):
             folds.append(wanted)
-        else:
+        elif wanted is not None:
             outputs.append(wanted)
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
