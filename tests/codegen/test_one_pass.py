@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from tests import losses
 from tests.batch import Batch, executable
-from tests.losses import cross_entropy
 from tests.norms import NORMS, Norm
 from thunder_fuser.analysis.value import reachable
 from thunder_fuser.codegen.kernel import Kernel
@@ -174,10 +174,10 @@ def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(colu
         loads = kernel.source.count("tf::load<8>(")
         passes, once = norm(name).operands.count("x"), norm(name).operands.count("w")
         assert loads == 2 * passes + once, name
-    losses = cross_entropy(64, columns, BFloat16).plan()
-    (made,) = row_schedules(losses)
+    loss = losses.cross_entropy(64, columns, BFloat16).plan()
+    (made,) = row_schedules(loss)
     assert (made.stages, times_read(made)) == (1, 1)
-    (kernel,) = (k.kernel for k in generate_kernels(losses, H200).values())
+    (kernel,) = (k.kernel for k in generate_kernels(loss, H200).values())
     assert kernel.source.count("tf::load<8>(") == 1
 
 
@@ -208,6 +208,22 @@ def test_long_rows_have_the_numbers_of_torch(dtype: DataType, columns: int) -> N
             floor = 8 * torch.finfo(ours.dtype).eps * truth.abs().max()
             error, allowed = ((t.double() - truth).abs().max() for t in (ours, theirs))
             assert error <= torch.maximum(allowed, floor), name
+
+
+@SCHEDULES
+def test_blocks_share_the_few_rows_of_a_loss(device: torch.device, schedule: str) -> None:
+    """The logit of the target is gathered when the parts of all blocks are there."""
+    logits, target = losses.inputs(3, 131072, torch.float32)
+    fusion = losses.cross_entropy(3, 131072, Float).fusion
+    given = [logits.to(device), target.to(device)]
+    run = executable(CompiledFusion(fusion), given, batch_for(device, schedule), device)
+    for info in (H200, CPU):
+        (made,) = row_schedules(run.plan, info)
+        assert (made.sharing, [f.op for f in made.totals]) == ("columns", ["max", "sum_exp"])
+    found = [t.cpu() for t in run(given)]
+    exact = losses.eager(logits.double(), target)
+    for ours, truth in zip(found, exact, strict=False):
+        assert torch.allclose(ours.double(), truth, rtol=1e-6)
 
 
 def test_long_rows_keep_nan_and_infinities_as_torch_does() -> None:
@@ -378,7 +394,7 @@ def full_kernels(device: DeviceInfo) -> list[Kernel]:
     plans = [batch_norm(FULL, last=last).plan() for last in (False, True)]
     for columns in (131072, 262144):
         plans += [norm(name).definition(4096, columns, BFloat16).plan() for name in NAMES]
-        plans.append(cross_entropy(4096, columns, BFloat16).plan())
+        plans.append(losses.cross_entropy(4096, columns, BFloat16).plan())
     # Lanes that may not exist, and loads of one element.
     plans += [norm(name).definition(64, 131073, BFloat16).plan() for name in NAMES]
     return [k.kernel for plan in plans for k in generate_kernels(plan, device).values()]

@@ -241,11 +241,14 @@ class FinishWriter(LaneWriter):
 
     def _stored_point(self, emitter: Emitter) -> list[str]:
         lines: list[str] = []
+        done: set[Value] = set()
         for k, access in enumerate(self.accesses):
             if self._is_live(access):
-                lines += [self._array(k, ""), *self._loads([k], "", emitter, set())]
+                lines += [self._array(k, ""), *self._loads([k], "", emitter, done)]
         inside: list[str] = []
         for node in self._live_nodes():
+            if node in done:
+                continue
             text = self._define(node, "", emitter)
             if text is not None:
                 inside += [*taken(emitter), text]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS
 from thunder_fuser.schedule.row_schedule import RowSchedule
 
@@ -34,9 +36,17 @@ def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int
     ]
     found += [(store.address, store.tensor.dtype, 1) for store in schedule.wide]
     for address, dtype, times in found:
+        if schedule.lane_axis == "columns" and not _moves(address, lanes):
+            continue
         # Lanes that lie apart move a sector each.
         each = dtype.itemsize if lanes.are_neighbours(address) else _SECTOR
         yield times * max(lanes.vector * each, least)
+
+
+def _moves(address: Form, lanes: Lanes) -> bool:
+    """Whether vectors of a row read different elements: one a row counts for nothing."""
+    whole = lanes(address)
+    return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])
 
 
 def _reads(schedule: RowSchedule, access: int, device: DeviceInfo) -> int:
