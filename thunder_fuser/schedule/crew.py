@@ -89,7 +89,7 @@ def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int
     if axis == "rows":
         return 1, (16 if device.kind == "host" else 128)
     if device.kind == "host":
-        return 1, max(1, min(8, _HOST_TILE // max(vectors, 1)))
+        return 1, 8
     threads = 1
     while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
         threads *= 2

@@ -117,7 +117,7 @@ class _Candidate:
     device: DeviceInfo
 
     def schedule(self) -> RowSchedule | Refusal:
-        space = self.arrangement.space
+        arrangement, space = self.arrangement, self.arrangement.space
         vector = self._lanes_of_vector()
         pulled = pull_rows(
             self.axis,
@@ -172,7 +172,13 @@ class _Candidate:
             (),
             Residency(),
         )
-        return replace(bare, residency=self._residency(bare), unroll=self._unroll(bare))
+        made = replace(bare, residency=self._residency(bare), unroll=self._unroll(bare))
+        if self.device.kind != "host" or arrangement.sharing != "nothing" or self.axis == "rows":
+            return made
+        # Values of one row may have room where those of several have not.
+        single = replace(bare, crew=replace(crew, rows=1, blocks=space.rows), unroll=made.unroll)
+        single = replace(single, residency=self._residency(single))
+        return single if len(single.residency.held) > len(made.residency.held) else made
 
     def _residency(self, schedule: RowSchedule) -> Residency:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
