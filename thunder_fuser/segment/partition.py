@@ -107,7 +107,7 @@ class _Partition:
             self.views,
             written,
             rows,
-            self.reasons,
+            [t for t in self.reasons if t in self.level],
         )
         segments: list[Segment] = []
         made: dict[TensorView, int] = {}
