@@ -40,8 +40,9 @@ class Space:
         fold: ReductionOp,
         definitions: Mapping[Val, Expr],
         memory: Mapping[TensorView, Layout],
+        known: Orders,
     ) -> Space:
-        order = _memory_order(fold.input, definitions, memory)
+        order = _memory_order(fold.input, definitions, memory, known)
         dims = fold.dims
         return Space(
             fold.input.sizes,
@@ -127,38 +128,64 @@ def _spaces(
 ) -> tuple[Space, ...]:
     """Spaces that differ in what they fold; of those that do not, the first has the order."""
     found: dict[tuple[object, ...], Space] = {}
+    known: Orders = {}
     for fold in folds:
-        space = Space.of(fold, definitions, memory)
+        space = Space.of(fold, definitions, memory, known)
         found.setdefault((space.sizes, frozenset(space.folded)), space)
     return tuple(found.values())
 
 
+Orders = dict[TensorView, Sequence[int] | None]
+"""Dimensions of a tensor from the outermost in memory inwards; None where nothing says."""
+
+
 def _memory_order(
-    tensor: TensorView, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+    tensor: TensorView,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    known: Orders,
 ) -> Sequence[int]:
     """Dimensions from the outermost in memory inwards, as far as plain operations show where the
-    elements come from.
+    elements come from. What is found on the way goes into `known`.
     """
-    order: Sequence[int] = range(tensor.rank)
-    while tensor not in memory:
-        expr = definitions.get(tensor)
-        if isinstance(expr, ViewOp) and _moves(expr):
-            for move in reversed(_moves(expr)):
-                order = [move[k] for k in order]
-            tensor = expr.input
-        elif isinstance(expr, PointwiseOp):
-            tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
-            alike = [t for t in tensors if t.sizes == tensor.sizes]
-            if not alike:
-                break
-            tensor = alike[0]
-        else:
+    way: list[tuple[TensorView, Sequence[int]]] = []
+    source: TensorView | None = tensor
+    while source is not None and source not in known:
+        if source in memory:
+            # An input with a program lies in memory as its root does, which has other dimensions.
+            inside = source.domain.transforms
+            known[source] = None if inside else loop_order(source, memory[source])
             break
-    # An input with a program lies in memory as its root does, which has other dimensions.
-    if tensor not in memory or tensor.domain.transforms:
-        return range(len(order))
-    inwards = list(loop_order(tensor, memory[tensor]))
-    return sorted(range(len(order)), key=lambda k: inwards.index(order[k]))
+        step = _step(source, definitions)
+        if step is None:
+            known[source] = None
+            break
+        way.append((source, step[1]))
+        source = step[0]
+    order = known[source] if source is not None else None
+    for passed, move in reversed(way):
+        if order is not None:
+            places = list(order)
+            order = sorted(range(len(move)), key=lambda k: places.index(move[k]))
+        known[passed] = order
+    return order if order is not None else range(tensor.rank)
+
+
+def _step(
+    tensor: TensorView, definitions: Mapping[Val, Expr]
+) -> tuple[TensorView, Sequence[int]] | None:
+    """A tensor that has the same elements in its place, and which of its dimensions each is."""
+    expr = definitions.get(tensor)
+    if isinstance(expr, ViewOp) and (moves := _moves(expr)):
+        order: Sequence[int] = range(tensor.rank)
+        for move in reversed(moves):
+            order = [move[k] for k in order]
+        return expr.input, order
+    if isinstance(expr, PointwiseOp):
+        tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
+        alike = [t for t in tensors if t.sizes == tensor.sizes]
+        return (alike[0], range(tensor.rank)) if alike else None
+    return None
 
 
 def _moves(view: ViewOp) -> list[tuple[int, ...]]:
