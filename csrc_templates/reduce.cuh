@@ -317,7 +317,7 @@ TF_DEVICE T sum_parts(const Parts* parts, int count, int points, int point,
   const int group = threadIdx.x / width, lane = threadIdx.x % width;
   T value = part_at(parts, (long long)(group < count ? group : 0) * points + point);
   // Several are on their way at a time; places past the end load the first again and do not count.
-  constexpr int ahead = 4;
+  constexpr int ahead = Threads > 1 ? 4 : 1;
   TF_UNROLL_BY(1)
   for (int first = group + groups; first < count; first += ahead * groups) {
     T next[ahead];
