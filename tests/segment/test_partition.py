@@ -13,7 +13,8 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.segment.partition import MAX_OUTPUTS, partition
+from thunder_fuser.segment.kernels import MAX_OUTPUTS
+from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
