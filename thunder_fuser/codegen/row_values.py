@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thunder_fuser.analysis.access import Access, Window
 from thunder_fuser.analysis.lanes import lane_condition
 from thunder_fuser.analysis.value import (
     Draw,
@@ -33,6 +34,11 @@ from thunder_fuser.ir.symint_emit import Emitter
 from thunder_fuser.schedule.exchange import held_offset, kept_offset
 from thunder_fuser.schedule.holding import held_bytes
 from thunder_fuser.schedule.row_schedule import RowSchedule
+
+_AHEAD = 1024
+"""Bytes ahead of a load of what a core fetches when it adds rows to totals: between two pieces of a
+tensor are the accumulators and the other tensors, and by itself it starts too late on each.
+"""
 
 
 class RowValueWriter(LaneWriter):
@@ -145,6 +151,17 @@ class RowValueWriter(LaneWriter):
         return any(self._awaited(self.accesses[k]) for k in held)
 
     # ---- loads
+
+    def _window(
+        self, access: Access, window: Window, target: str, pointer: str, address: str
+    ) -> list[str]:
+        lines = super()._window(access, window, target, pointer, address)
+        tensor = access.loads[0].tensor
+        wide = tensor.numel > self.schedule.columns and window.width == self.lanes.vector
+        if self.schedule.is_walked_by_one and wide:
+            ahead = _AHEAD // tensor.dtype.itemsize
+            lines.append(f"TF_PREFETCH({pointer} + {address} + {ahead});")
+        return lines
 
     def _held_loads(self, row: Emitter) -> list[str]:
         """What stays in registers, for every column of the row, before the first use of any."""

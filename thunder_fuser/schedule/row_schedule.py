@@ -215,11 +215,16 @@ class RowSchedule:
         return self.crew.rows_per_thread(self.rows) > self.longest_total
 
     @property
+    def is_walked_by_one(self) -> bool:
+        """Whether one thread goes through all columns of many rows, which it adds to totals."""
+        return self.sharing == "rows" and self.crew.is_alone
+
+    @property
     def takes_rows_in_blocks(self) -> bool:
         """Whether one thread folds columns, and nothing else, that are too many for registers: then
         several rows at a time are folded for some columns while these are in registers.
         """
-        alone = self.sharing == "rows" and self.crew.is_alone and not self.residency.registers
+        alone = self.is_walked_by_one and not self.residency.registers
         return alone and not self.folds and not self.stores_of_rows
 
     @property
