@@ -98,7 +98,10 @@ def test_what_is_said_about_plans_is_in_the_report() -> None:
     (table,) = (t for t in results()["tables"] if t["title"] == "Plans and compilation")
     assert len(table["rows"]) > 20
     for row in table["rows"]:
-        kernels, traffic = (3, 2) if row["workload"] == "BatchNorm, channels last" else (1, 1)
+        # A forward and its backward as one program are two of the others.
+        if "ideal" not in row:
+            continue
+        kernels, traffic = (2, 1.5) if row["workload"] == "BatchNorm, channels last" else (1, 1)
         assert (row["kernels"], row["in_torch"], row["spilled"]) == (kernels, 0, 0), row["workload"]
         assert row["bytes"] == pytest.approx(traffic * row["ideal"], rel=(traffic - 1) * 1e-3)
 
