@@ -82,7 +82,9 @@ class RowValueWriter(LaneWriter):
                 shared = self.accesses[self._access[node]].loads
                 contexts = [c for load in shared for c in self.graph.contexts[load]]
                 mentioned = [load.address for load in shared]
-                mentioned += [condition for context in contexts for condition in context]
+                # One that wants it without a condition has it loaded without one.
+                if all(contexts):
+                    mentioned += [condition for context in contexts for condition in context]
             case IndexValue() | Draw() | Random():
                 mentioned = [*forms(node)]
             case Select():

@@ -12,8 +12,19 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from thunder_fuser.analysis.lanes import Lanes
-from thunder_fuser.analysis.value import Compute, IndexValue, Load, Value, ValueGraph, operands
+from thunder_fuser.analysis.value import (
+    Compute,
+    Draw,
+    IndexValue,
+    Load,
+    Random,
+    Value,
+    ValueGraph,
+    forms,
+    operands,
+)
 from thunder_fuser.ir import ops
+from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.symint import Form
 
 _EXPENSIVE = 8
@@ -21,8 +32,8 @@ _EXPENSIVE = 8
 
 
 def held_bytes(value: Value, lanes: Lanes) -> int:
-    """Memory for one row of a value, in whole cache lines."""
-    return -(-lanes.vectors * lanes.vector * value.dtype.itemsize // 64) * 64
+    """Memory for one row of a value, as wide as in registers, in whole cache lines."""
+    return -(-lanes.vectors * lanes.vector * compute_dtype(value.dtype).itemsize // 64) * 64
 
 
 def choose_held(
@@ -61,8 +72,8 @@ def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:
         match node:
             case Load():
                 own = _moves(node.address, lanes)
-            case IndexValue():
-                own = _moves(node.form, lanes)
+            case IndexValue() | Draw() | Random():
+                own = any(_moves(form, lanes) for form in forms(node))
             case _:
                 own = False
         if own or any(o in found for o in operands(node)):
