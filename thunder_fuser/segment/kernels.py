@@ -106,7 +106,8 @@ class Kernels:
             outputs.append(wanted)
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
-        mine = {f.output for f in folds}
+        # What it computes itself it cannot load, whoever else does.
+        mine = {*(f.output for f in folds), *outputs} - self.stops()
         memory = {t: layout for t, layout in self.memory().items() if t not in mine}
         return refuse_rows(outputs, folds, self.definitions, memory)
 
