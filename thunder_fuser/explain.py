@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -82,12 +83,7 @@ def _of_function(compiled: Callable[..., Any]) -> str:
         f"{name}: {len(found)} fusions, {kernels} kernels, {moved:,} B moved (ideal {ideal:,} B)"
     ]
     for report in found:
-        inputs = ", ".join(p.name for p in report.inputs)
-        outputs = ", ".join(p.name for p in report.outputs)
-        lines += [
-            f"{report.name}({inputs}) -> ({outputs})",
-            f"  {report.plan}".replace("\n", "\n  "),
-        ]
+        lines += [report.signature, textwrap.indent(str(report.plan), "  ")]
     if left:
         lines.append("left to torch:")
         lines += [f"  {count} x {refusal}" for refusal, count in left.items()]

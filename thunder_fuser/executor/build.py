@@ -64,8 +64,10 @@ class _Region:
         """Append one primitive."""
         claim = TABLE[prim.sym.id]
         self._builder.origin = origin_of(prim)
-        args, kwargs = tree_map(self._value, (prim.args, prim.kwargs))
-        args = [prim.args[k] if k in claim.unread else x for k, x in enumerate(args)]
+        args = [
+            x if k in claim.unread else tree_map(self._value, x) for k, x in enumerate(prim.args)
+        ]
+        kwargs = tree_map(self._value, prim.kwargs)
         built = claim.build(self._builder, *args, **kwargs)
         values = built if isinstance(built, tuple) else (built,)
         outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
@@ -98,11 +100,7 @@ class _Region:
         return self._first.get(name, name)
 
     def _value(self, argument: object) -> object:
-        return (
-            self._values.get(self._first_name(argument))
-            if isinstance(argument, Proxy)
-            else argument
-        )
+        return self._values[self._first_name(argument)] if isinstance(argument, Proxy) else argument
 
     def finish(self, outputs: Sequence[Proxy]) -> Fusion:
         """The fusion with these results, and with the last update of each input."""

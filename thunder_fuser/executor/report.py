@@ -69,10 +69,15 @@ class FusionReport:
         """A script that runs this fusion alone on random inputs and checks it."""
         return repro.script(self._call)
 
-    def __str__(self) -> str:
+    @property
+    def signature(self) -> str:
+        """Its call in the trace: `fuser0(x, y) -> (z)`."""
         inputs = ", ".join(p.name for p in self.inputs)
         outputs = ", ".join(p.name for p in self.outputs)
-        rows = [f"{self.name}({inputs}) -> ({outputs})", str(self.plan)]
+        return f"{self.name}({inputs}) -> ({outputs})"
+
+    def __str__(self) -> str:
+        rows = [self.signature, str(self.plan)]
         rows += [f"refused {refusal}" for refusal in self.refusals]
         return "\n".join(rows)
 

@@ -6,7 +6,7 @@ at reductions, which some kernel does, at cuts, and at tensors in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.layout import View, declared_layout, memory_orders
@@ -158,20 +158,20 @@ class Kernels:
         foreign = {t for t in self.reasons if t in self.level and self.home[t] is not group}
         return self.stops() | foreign | group.reads
 
-    def loaded(self, group: Group) -> Iterator[TensorView]:
-        """What a kernel loads of other kernels' values."""
+    def cone(self, group: Group) -> tuple[set[Val], set[TensorView]]:
+        """What a kernel computes, and what it loads where computing ends."""
         stops = self.stops_of(group)
-        seen: set[Val] = set()
-        stack: list[Val] = [*group.outputs, *(f.input for f in group.folds)]
+        computed: set[Val] = set()
+        loaded: set[TensorView] = set()
+        stack: list[Val] = [*group.outputs, *(f.output for f in group.folds)]
         while stack:
             value = stack.pop()
-            if value in seen:
-                continue
-            seen.add(value)
             if isinstance(value, TensorView) and value in stops and value not in group.outputs:
-                yield value
-            elif value in self.definitions:
+                loaded.add(value)
+            elif value in self.definitions and value not in computed:
+                computed.add(value)
                 stack.extend(self.definitions[value].inputs)
+        return computed, loaded
 
 
 def _points(sizes: Sequence[int]) -> list[int]:

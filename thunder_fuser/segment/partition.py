@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.kernels import Group
 from thunder_fuser.segment.placement import Placement
@@ -69,30 +69,19 @@ class _Partition(Placement):
         outputs = tuple(group.outputs)
         reads = footprint(self.fusion, outputs, stops)
         read = {t: f for t, f in reads.items() if not t.is_cpu}
-        cone = self._cone(outputs, stops)
+        computed, _ = self.cone(group)
         return Segment(
             index,
             group.kind,
             tuple(dict.fromkeys(self.storage.get(t, t) for t in read)),
             outputs,
-            tuple(e.op for e in self.fusion.exprs if e.output in cone and e.op != "cast"),
+            tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
             folds=tuple(group.folds),
             refusals=tuple(group.refusals),
         )
-
-    def _cone(self, outputs: Sequence[TensorView], stops: set[TensorView]) -> set[Val]:
-        """Everything that a segment computes."""
-        seen: set[Val] = set()
-        stack: list[Val] = list(outputs)
-        while stack:
-            value = stack.pop()
-            if value not in seen and value not in stops and value in self.definitions:
-                seen.add(value)
-                stack.extend(self.definitions[value].inputs)
-        return seen
 
     def _boundaries(
         self, segments: Sequence[Segment], made: dict[TensorView, int]

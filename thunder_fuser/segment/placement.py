@@ -63,6 +63,7 @@ class Placement(Kernels):
         self._join_siblings()
         if not self.fusion.updates:
             self._store_between()
+        self._forget_unread()
 
     def _store_between(self) -> None:
         """Store what moves less if an earlier kernel writes it than if it is computed again."""
@@ -88,8 +89,12 @@ class Placement(Kernels):
                 reason = "it moves fewer bytes than computing it again would"
             self.stored.setdefault(tensor, reason)
             self.groups[found.reader].reads.add(tensor)
-        # Reductions that were only loaded to compute what is stored now.
-        loaded = {t for g in self.groups for t in self.loaded(g)}
+
+    def _forget_unread(self) -> None:
+        """What is in memory for other kernels' sake, and is not read any more since kernels joined
+        or other values were stored, stays inside its kernel.
+        """
+        loaded = set().union(*(self.cone(group)[1] for group in self.groups))
         for tensor in [t for t in self.reasons if t in self.level and t not in loaded]:
             del self.reasons[tensor]
             if tensor not in self.fusion.results:
