@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch._guards import active_fake_mode
@@ -41,6 +42,8 @@ _EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
 """Errors that say something about the user's program or machine."""
 _REPLACEABLE = (InternalError, CompileError, TargetError)
 """Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
+_compiled: WeakValueDictionary[Fusion, CompiledFusion] = WeakValueDictionary()
+"""The layers of a model are equal fusions: they are planned and compiled once."""
 
 
 class FusionCall:
@@ -50,7 +53,7 @@ class FusionCall:
         self.name = name
         self.fusion = fusion
         self.device = device
-        self.compiled = CompiledFusion(fusion, name)
+        self.compiled = _compiled.setdefault(fusion, CompiledFusion(fusion, name))
         self._is_broken = False
         updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
         self._updated = tuple(
@@ -81,6 +84,11 @@ class FusionCall:
             return compiled[-1].kernels
         info = target_for(self.device).device_info(self.device)
         return tuple(found.kernel for found in generate_kernels(self.plan(), info).values())
+
+    def names(self) -> dict[str, str]:
+        """What the trace calls the values of `plan()`, which may be that of an equal fusion."""
+        exprs = zip(self.compiled.fusion.exprs, self.fusion.exprs, strict=True)
+        return {theirs.origin.result: ours.origin.result for theirs, ours in exprs}
 
     def owners(self) -> list[int]:
         """For each output, whose memory holds it: a position among inputs, then outputs."""

@@ -7,7 +7,7 @@ real bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +116,7 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
     call = call_of(bsym)
     assert call is not None
     plan = call.plan()
-    names = _Names(bsym, plan)
+    names = _Names(bsym, plan, call.names())
     steps = tuple(
         TraceSegment(
             s.kind,
@@ -140,7 +140,10 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
 class _Names:
     """The proxies of a plan's tensors."""
 
-    def __init__(self, bsym: BoundSymbol, plan: SegmentedFusion) -> None:
+    def __init__(
+        self, bsym: BoundSymbol, plan: SegmentedFusion, results: Mapping[str, str]
+    ) -> None:
+        self._results = results
         self._definitions = plan.fusion.definitions()
         self._device = next(p.device for p in (*bsym.output, *bsym.args) if hasattr(p, "device"))
         self._known = {p.name: p for b in bsym.subsymbols for p in b.flat_proxy_outs}
@@ -157,7 +160,8 @@ class _Names:
         return self._proxies[tensor]
 
     def _inner(self, tensor: TensorView) -> Proxy:
-        name = self._definitions[tensor].origin.result
+        result = self._definitions[tensor].origin.result
+        name = self._results.get(result, result)
         known = self._known.get(name)
         shape, dtype = tuple(tensor.sizes), to_dtype(tensor.dtype.torch)
         if known is not None and (tuple(known.shape), known.dtype) == (shape, dtype):
