@@ -13,7 +13,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.segment.kernels import MAX_OUTPUTS
+from thunder_fuser.segment.legality import MAX_OUTPUTS
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -336,6 +336,44 @@ def test_long_rows_side_by_side_in_memory_are_shared_by_blocks() -> None:
         assert ("[parallel]" in str(plan)) == innermost
 
 
+# ---- results that are views of what is computed
+
+
+def test_views_of_a_normalised_tensor_are_one_kernel_and_share_its_memory(
+    b: FusionBuilder,
+) -> None:
+    """As torch's own views do; only two of them have the rows that the sums need."""
+    x = b.tensor([4, 128, 256], Float)
+    y = op(b, "div", x, b.reduce("sum", x, [2], keepdim=True))
+    for view in (b.reshape(y, [512, 256]), b.permute(y, [2, 0, 1]), b.reshape(y, [4, 128, 16, 16])):
+        b.output(view)
+    plan = plan_of(b)
+    assert kinds(plan) == ["row", "alias", "alias", "alias"]
+    assert plan.bytes == plan.bytes_ideal == 2 * 4 * 128 * 256 * 4
+    strides = [s.views[0].strides for s in plan.segments[1:]]
+    assert strides == [(256, 1), (1, 128 * 256, 256), (128 * 256, 256, 16, 1)]
+
+
+def test_repeated_results_take_the_memory_of_one(b: FusionBuilder) -> None:
+    x = b.tensor([64], Float)
+    b.output(b.expand(b.broadcast(op(b, "exp", x), [False, True]), [64, 96]))
+    plan = plan_of(b)
+    assert kinds(plan) == ["map", "alias"]
+    assert plan.bytes == plan.bytes_ideal == 2 * 64 * 4
+    assert plan.segments[1].views[0].strides == (1, 0)
+
+
+def test_a_view_of_what_others_read_anyway_is_not_written_again(b: FusionBuilder) -> None:
+    x = b.tensor([64, 96], Float)
+    rows = b.reduce("sum", x, [1])
+    b.output(b.broadcast(rows, [False, True]))
+    b.output(b.reduce("max", b.reshape(rows, [8, 8]), [1]))
+    plan = plan_of(b)
+    assert kinds(plan) == ["row", "alias", "row"]
+    assert plan.segments[0].outputs == (plan.segments[1].alias_of,)
+    assert plan.bytes == (64 * 96 + 64 + 64 + 8) * 4
+
+
 # ---- reductions whose readers are other kernels
 
 
@@ -364,5 +402,5 @@ def test_four_values_of_two_reductions_do_not_go_through_memory(b: FusionBuilder
     normalised(b, more=True)
     plan = plan_of(b)
     definitions = plan.fusion.definitions()
-    assert [definitions[v.tensor].op for v in plan.boundaries] == ["sum", "sum"]
+    assert [definitions[v.tensor].op for v in plan.boundaries] == ["div", "div"]
     assert "rsqrt" in plan.segments[1].operations

@@ -1,20 +1,22 @@
-"""What else goes through memory between kernels, beside what must.
+"""What goes through memory between kernels.
 
-A kernel computes what it needs from inputs, however often others compute the same. Where that reads
-more than an earlier kernel would write, a value in between is stored: a minimum cut for each
-kernel, the earlier ones first (`materialize.py`). Only what an earlier kernel computes anyway can
-be stored, if that kernel can also write it.
+A kernel computes what it needs from inputs, however often others compute the same. What it cannot
+compute, a reduction that is done elsewhere, it reads, or else something that is computed from that.
+And where computing reads more than an earlier kernel would write, a value in between is stored.
+Both are one minimum cut for each kernel (`materialize.py`), the earlier ones first. What can be
+stored is what an earlier kernel computes anyway, or computes from reductions that it has and that
+are no smaller.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from thunder_fuser.ir import ops, random
-from thunder_fuser.ir.fusion import Expr, PointwiseOp, RandomOp, TensorView, Val
+from thunder_fuser.ir.fusion import PointwiseOp, RandomOp, ReductionOp, TensorView, Val
+from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE
 from thunder_fuser.segment.prices import PER_BYTE
@@ -22,75 +24,145 @@ from thunder_fuser.segment.prices import PER_BYTE
 _NEVER = INFINITE >> 20
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A value that the kernel `producer` writes and the kernel `reader` reads, by position."""
+@dataclass(slots=True, eq=False)
+class Group:
+    """A kernel: what it computes, and what goes through memory for it.
 
-    tensor: TensorView
-    producer: int
-    reader: int
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A kernel in the making, as far as this matters.
-
-    level   kernels read what those of lower levels have written
-    stops   tensors that it finds in memory, and reductions of others that it loads
-    outputs what it writes
-    folds   the reductions that it does
+    level    it reads only what groups of lower levels write
+    outputs  what it writes: what must be in memory, and what others read
+    reads    values that it loads although no input and no cut says so
     """
 
+    anchors: Anchors
+    kernel: Legal
     level: int
-    stops: AbstractSet[TensorView]
-    outputs: Sequence[TensorView]
-    folds: Sequence[TensorView]
+    outputs: list[TensorView]
+    reads: dict[TensorView, Offer] = field(default_factory=dict)
 
 
-def choose_stored(
-    works: Sequence[Work],
-    definitions: Mapping[Val, Expr],
-    may_write: Callable[[int, TensorView], bool],
-) -> Iterator[Stored]:
-    """Values to store; `may_write(k, tensor)`: kernel k can write what it computes."""
-    if len({work.level for work in works}) < 2:
-        return
-    # Who computes a value first, and who writes it for whoever comes later.
-    computing: dict[Val, list[int]] = {}
-    written: dict[Val, int] = {t: k for k, work in enumerate(works) for t in work.outputs}
-    for reader in sorted(range(len(works)), key=lambda k: works[k].level):
-        graph = _Graph(works[reader], definitions)
-        writers: dict[Val, int] = {}
-        for v in filter(graph.is_inner, graph.order):
-            able = [written[v]] if v in written else []
-            able += computing.get(v, ())
-            earlier = [k for k in able if works[k].level < works[reader].level]
-            if earlier:
-                writers[v] = earlier[0]
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A group that can write a value. `reason`: why a reader would not compute it; nothing where it
+    cannot, because a reduction is not in its kernel.
+    """
+
+    writer: Group
+    reason: str = ""
+
+
+def grouped(program: Program, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
+    """The kernels of sets of anchors, which come in an order in which they can run."""
+    groups: list[Group] = []
+    home: dict[int, Group] = {}
+    for part in parts:
+        kernel = legality.of(part)
+        assert isinstance(kernel, Legal)
+        needs = 0
+        for k in members(part):
+            needs |= program.anchors[k].reach.folds | program.anchors[k].reach.behind
+        level = 1 + max((home[k].level for k in members(needs & ~part)), default=-1)
+        stored = (program.anchors[k] for k in members(part))
+        group = Group(part, kernel, level, [a.tensor for a in stored if a.is_stored])
+        groups.append(group)
+        home.update(dict.fromkeys(members(part), group))
+    groups.sort(key=lambda g: g.level)
+    _Boundaries(program, legality, groups, home).choose()
+    # Reductions that only results without elements ask for are not done.
+    return [group for group in groups if group.outputs]
+
+
+class _Boundaries:
+    """writer    of each value that is in memory, or will be
+    computing  the first group that computes a value
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        legality: Legality,
+        groups: Sequence[Group],
+        home: Mapping[int, Group],
+    ) -> None:
+        self.program = program
+        self.legality = legality
+        self.groups = groups
+        self.home = home
+        self.writer: dict[Val, Group] = {t: g for g in groups for t in g.outputs}
+        self.computing: dict[Val, Group] = {}
+
+    def choose(self) -> None:
+        """Give each group what it reads, and to others what they write for it."""
+        for group in self.groups:
+            cone = _Cone(self.program, group)
+            for v in self._read(group, cone):
+                self.computing.setdefault(v, group)
+
+    def _read(self, group: Group, cone: _Cone) -> list[Val]:
+        """Decide what a group reads; what it computes."""
+        offers = {v: o for v in cone.order if (o := self._offer(v, group, cone)) is not None}
         while True:
-            choice = graph.choose(writers, written)
-            found = [graph.order[number] for number in sorted(choice.read)]
-            read = [v for v in found if isinstance(v, TensorView) and v in writers]
-            refused = [v for v in read if not may_write(writers[v], v)]
+            choice = cone.choose(offers, self.writer)
+            read = [v for v in map(cone.order.__getitem__, sorted(choice.read)) if v in offers]
+            refused = [v for v in read if not self._may_write(offers[v].writer, v)]
             if not refused:
                 break
             for v in refused:
-                del writers[v]
+                del offers[v]
         for v in read:
-            written[v] = writers[v]
-            yield Stored(v, writers[v], reader)
-        for number in sorted(choice.computed):
-            computing.setdefault(graph.order[number], []).append(reader)
+            assert isinstance(v, TensorView)
+            writer = offers[v].writer
+            self.writer[v] = writer
+            group.reads[v] = offers[v]
+            if v not in writer.outputs:
+                writer.outputs.append(v)
+        return [cone.order[number] for number in sorted(choice.computed)]
+
+    def _offer(self, v: Val, reader: Group, cone: _Cone) -> Offer | None:
+        """Who would write a value that a group could read, or None."""
+        if not isinstance(v, TensorView):
+            return None
+        if cone.is_foreign(v):
+            return Offer(self.home[self.program.number[v]])
+        if not cone.is_inner(v):
+            return None
+        able = (
+            (self.writer.get(v), "it is in memory anyway"),
+            (self._after_folds(v), ""),
+            (self.computing.get(v), "it moves fewer bytes than computing it again would"),
+        )
+        for writer, reason in able:
+            if writer is not None and writer.level < reader.level:
+                return Offer(writer, reason)
+        return None
+
+    def _after_folds(self, v: TensorView) -> Group | None:
+        """The kernel that does all reductions that a value reads, if the value is no larger."""
+        reach = self.program.reach(v)
+        homes = [self.home[k] for k in members(reach.folds)]
+        largest = max(
+            (self.program.anchors[k].tensor.bytes for k in members(reach.folds)), default=0
+        )
+        if not homes or any(h is not homes[0] for h in homes) or v.bytes > largest:
+            return None
+        in_time = all(self.home[k].level < homes[0].level for k in members(reach.behind))
+        return homes[0] if in_time else None
+
+    def _may_write(self, group: Group, v: Val) -> bool:
+        assert isinstance(v, TensorView)
+        number = self.program.number.get(v)
+        mine = number is not None and group.anchors >> number & 1
+        return bool(mine) or self.legality.may_write(group.anchors, group.outputs, v)
 
 
-class _Graph:
+class _Cone:
     """Everything that a kernel computes, back to where it stops; operands come before results."""
 
-    def __init__(self, work: Work, definitions: Mapping[Val, Expr]) -> None:
-        self.work = work
+    def __init__(self, program: Program, group: Group) -> None:
+        self.program = program
         # What it computes, whoever else does.
-        self.roots = dict.fromkeys((*work.outputs, *work.folds))
-        self.definitions = definitions
+        anchors = [program.anchors[k].tensor for k in members(group.anchors)]
+        self.roots = dict.fromkeys(anchors)
+        self.stops = program.stops
         self.order: list[Val] = []
         seen: set[Val] = set()
         stack: list[tuple[Val, bool]] = [(root, False) for root in self.roots]
@@ -105,48 +177,51 @@ class _Graph:
         self.numbers = {v: k for k, v in enumerate(self.order)}
 
     def _operands(self, v: Val) -> tuple[Val, ...]:
-        expr = self.definitions.get(v)
-        stops = v in self.work.stops and v not in self.roots
-        return () if expr is None or stops else expr.inputs
+        expr = self.program.definitions.get(v)
+        stops = (v in self.stops or self.is_foreign(v)) and v not in self.roots
+        # A result without elements is not computed.
+        is_empty = v in self.roots and not isinstance(expr, ReductionOp) and not v.numel
+        return () if expr is None or stops or is_empty else expr.inputs
+
+    def is_foreign(self, v: Val) -> bool:
+        """Whether a value is a reduction that another kernel does."""
+        return v not in self.roots and isinstance(self.program.definitions.get(v), ReductionOp)
 
     def is_inner(self, v: Val) -> bool:
-        """Whether a value is a tensor that is computed on the way, point by point."""
-        if not isinstance(v, TensorView) or v in self.work.stops or v in self.roots:
+        """Whether a value is computed on the way, point by point."""
+        if v in self.stops or v in self.roots:
             return False
-        return isinstance(self.definitions.get(v), PointwiseOp)
+        return isinstance(self.program.definitions.get(v), PointwiseOp)
 
-    def choose(self, writers: Mapping[Val, int], written: Mapping[Val, int]) -> Choice:
-        values = [self._value(v, v in writers, v in written) for v in self.order]
+    def choose(self, offers: Mapping[Val, Offer], written: Mapping[Val, Group]) -> Choice:
+        """What the kernel reads, and what it computes."""
+        if not offers:
+            read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
+            return Choice(read, frozenset(range(len(self.order))) - read)
+        values = [self._value(v, v in offers, v in written) for v in self.order]
         wanted = dict.fromkeys(self.numbers[u] for r in self.roots for u in self._operands(r))
         (choice,) = materialize(values, [wanted])
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
     def _value(self, v: Val, can_be_stored: bool, is_stored: bool) -> Value:
-        read = PER_BYTE * _bytes(v)
-        operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
-        if not operands and v not in self.roots:
-            expr = self.definitions.get(v)
-            # A constant is a function of nothing.
-            free = expr is not None and v not in self.work.stops
-            return Value((), 0, read, 0 if free else None)
+        read = PER_BYTE * self.program.distinct_bytes(v)
         write = (0 if is_stored else read) if can_be_stored else _NEVER
-        return Value(operands, write, read, self._arithmetic(v))
+        operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
+        if operands or v in self.roots:
+            return Value(operands, write, read, self._arithmetic(v))
+        if can_be_stored:
+            return Value((), write, read, None)
+        # A constant is a function of nothing.
+        free = v in self.program.definitions and v not in self.stops
+        return Value((), 0, read, 0 if free else None)
 
     def _arithmetic(self, v: Val) -> int:
         if not isinstance(v, TensorView):
             return 0
-        match self.definitions[v]:
+        match self.program.definitions[v]:
             case PointwiseOp(op):
                 return ops.lookup(op).cost * v.numel
             case RandomOp(op):
                 return random.lookup(op).cost * v.numel
             case _:
                 return 0
-
-
-def _bytes(v: Val) -> int:
-    """Distinct bytes of a tensor in memory."""
-    if not isinstance(v, TensorView):
-        return 0
-    sizes = (n for n, d in zip(v.sizes, v.domain.logical, strict=True) if not d.is_broadcast)
-    return math.prod(sizes) * v.dtype.itemsize

@@ -25,12 +25,12 @@ def updates_in_place(
     views: Mapping[TensorView, View],
     written: Sequence[TensorView],
     rows: Collection[TensorView],
-    folded: Collection[TensorView],
+    loaded: Mapping[TensorView, Collection[TensorView]],
 ) -> dict[TensorView, TensorView]:
     """Value -> target of the updates that their kernel writes directly; fills in their layouts.
 
     written  tensors that kernels write; `rows`: those of row kernels, which write nothing in place
-    folded   reductions that other kernels load
+    loaded   for each of them, where computing it ends: what its kernel loads
     level    of the kernel that writes a tensor
     """
     if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
@@ -49,8 +49,7 @@ def updates_in_place(
         and not u.target.domain.transforms
         and u.value not in shared
     }
-    stops = {*fusion.tensor_inputs, *storage}
-    check = _Check(fusion.definitions(), layouts, level, stops, written, rows, folded)
+    check = _Check(fusion.definitions(), layouts, level, written, rows, loaded)
     while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
@@ -65,10 +64,9 @@ class _Check:
     definitions: Mapping[Val, Expr]
     layouts: Mapping[TensorView, Layout]
     level: Mapping[TensorView, int]
-    stops: Collection[TensorView]
     written: Sequence[TensorView]
     rows: Collection[TensorView]
-    folded: Collection[TensorView]
+    loaded: Mapping[TensorView, Collection[TensorView]]
 
     def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
         target = in_place[value]
@@ -94,7 +92,7 @@ class _Check:
         """Whether computing `tensor` reads `target` at all."""
         seen: set[int] = set()
         stack: list[Val] = [tensor]
-        loaded = self._loaded(tensor)
+        loaded = self.loaded[tensor]
         while stack:
             value = stack.pop()
             if value is target:
@@ -105,15 +103,11 @@ class _Check:
                 stack.extend(self.definitions[value].inputs)
         return False
 
-    def _loaded(self, tensor: TensorView) -> set[TensorView]:
-        """Where computing `tensor` ends: only row kernels fold, others load what those left."""
-        return {*self.stops, *(() if tensor in self.rows else self.folded)}
-
     def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
         """Whether every read of `target` is of the element at the point that is computed."""
         context = Context()
         index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(self.definitions, {t: self.layouts[t] for t in self._loaded(tensor)}, context)
+        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.loaded[tensor]}, context)
         pull.emit(tensor, index)
         here = address_in(target, index, self.layouts[target], context)
         return all(x.address is here for x in pull.graph.loads if x.tensor is target)

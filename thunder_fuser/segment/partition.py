@@ -1,92 +1,168 @@
 """Partition: a fusion as segments, in execution order, with what goes through memory between them.
 
-Each kernel that `placement.py` decides on is a segment. Results that are views of memory that
-exists anyway are segments that launch nothing.
+Each kernel that `search.py` decides on is a segment. Results that are views of memory that exists
+anyway are segments that launch nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
-from thunder_fuser.analysis.layout import View
+from thunder_fuser.analysis.layout import View, view_of
+from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.segment.anchors import Anchors, Program
+from thunder_fuser.segment.boundaries import Group, grouped
 from thunder_fuser.segment.in_place import updates_in_place
-from thunder_fuser.segment.kernels import Group
-from thunder_fuser.segment.placement import Placement
+from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.segment.search import search
 
 CUT = "the definition cuts here (segment_set)"
 
 
-def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> SegmentedFusion:
+Divide = Callable[[Program, Legality], Sequence[Anchors]]
+"""Anchors as sets that each can be a kernel, in an order in which they can run."""
+
+
+def partition(
+    fusion: Fusion, layouts: Sequence[Layout] | None = None, divide: Divide = search
+) -> SegmentedFusion:
     """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are
     declared).
     """
-    return _Partition(fusion, layouts).plan()
+    return _Partition(fusion, layouts, divide).plan()
 
 
-class _Partition(Placement):
+class _Partition:
+    """level: of the kernel that writes a tensor; -1 for inputs."""
+
+    def __init__(self, fusion: Fusion, layouts: Sequence[Layout] | None, divide: Divide) -> None:
+        self.fusion = fusion
+        self.program = Program(fusion, layouts)
+        self.legality = Legality(self.program)
+        parts = divide(self.program, self.legality)
+        self.groups = grouped(self.program, self.legality, parts)
+        self.level = dict.fromkeys(fusion.tensor_inputs, -1)
+        self.layouts = self.program.layouts
+        self._see_what_is_stored()
+        for group in self.groups:
+            for tensor in group.outputs:
+                self.layouts.setdefault(tensor, self.program.dense(tensor))
+                self.level[tensor] = group.level
+        for tensor in (*self.program.views, *self.program.storage):
+            self.level[tensor] = self.level[self.program.owner(tensor)]
+
+    def _see_what_is_stored(self) -> None:
+        """Results that are views of what others read anyway are not written again."""
+        program = self.program
+        dense = {t: program.dense(t) for g in self.groups for t in g.outputs}
+        read = {t for g in self.groups for t in g.reads}
+        fixed = read | {u.value for u in self.fusion.updates} | set(program.storage.values())
+        fixed |= {view.base for view in program.views.values()}
+        for group in self.groups:
+            for tensor in [t for t in group.outputs if t not in fixed]:
+                if (source := program.origin(tensor)) in read and source in dense:
+                    view = view_of(tensor, program.definitions, {source}, dense)
+                    if view is not None:
+                        group.outputs.remove(tensor)
+                        self.layouts[source] = dense[source]
+                        program.see(tensor, view)
+        self.groups = [group for group in self.groups if group.outputs]
+
     def plan(self) -> SegmentedFusion:
-        self.place_all()
+        program = self.program
         written = [t for g in self.groups for t in g.outputs]
-        rows = {t for g in self.groups if g.kind == "row" for t in g.outputs}
         in_place = updates_in_place(
             self.fusion,
             self.layouts,
             self.level,
-            self.storage,
-            self.views,
+            program.storage,
+            program.views,
             written,
-            rows,
-            [t for t in self.reasons if t in self.level],
+            {t for g in self.groups if g.kernel.kind == "row" for t in g.outputs},
+            {t: self._loaded(g) for g in self.groups for t in g.outputs},
         )
         segments: list[Segment] = []
         made: dict[TensorView, int] = {}
-        for depth in sorted(
-            {*(g.level for g in self.groups), *(self.level[t] for t in self.views)}
-        ):
+        before: list[tuple[Group, Segment]] = []
+        for level in sorted(set(self.level.values())):
             for group in self.groups:
-                if group.level == depth:
-                    segments.append(self._segment(len(segments), group))
+                if group.level == level:
+                    segments.append(self._segment(group, before, len(segments)))
+                    before.append((group, segments[-1]))
                     made.update(dict.fromkeys(group.outputs, len(segments) - 1))
-            for tensor, view in self.views.items():
-                if self.level[tensor] == depth:
+            for tensor, view in program.views.items():
+                if self.level[tensor] == level:
                     segments.append(_alias_segment(len(segments), tensor, view))
         return SegmentedFusion(
             self.fusion,
             tuple(segments),
             self._boundaries(segments, made),
             self.layouts,
-            self.storage,
+            program.storage,
             in_place,
-            self._ideal(written),
+            self._ideal(),
         )
 
-    def _segment(self, index: int, group: Group) -> Segment:
-        stops = self.stops_of(group)
+    def _loaded(self, group: Group) -> set[TensorView]:
+        return self.program.stops | set(group.reads)
+
+    def _segment(
+        self, group: Group, before: Sequence[tuple[Group, Segment]], index: int
+    ) -> Segment:
         outputs = tuple(group.outputs)
-        reads = footprint(self.fusion, outputs, stops)
+        reads = footprint(self.fusion, outputs, self._loaded(group))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
-        computed, _ = self.cone(group)
+        inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
         return Segment(
             index,
-            group.kind,
-            tuple(dict.fromkeys(self.storage.get(t, t) for t in read)),
+            group.kernel.kind,
+            inputs,
             outputs,
-            tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
+            self._operations(group),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
-            folds=tuple(group.folds),
-            refusals=tuple(group.refusals),
+            folds=group.kernel.folds,
+            refusals=self._refusals(group, inputs, before),
         )
 
+    def _refusals(
+        self, group: Group, inputs: Sequence[TensorView], before: Sequence[tuple[Group, Segment]]
+    ) -> tuple[Refusal, ...]:
+        """Why a kernel is not one with those before it that write or read what it reads."""
+        found: dict[Refusal, None] = {}
+        for other, segment in before:
+            if not set(inputs).isdisjoint((*segment.inputs, *segment.outputs)):
+                whole = self.legality.of(group.anchors | other.anchors)
+                if isinstance(whole, Refusal):
+                    found[whole] = None
+        return tuple(found)
+
+    def _operations(self, group: Group) -> tuple[str, ...]:
+        """What a kernel computes, in program order."""
+        loaded = self._loaded(group)
+        computed: set[Val] = set()
+        stack: list[Val] = [t for t in group.outputs if t.numel]
+        while stack:
+            value = stack.pop()
+            loads = value in loaded and value not in group.outputs
+            if not loads and value in self.program.definitions and value not in computed:
+                computed.add(value)
+                stack.extend(self.program.definitions[value].inputs)
+        return tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast")
+
     def _boundaries(
-        self, segments: Sequence[Segment], made: dict[TensorView, int]
+        self, segments: Sequence[Segment], made: Mapping[TensorView, int]
     ) -> tuple[Boundary, ...]:
-        why = dict.fromkeys(self.storage.values(), CUT) | self.reasons | self.stored
+        why: dict[TensorView, str] = dict.fromkeys(self.program.storage.values(), CUT)
+        for group in self.groups:
+            for tensor, offer in group.reads.items():
+                apart = offer.reason or self.legality.apart(group.anchors, offer.writer.anchors)
+                why.setdefault(tensor, apart)
         found: list[Boundary] = []
         for tensor, reason in why.items():
             producer = made.get(tensor)
@@ -95,16 +171,17 @@ class _Partition(Placement):
                 for s in segments
                 if s.kernels and tensor in s.inputs and s.index != producer
             )
-            if producer is not None and tensor not in self.views and readers:
+            if producer is not None and readers:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
 
-    def _ideal(self, written: Sequence[TensorView]) -> int:
+    def _ideal(self) -> int:
         """Bytes if nothing but inputs and results touched memory."""
-        results = [t for t in self.fusion.results if t in set(written)]
-        reads = footprint(self.fusion, results, set(self.fusion.tensor_inputs))
+        owners = dict.fromkeys(map(self.program.owner, self.fusion.results))
+        made = [t for t in owners if t in self.program.number]
+        reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
-        return read + sum(t.bytes for t in results)
+        return read + sum(t.bytes for t in made)
 
 
 def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:

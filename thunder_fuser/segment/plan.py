@@ -28,6 +28,7 @@ class Segment:
     kernels        launches (0 for views)
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          for a row segment: the reductions that it does, in order
+    refusals       why it is not one kernel with those before it that share data with it
     """
 
     index: int
@@ -145,8 +146,12 @@ class SegmentedFusion:
             f"(ideal {self.bytes_ideal:,} B), "
             f"peak {self.peak_bytes:,} B"
         )
-        rows = [*self.segments, *self.boundaries]
-        return "\n".join([head, *(f"  {row}" for row in rows)])
+        told = {boundary.reason for boundary in self.boundaries}
+        rows = [head]
+        for segment in self.segments:
+            rows.append(f"  {segment}")
+            rows += [f"    apart: {r}" for r in segment.refusals if not {str(r), r.text} & told]
+        return "\n".join([*rows, *(f"  {boundary}" for boundary in self.boundaries)])
 
 
 def counted(number: int, thing: str) -> str:

@@ -1,0 +1,186 @@
+"""Search: the cheapest way to put anchors into kernels, against every way and against others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.building import op
+from tests.cuts import with_cuts
+from tests.generator import random_case
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.boundaries import grouped
+from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.legality import Legality
+from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
+from thunder_fuser.segment.relations import Relations, union
+from thunder_fuser.segment.search import EXACT, search
+
+Float = DataType.Float
+
+
+def greedy(program: Program, legality: Legality) -> list[Anchors]:
+    """As segmenters without costs do it: each anchor, in program order, goes into the last set that
+    it can share a kernel with.
+    """
+    relations = Relations(program)
+    parts: list[Anchors] = []
+    for k in range(len(program.anchors)):
+        anchor = 1 << k
+        for part in reversed(parts):
+            joined = [*(p for p in parts if p != part), part | anchor]
+            is_legal = not isinstance(legality.of(part | anchor), Refusal)
+            if relations.near[k] & part and is_legal and relations.in_order(joined):
+                parts = joined
+                break
+        else:
+            parts.append(anchor)
+    order = relations.in_order(parts)
+    assert order is not None
+    return order
+
+
+def program_of(seed: int) -> Program:
+    case = random_case(seed, reductions=True)
+    plan = CompiledFusion(case.fusion).plan(case.inputs)
+    layouts = [plan.layouts[t] for t in plan.fusion.tensor_inputs]
+    return Program(plan.fusion, layouts)
+
+
+def bit(anchor: int) -> Anchors:
+    return 1 << anchor
+
+
+def divisions(anchors: Sequence[int]) -> Iterator[list[Anchors]]:
+    if not anchors:
+        yield []
+        return
+    for parts in divisions(anchors[1:]):
+        for k in range(len(parts)):
+            yield [*parts[:k], parts[k] | 1 << anchors[0], *parts[k + 1 :]]
+        yield [1 << anchors[0], *parts]
+
+
+@pytest.mark.parametrize("first", [0, 60, 120])
+def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
+    """Every division that is legal and can be put into an order, with its boundaries decided."""
+    compared = 0
+    for seed in range(first, first + 60):
+        program = program_of(seed)
+        legality = Legality(program)
+        cost = Cost(program, legality)
+        relations = Relations(program)
+        anchors = range(len(program.anchors))
+        # What is not related is not compared: it would gain no more than a launch.
+        if (
+            not 2 < len(anchors) <= 5
+            or len(list(relations.components(union(map(bit, anchors))))) > 1
+        ):
+            continue
+        compared += 1
+        least = min(
+            cost.of_all(order)
+            for parts in divisions(anchors)
+            if (order := relations.in_order(parts)) is not None
+            and not any(isinstance(legality.of(part), Refusal) for part in parts)
+        )
+        assert cost.of_all(search(program, legality)) == least, f"seed {seed}"
+    assert compared > 4
+
+
+@pytest.mark.parametrize("first", [0, 100, 200])
+def test_no_plan_moves_more_than_one_operation_a_kernel(first: int) -> None:
+    for seed in range(first, first + 100):
+        case = random_case(seed, reductions=True)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        apart = CompiledFusion(with_cuts(case.fusion, 0, probability=1)).plan(case.inputs)
+        assert plan.bytes <= apart.bytes, f"seed {seed}"
+
+
+def test_costs_beat_the_first_legal_neighbour() -> None:
+    """What a kernel costs is a launch and its bytes: by that, greedy plans are rarely as good, and
+    almost never better.
+    """
+    cheaper = dearer = 0
+    for seed in range(300):
+        program = program_of(seed)
+        layouts = [program.layouts[t] for t in program.fusion.tensor_inputs]
+        found = partition(program.fusion, layouts)
+        other = partition(program.fusion, layouts, greedy)
+        price, theirs = (LAUNCH * p.kernels + PER_BYTE * p.bytes for p in (found, other))
+        cheaper += price < theirs
+        dearer += price > theirs
+    assert cheaper > 30
+    assert dearer <= 3
+
+
+def test_a_wide_program_joins_what_shares_most() -> None:
+    """Too many reductions for every division: pairs of the same rows end up together."""
+    b = FusionBuilder()
+    for _ in range(EXACT):
+        x = b.tensor([64, 96], Float)
+        y = b.tensor([96, 64], Float)
+        rows = b.reduce("sum", x, [1])
+        b.output(op(b, "mul", x, b.broadcast(rows, [False, True])))
+        b.output(op(b, "mul", y, b.broadcast(b.reduce("max", y, [1]), [False, True])))
+        b.output(op(b, "add", rows, b.reduce("min", y, [0])))
+    plan = partition(b.build())
+    assert plan.kernels == 2 * EXACT
+    small = 64 * 4
+    assert plan.bytes - plan.bytes_ideal <= EXACT * (64 * 96 * 4 + 2 * small)
+
+
+def test_related_sets_are_ordered_and_circles_are_refused() -> None:
+    b = FusionBuilder()
+    x = b.tensor([64, 96], Float)
+    first = b.reduce("sum", x, [0, 1])
+    second = b.segment_set(op(b, "mul", x, first))
+    b.output(op(b, "add", b.reduce("sum", second, [0, 1]), op(b, "neg", first)))
+    program = Program(b.build(), None)
+    relations = Relations(program)
+    fold, product, total, result = (1 << k for k in range(4))
+    assert [a.tensor.numel for a in program.anchors] == [1, 64 * 96, 1, 1]
+    assert relations.in_order([result, total, product, fold]) == [fold, product, total, result]
+    assert relations.in_order([fold | total, product, result]) is None
+    assert list(relations.components(15)) == [15]
+
+
+@pytest.mark.parametrize("norms", [10, 40])
+def test_a_chain_of_norms_is_asked_about_once(norms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning is linear because a whole that is legal needs no search."""
+    asked: list[Anchors] = []
+    decide = Legality._decide
+
+    def counted(self: Legality, anchors: Anchors) -> object:
+        asked.append(anchors)
+        return decide(self, anchors)
+
+    monkeypatch.setattr(Legality, "_decide", counted)
+    b = FusionBuilder()
+    x = b.tensor([64, 96], Float)
+    for _ in range(norms):
+        x = op(b, "mul", x, b.reduce("sum", op(b, "mul", x, x), [1], keepdim=True))
+    b.output(x)
+    assert partition(b.build()).kernels == 1
+    assert len(asked) == 1
+
+
+def test_groups_come_in_an_order_in_which_they_can_run() -> None:
+    for seed in range(100):
+        program = program_of(seed)
+        legality = Legality(program)
+        level: dict[int, int] = {}
+        for group in grouped(program, legality, search(program, legality)):
+            for k in members(group.anchors):
+                level[k] = group.level
+            assert all(offer.writer.level < group.level for offer in group.reads.values())
+        for k, anchor in enumerate(program.anchors):
+            if k in level:
+                assert all(level[u] < level[k] for u in members(anchor.reach.behind))
+                assert all(level[u] <= level[k] for u in members(anchor.reach.folds))

@@ -1,0 +1,252 @@
+"""Anchors: what kernels exist for. Reductions, and tensors that have to be in memory.
+
+Everything else is computed on the way to them, wherever it is wanted. A result that is a view of
+memory which exists anyway is no anchor. What an anchor needs of others is asked often while kernels
+are chosen, so sets of anchors are integers, a bit for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import (
+    View,
+    declared_layout,
+    dense_layout,
+    memory_orders,
+    view_of,
+)
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.segment.prices import distinct_bytes
+
+Anchors = int
+"""A set of anchors: bit k is the k-th, in program order."""
+
+
+def members(anchors: Anchors) -> Iterator[int]:
+    """The numbers of a set's anchors, in program order."""
+    while anchors:
+        lowest = anchors & -anchors
+        yield lowest.bit_length() - 1
+        anchors ^= lowest
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where computing a value ends.
+
+    folds    reductions that it reads
+    behind   anchors that must be in memory before a kernel that computes it starts: it is behind
+             cuts of theirs
+    sources  tensors in memory that it reads: inputs, and results of cuts
+    """
+
+    folds: Anchors = 0
+    behind: Anchors = 0
+    sources: frozenset[TensorView] = frozenset()
+
+    def with_(self, other: Reach) -> Reach:
+        return Reach(
+            self.folds | other.folds, self.behind | other.behind, self.sources | other.sources
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What some kernel computes: the tensor, how far that reaches, and whether it is stored for
+    the sake of users or of a cut. `fold` is the reduction that gives it, if one does.
+    """
+
+    tensor: TensorView
+    fold: ReductionOp | None
+    reach: Reach
+    is_stored: bool
+
+
+class Program:
+    """A fusion as anchors, and what is known about its tensors before there are kernels.
+
+    layouts  of tensors in memory: inputs, anchors that are stored, views, results of cuts
+    storage  a segment_set result is its input, seen from behind the cut
+    views    results that lie in the memory of other tensors
+    anchors  in program order; `number` finds them by their tensors
+    """
+
+    def __init__(self, fusion: Fusion, layouts: Sequence[Layout] | None) -> None:
+        self.fusion = fusion
+        self.definitions: dict[Val, Expr] = fusion.definitions()
+        tensors = fusion.tensor_inputs
+        given = layouts or [declared_layout(t) for t in tensors]
+        self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
+        self.orders = memory_orders(fusion, self.layouts)
+        self.storage: dict[TensorView, TensorView] = {}
+        self.views: dict[TensorView, View] = {}
+        self.anchors: list[Anchor] = []
+        self._bytes: dict[Val, int] = {}
+        self.number: dict[TensorView, int] = {}
+        self._reach: dict[Val, Reach] = {
+            t: Reach(sources=frozenset({t}) if t.numel > 1 else frozenset()) for t in tensors
+        }
+        self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
+        self._walk()
+        self.users = self._users()
+
+    def reach(self, value: Val) -> Reach:
+        """Where computing a value ends; of a reduction, where computing its elements does."""
+        return self._reach.get(value, Reach())
+
+    def distinct_bytes(self, value: Val) -> int:
+        """Bytes of a tensor in memory, where broadcast dimensions count once."""
+        if value not in self._bytes:
+            self._bytes[value] = distinct_bytes(value)
+        return self._bytes[value]
+
+    def dense(self, tensor: TensorView) -> Layout:
+        """The layout of a tensor that a kernel makes."""
+        return dense_layout(tensor, self.orders[tensor])
+
+    @property
+    def stops(self) -> set[TensorView]:
+        """Tensors in memory that every kernel reads where it needs them."""
+        return {*self.fusion.tensor_inputs, *self.storage}
+
+    def _walk(self) -> None:
+        """Find what must be in memory, and what it is computed from, in program order."""
+        results = set(self.fusion.results)
+        # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
+        overwritten = {u.target for u in self.fusion.updates}
+        bases = set(self.layouts) - overwritten
+        live = self._live()
+        for expr in self.fusion.exprs:
+            output = expr.output
+            if not isinstance(output, TensorView) or output not in live:
+                continue
+            for operand in expr.inputs:
+                known = self._seen(operand)
+                here = self._reach.get(output)
+                self._reach[output] = known if here is None else here.with_(known)
+            if isinstance(expr, ReductionOp):
+                self._anchor(output, expr, is_stored=False)
+            source = expr.input if isinstance(expr, ViewOp) and expr.op == "segment_set" else None
+            if source is not None and source not in overwritten:
+                self._settle(source, bases)
+                self._cut(output, source)
+                bases.add(output)
+            elif output in results:
+                self._settle(output, bases)
+
+    def _seen(self, operand: Val) -> Reach:
+        """What reading an operand reaches: a reduction's result, or what it is computed from."""
+        number = self.number.get(operand) if isinstance(operand, TensorView) else None
+        if number is not None and self.anchors[number].fold is not None:
+            return Reach(folds=1 << number)
+        return self.reach(operand)
+
+    def _settle(self, tensor: TensorView, bases: set[TensorView]) -> None:
+        """Decide how a tensor comes to be in memory, unless that is decided."""
+        if tensor in self.layouts:
+            return
+        seen = self._seen_through(tensor)
+        if seen is not None:
+            self._settle(seen, bases)
+        view = view_of(tensor, self.definitions, bases, self.layouts)
+        if view is None:
+            self._anchor(tensor, None, is_stored=True)
+            self.layouts[tensor] = self.dense(tensor)
+        else:
+            self.see(tensor, view)
+        bases.add(tensor)
+
+    def see(self, tensor: TensorView, view: View) -> None:
+        """A result lies in the memory of another tensor."""
+        shift = view.offset * tensor.dtype.itemsize
+        base = self.layouts[view.base].alignment
+        alignment = base if shift == 0 else min(base, shift & -shift)
+        self.views[tensor] = view
+        self.layouts[tensor] = Layout(view.strides, alignment)
+
+    def _seen_through(self, tensor: TensorView) -> TensorView | None:
+        """What a result is a view of that is computed, if that is better stored: because it takes
+        less memory, or others see it, too, or as its points are those of reductions.
+        """
+        source = self.origin(tensor)
+        if source is tensor or source in self.layouts or source not in self.definitions:
+            return None
+        if source.numel > tensor.numel or any(u.value is tensor for u in self.fusion.updates):
+            return None
+        dense = self.dense(source)
+        view = view_of(tensor, self.definitions, {source}, {source: dense})
+        if view is None:
+            return None
+        is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)
+        seen = sum(self.origin(t) is source for t in dict.fromkeys(self.fusion.results))
+        is_better = source.numel < tensor.numel or seen > 1 or (self._has_folds and is_moved)
+        return source if is_better else None
+
+    def origin(self, tensor: TensorView) -> TensorView:
+        """What a chain of views begins with."""
+        while isinstance(expr := self.definitions.get(tensor), ViewOp) and expr.op != "segment_set":
+            tensor = expr.input
+        return tensor
+
+    def _anchor(self, tensor: TensorView, fold: ReductionOp | None, *, is_stored: bool) -> None:
+        known = self.number.get(tensor)
+        if known is None:
+            self.number[tensor] = len(self.anchors)
+            reach = self.reach(tensor) if tensor.numel or fold is not None else Reach()
+            self.anchors.append(Anchor(tensor, fold, reach, is_stored))
+        else:
+            found = self.anchors[known]
+            self.anchors[known] = Anchor(tensor, found.fold, found.reach, is_stored)
+
+    def _cut(self, output: TensorView, source: TensorView) -> None:
+        """What reads `output` runs in a later kernel than what makes `source`."""
+        self.storage[output] = self.storage.get(source, source)
+        self.layouts[output] = self._logical_layout(source)
+        owner = self.owner(source)
+        behind = 1 << self.number[owner] if owner in self.number else 0
+        self._reach[output] = Reach(0, behind, frozenset({output}))
+
+    def owner(self, tensor: TensorView) -> TensorView:
+        """The tensor whose memory a tensor lies in."""
+        while tensor in self.storage or tensor in self.views:
+            view = self.views.get(tensor)
+            tensor = self.storage[tensor] if view is None else view.base
+        return tensor
+
+    def _live(self) -> set[Val]:
+        """Values that a result needs."""
+        live: set[Val] = set(self.fusion.results)
+        for expr in reversed(self.fusion.exprs):
+            if expr.output in live:
+                live.update(expr.inputs)
+        return live
+
+    def _users(self) -> list[Anchors]:
+        """For each anchor, those that read its reduction."""
+        found = [0] * len(self.anchors)
+        for k, anchor in enumerate(self.anchors):
+            for fold in members(anchor.reach.folds):
+                found[fold] |= 1 << k
+        return found
+
+    def _logical_layout(self, tensor: TensorView) -> Layout:
+        """What a tensor in memory looks like from behind a cut, where nobody knows of its root."""
+        layout = self.layouts[tensor]
+        if tensor in self.definitions or not tensor.domain.transforms:
+            return layout
+        view = view_of(tensor, self.definitions, {tensor}, self.layouts)
+        if view is None or view.offset:
+            raise FuserValueError(
+                f"segment_set of {tensor}: the memory of an input that is {tensor.domain} has no "
+                "strides for these dimensions; take the segment_set of what is computed from it"
+            )
+        return Layout(view.strides, layout.alignment)
+
+
+def _steps(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """The dimensions that have several elements: how many, and how far apart in memory."""
+    return [(n, step) for n, step in zip(sizes, strides, strict=True) if n > 1]

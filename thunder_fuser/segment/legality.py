@@ -1,0 +1,120 @@
+"""Legality: whether one kernel can compute some anchors, and of which kind it is.
+
+A pure function of a set of anchors, asked often and remembered. A map kernel computes any tensors
+point by point, side by side; a row kernel does reductions, and what can be computed where these
+are ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from thunder_fuser.analysis.one_pass import one_pass
+from thunder_fuser.analysis.rows import refuse_rows
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.segment.anchors import Anchors, Program, members
+
+MAX_OUTPUTS = 128
+"""Outputs of one kernel: keeps parameter lists within what every GPU takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Legal:
+    """A kernel that can be: its kind, and its reductions in the form in which it does them."""
+
+    kind: Literal["map", "row"]
+    folds: tuple[ReductionOp, ...]
+
+
+class Legality:
+    """What kernels of a program can be."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._known: dict[Anchors, Legal | Refusal] = {}
+        self._writable: dict[object, bool] = {}
+        folds = [a.tensor for a in program.anchors if a.fold is not None]
+        # Inputs, results of cuts, and reductions of other kernels.
+        self._memory = {t: program.layouts[t] for t in program.stops}
+        self._memory |= {t: program.dense(t) for t in folds}
+        self._singles: dict[int, ReductionOp | None] = {}
+
+    def of(self, anchors: Anchors) -> Legal | Refusal:
+        """The kernel that computes these anchors, or why there is none."""
+        if anchors not in self._known:
+            self._known[anchors] = self._decide(anchors)
+        return self._known[anchors]
+
+    def outputs(self, anchors: Anchors) -> list[TensorView]:
+        """What such a kernel writes: all that is stored, and reductions that others read."""
+        found = []
+        for k in members(anchors):
+            anchor = self.program.anchors[k]
+            if anchor.is_stored or self.program.users[k] & ~anchors:
+                found.append(anchor.tensor)
+        return found
+
+    def may_write(self, anchors: Anchors, outputs: Sequence[TensorView], more: TensorView) -> bool:
+        """Whether the kernel of these anchors, which writes `outputs`, can write one more."""
+        kernel = self.of(anchors)
+        if isinstance(kernel, Refusal) or len(outputs) >= MAX_OUTPUTS:
+            return False
+        if kernel.kind == "map":
+            return True
+        key = anchors, more, frozenset(outputs)
+        if key not in self._writable:
+            self._writable[key] = self._refuse((*outputs, more), kernel.folds) is None
+        return self._writable[key]
+
+    def apart(self, reader: Anchors, writer: Anchors) -> str:
+        """Why the kernels of two sets are not one."""
+        whole = self.of(reader | writer)
+        if isinstance(whole, Refusal):
+            return str(whole)
+        return "others gain more by sharing a kernel, or kernels would wait for each other"
+
+    def _decide(self, anchors: Anchors) -> Legal | Refusal:
+        behind, folds = 0, []
+        for k in members(anchors):
+            anchor = self.program.anchors[k]
+            behind |= anchor.reach.behind
+            if anchor.fold is not None:
+                folds.append(anchor.fold)
+        outputs = self.outputs(anchors)
+        if len(outputs) > MAX_OUTPUTS:
+            return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
+        if behind & anchors:
+            return Refusal("cut", "the definition cuts here (segment_set)")
+        if not folds:
+            return Legal("map", ())
+        refusal = self._refuse(outputs, folds)
+        if refusal is None:
+            return Legal("row", tuple(folds))
+        # A kernel less, where a reduction that waits for another can be done along with it.
+        singles = [self._single(fold, folds) for fold in folds]
+        if singles != folds and self._refuse(outputs, singles) is None:
+            return Legal("row", tuple(singles))
+        return refusal
+
+    def _refuse(
+        self, outputs: Sequence[TensorView], folds: Sequence[ReductionOp]
+    ) -> Refusal | None:
+        # What it folds itself it cannot load, whoever else does.
+        memory = dict(self._memory)
+        for fold in folds:
+            memory.pop(fold.output, None)
+        return refuse_rows(outputs, folds, self.program.definitions, memory)
+
+    def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
+        """The same reduction without the one that it waits for, if that is done here as well."""
+        number = self.program.number[fold.output]
+        if number not in self._singles:
+            memory = {t: self.program.layouts[t] for t in self.program.stops}
+            self._singles[number] = one_pass(fold, self.program.definitions, memory)
+        single = self._singles[number]
+        if single is None or not any(f.input is single.input for f in folds):
+            return fold
+        return single

@@ -1,0 +1,188 @@
+"""Search: which anchors share a kernel.
+
+The best way is the cheapest one of those that are legal and can be put into an order. Joining never
+costs anything, so one kernel for all that is related is the best, if there can be one. Otherwise a
+few anchors are divided in every possible way: the cheapest divisions are compared by what then goes
+through memory. Of many anchors, the two sets that gain most are joined while any can be, and then
+single ones are moved between sets while that saves something (as in the priority fusion of XLA).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.legality import MAX_OUTPUTS, Legality
+from thunder_fuser.segment.relations import Relations, union
+
+EXACT = 7
+"""Related anchors that are divided in every possible way."""
+TRIED = 16
+"""Legal divisions whose boundaries are decided, to compare them."""
+SMALL = 32
+"""Related anchors that are joined from two beginnings, to compare what comes of them."""
+ROUNDS = 3
+"""How often every anchor is offered to other sets."""
+
+
+def search(program: Program, legality: Legality) -> list[Anchors]:
+    """All anchors as sets that each can be a kernel, in an order in which they can run."""
+    return _Search(program, legality).kernels()
+
+
+class _Search:
+    def __init__(self, program: Program, legality: Legality) -> None:
+        self.program = program
+        self.legality = legality
+        self.cost = Cost(program, legality)
+        self.relations = Relations(program)
+
+    def kernels(self) -> list[Anchors]:
+        found: list[Anchors] = []
+        for component in self.relations.components((1 << len(self.program.anchors)) - 1):
+            found += self._divide(component)
+        return self._side_by_side(found)
+
+    def _divide(self, component: Anchors) -> list[Anchors]:
+        """The kernels of related anchors."""
+        if self._is_legal(component) and not self.cost.of_copies(component):
+            return [component]
+        if component.bit_count() <= EXACT:
+            return self._cheapest(component)
+        starts = [self._alike(component)]
+        if component.bit_count() <= SMALL:
+            starts.append([1 << k for k in members(component)])
+        ends = [self._side_by_side(self._moved(self._joined(start))) for start in starts]
+        return min(ends, key=self.cost.of_all) if len(ends) > 1 else ends[0]
+
+    def _cheapest(self, component: Anchors) -> list[Anchors]:
+        """The best of all divisions."""
+        divisions = [
+            (sum(map(self.cost.of, parts)), len(parts), parts)
+            for parts in _divisions(list(members(component)))
+            if all(map(self._is_one_piece, parts))
+        ]
+        found: list[list[Anchors]] = []
+        for _, _, parts in sorted(divisions):
+            order = self.relations.in_order(parts)
+            if order is not None and all(map(self._is_legal, parts)):
+                found.append(order)
+                if len(found) == TRIED:
+                    break
+        return min(found, key=self.cost.of_all)
+
+    def _alike(self, component: Anchors) -> list[Anchors]:
+        """Sets to begin with: each reduction, and results that wait for the same and have the same
+        points.
+        """
+        found: dict[object, list[Anchors]] = {}
+        for k in members(component):
+            anchor = self.program.anchors[k]
+            needs = self.relations.needs[k]
+            alike = k if anchor.fold is not None else (needs, anchor.tensor.sizes)
+            parts = found.setdefault(alike, [0])
+            if parts[-1].bit_count() == MAX_OUTPUTS:
+                parts.append(0)
+            parts[-1] |= 1 << k
+        return [part for parts in found.values() for part in parts]
+
+    def _joined(self, parts: list[Anchors]) -> list[Anchors]:
+        """Join two sets at a time, those first that gain most; of equals, the smaller ones."""
+        waiting: list[tuple[int, int, Anchors, Anchors]] = []
+
+        def offer(a: Anchors, b: Anchors) -> None:
+            a, b = min(a, b), max(a, b)
+            gain = self.cost.of(a) + self.cost.of(b) - self.cost.of(a | b)
+            heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
+
+        for a in parts:
+            around = self.relations.around(a)
+            for b in parts:
+                if a < b and around & b:
+                    offer(a, b)
+        left = set(parts)
+        while waiting:
+            _, _, a, b = heapq.heappop(waiting)
+            if a not in left or b not in left or not self._is_legal(a | b):
+                continue
+            joined = [*(p for p in parts if p not in (a, b)), a | b]
+            if self.relations.in_order(joined) is None:
+                continue
+            parts, left = joined, set(joined)
+            around = self.relations.around(a | b)
+            for p in parts:
+                if around & p:
+                    offer(p, a | b)
+        return parts
+
+    def _moved(self, parts: list[Anchors]) -> list[Anchors]:
+        """Move single anchors between sets while that is cheaper."""
+        for _ in range(ROUNDS):
+            before = parts
+            for k in members(union(parts)):
+                parts = self._move(1 << k, parts)
+            if parts == before:
+                break
+        return parts
+
+    def _move(self, anchor: Anchors, parts: list[Anchors]) -> list[Anchors]:
+        (home,) = [p for p in parts if p & anchor]
+        left = [home & ~anchor] if home != anchor else []
+        around = self.relations.around(anchor)
+        for other in parts:
+            if other == home or not around & other:
+                continue
+            changed = [other | anchor, *left]
+            before = self.cost.of(home) + self.cost.of(other)
+            if sum(map(self.cost.of, changed)) < before and all(map(self._is_legal, changed)):
+                moved = [*(p for p in parts if p not in (home, other)), *changed]
+                if self.relations.in_order(moved) is not None:
+                    return moved
+        return parts
+
+    def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
+        """The same sets in order, with one launch for map kernels of which none waits for
+        another, though they share nothing.
+        """
+        parts = self._ordered(parts)
+        for first in parts:
+            if first not in parts or self._is_row(first):
+                continue
+            for other in parts:
+                if other == first or self._is_row(other) or not self._is_legal(first | other):
+                    continue
+                joined = [*(p for p in parts if p not in (first, other)), first | other]
+                order = self.relations.in_order(joined)
+                if order is not None:
+                    parts, first = order, first | other
+        return parts
+
+    def _ordered(self, parts: list[Anchors]) -> list[Anchors]:
+        order = self.relations.in_order(parts)
+        assert order is not None
+        return order
+
+    def _is_legal(self, anchors: Anchors) -> bool:
+        return not isinstance(self.legality.of(anchors), Refusal)
+
+    def _is_row(self, anchors: Anchors) -> bool:
+        return any(self.program.anchors[k].fold is not None for k in members(anchors))
+
+    def _is_one_piece(self, anchors: Anchors) -> bool:
+        """Whether a kernel has more than a launch to gain; map kernels may do with that."""
+        return not self._is_row(anchors) or next(self.relations.components(anchors)) == anchors
+
+
+def _divisions(items: Sequence[int]) -> Iterator[tuple[Anchors, ...]]:
+    """Every way to divide items into sets."""
+    if not items:
+        yield ()
+        return
+    last = 1 << items[-1]
+    for parts in _divisions(items[:-1]):
+        yield (*parts, last)
+        for k, part in enumerate(parts):
+            yield (*parts[:k], part | last, *parts[k + 1 :])
