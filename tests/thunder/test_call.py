@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import jit
 from thunder_fuser.errors import FuserValueError, InternalError, TargetError
-from thunder_fuser.executor import call, fusions
+from thunder_fuser.executor import call, fusions, segments
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.options import options
 
@@ -52,6 +52,31 @@ def test_shapes_and_dtypes_change_with_a_new_trace() -> None:
     for x in (torch.randn(3), torch.randn(4), torch.randn(4).double(), torch.randn(4)):
         torch.testing.assert_close(compiled(x), scaled(x))
     assert (thunder.cache_misses(compiled), thunder.cache_hits(compiled)) == (3, 1)
+
+
+@pytest.mark.parametrize("layers", [2, 6])
+def test_equal_layers_are_planned_and_compiled_once(layers: int) -> None:
+    def model(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+        for weight in weights:
+            x = x + torch.nn.functional.silu(torch.nn.functional.rms_norm(x, (16,)) @ weight)
+        return x
+
+    compiled = jit(model)
+    x, weights = torch.randn(8, 16), [torch.randn(16, 16) for _ in range(layers)]
+    torch.testing.assert_close(compiled(x, weights), model(x, weights), rtol=1e-4, atol=1e-4)
+    trace = thunder.last_traces(compiled)[-1]
+    calls = [found for found in map(call_of, trace.bound_symbols) if found is not None]
+    # One before the first product, one between two, one after the last.
+    assert len(calls) == layers + 1
+    made = {id(c.compiled): c.compiled for c in calls}.values()
+    assert len(made) == 3
+    assert all(len(c.executables) == 1 for c in made)
+    assert len({k.name for c in calls for k in c.kernels()}) == 3
+    # Each is told in its own trace's words.
+    for region, bsym in zip(segments(compiled), filter(call_of, trace.bound_symbols), strict=True):
+        names = {p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)}
+        names |= {p.name for b in bsym.subsymbols for p in b.flat_proxy_outs}
+        assert {p.name for s in region.segments for p in (*s.inputs, *s.outputs)} <= names
 
 
 def test_reports_follow_the_trace_that_ran_last() -> None:

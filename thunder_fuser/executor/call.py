@@ -11,7 +11,6 @@ import logging
 import warnings
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch._guards import active_fake_mode
@@ -42,18 +41,26 @@ _EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
 """Errors that say something about the user's program or machine."""
 _REPLACEABLE = (InternalError, CompileError, TargetError)
 """Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
-_compiled: WeakValueDictionary[Fusion, CompiledFusion] = WeakValueDictionary()
-"""The layers of a model are equal fusions: they are planned and compiled once."""
 
 
 class FusionCall:
     """A fusion that runs on positional arguments and returns a list with all of its outputs."""
 
-    def __init__(self, name: str, fusion: Fusion, device: torch.device) -> None:
+    def __init__(
+        self,
+        name: str,
+        fusion: Fusion,
+        device: torch.device,
+        known: dict[Fusion, CompiledFusion] | None = None,
+    ) -> None:
+        """`known`: of the same trace. The layers of a model are equal fusions, which are planned
+        and compiled once.
+        """
         self.name = name
         self.fusion = fusion
         self.device = device
-        self.compiled = _compiled.setdefault(fusion, CompiledFusion(fusion, name))
+        new = CompiledFusion(fusion, name)
+        self.compiled = new if known is None else known.setdefault(fusion, new)
         self._is_broken = False
         updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
         self._updated = tuple(

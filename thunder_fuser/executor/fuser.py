@@ -35,7 +35,9 @@ from thunder_fuser.executor.fuel import Tank
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.symbol import bind_fusion
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import current
+from thunder_fuser.runtime.dispatch import CompiledFusion
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,11 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         `region` has `.inputs` and `.outputs` (variables) and `.bound_symbols`.  Thunder calls this
         again after it has changed any of them.
         """
+        return self._fuse(region, fusion_counter, {})
+
+    def _fuse(
+        self, region: Any, fusion_counter: int, known: dict[Fusion, CompiledFusion]
+    ) -> BoundSymbol:
         inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
         outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
         prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
@@ -114,7 +121,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         inputs = [p for p in inputs if p.name in read]
         device = regions.device_of_region(prims, outputs)
         name = f"{self._prefix}{fusion_counter}"
-        call = FusionCall(name, build(inputs, prims, outputs, device), device)
+        call = FusionCall(name, build(inputs, prims, outputs, device), device, known)
         logger.info(
             "%s: %d primitives, %d inputs, %d outputs", name, *map(len, (prims, inputs, outputs))
         )
@@ -141,9 +148,10 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         while True:
             calls: dict[int, BoundSymbol] = {}
+            known: dict[Fusion, CompiledFusion] = {}
             for k, region in rematerialize(parts, prims, facts).items():
                 try:
-                    calls[k] = self.fuse(region, len(calls))
+                    calls[k] = self._fuse(region, len(calls), known)
                 except Exception as error:
                     if current().strict:
                         raise
