@@ -7,7 +7,6 @@ import pytest
 from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
-from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
@@ -229,13 +228,6 @@ def test_outputs_beyond_what_a_kernel_takes_go_into_another(b: FusionBuilder) ->
     plan = plan_of(b)
     assert [len(s.outputs) for s in plan.segments] == [MAX_OUTPUTS, 5]
     assert plan.kernels == 2
-
-
-def test_symbolic_sizes_need_inputs_to_be_planned(b: FusionBuilder) -> None:
-    x = b.tensor([-1], Float)
-    b.output(op(b, "exp", x))
-    with pytest.raises(FuserValueError, match="symbolic sizes"):
-        CompiledFusion(b.build()).plan()
 
 
 # ---- what holds for every plan

@@ -31,6 +31,7 @@ from thunder_fuser.analysis.region import (
     volume,
     window,
 )
+from thunder_fuser.ir.counts import NoFormula, at_most
 from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -63,8 +64,18 @@ def footprint(
 
     It stops at `sources` and at the fusion's inputs; an output is computed even where it is a
     source for others. Broadcast dimensions count once. The memory of an input is its root domain.
-    Sizes must be static.
+    Sizes must be static, if only representatively (`ir/counts.py`): where no formula says which
+    elements are read, the bound is all of them.
     """
+    try:
+        return _footprint(fusion, outputs, sources)
+    except NoFormula:
+        return _whole(fusion, outputs, sources)
+
+
+def _footprint(
+    fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+) -> Mapping[TensorView, Footprint]:
     needed: dict[TensorView, _Demand] = {}
     read: dict[TensorView, _Demand] = {}
 
@@ -82,6 +93,24 @@ def footprint(
                 stops = operand in sources or operand in inputs
                 demand(read if stops else needed, operand, wanted)
     return {t: _measured(t, read[t], t in inputs) for t in sorted(read, key=lambda t: t.id)}
+
+
+def _whole(
+    fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+) -> Mapping[TensorView, Footprint]:
+    """All elements of every tensor that `outputs` may read."""
+    ends = {*sources, *fusion.inputs}
+    needed: set[Val] = set(outputs)
+    read = {t for t in outputs if t in fusion.inputs}
+    for expr in reversed(fusion.exprs):
+        if expr.output in needed:
+            read |= {v for v in expr.inputs if v in ends and isinstance(v, TensorView)}
+            needed |= {v for v in expr.inputs if v not in ends}
+    found: dict[TensorView, Footprint] = {}
+    for tensor in sorted(read, key=lambda t: t.id):
+        dims = tensor.domain.root if tensor in fusion.inputs else tensor.domain.logical
+        found[tensor] = Footprint(at_most(volume(everything(dims))), False)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +149,8 @@ def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:
     elements, exact = measure(certain)
     most, _ = measure(union(certain, somewhere, dims))
     found = min(elements + demand.number, most, volume(everything(dims)))
-    return Footprint(found, exact and most == elements)
+    exact = exact and most == elements
+    return Footprint(found if exact else at_most(found), exact)
 
 
 def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:

@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from thunder_fuser.ir.counts import listed
+
 Step = tuple[int, int]
 """(stride, count)"""
 
@@ -47,7 +49,7 @@ class Progression:
             yield self.start
             return
         (stride, count), rest = self.steps[0], self.steps[1:]
-        for i in range(count):
+        for i in range(listed(count)):
             yield from Progression(self.start + stride * i, rest)
 
 
@@ -89,9 +91,10 @@ def clip(p: Progression, begin: int, end: int) -> list[Progression]:
     if first_inside < stop_inside:
         steps = [(stride, stop_inside - first_inside), *inner]
         pieces.append(progression(p.start + stride * first_inside, steps))
-        cut = [*range(first, first_inside), *range(stop_inside, stop)]
+        ends = [(first, first_inside), (stop_inside, stop)]
     else:
-        cut = [*range(first, stop)]
+        ends = [(first, stop)]
+    cut = [begin + i for begin, end in ends for i in range(listed(end - begin))]
     for i in cut:
         pieces += clip(Progression(p.start + stride * i, inner), begin, end)
     return pieces
@@ -129,8 +132,8 @@ def divide(p: Progression, m: int) -> Iterator[tuple[Progression, Progression]]:
                 yield q, join(cells, within, stride)
         return
     # `period` elements of this step advance by a multiple of m: one class for each remainder.
-    period = m // math.gcd(stride, m)
-    for k in range(min(period, count)):
+    period = m // math.gcd(listed(stride), listed(m))
+    for k in range(listed(min(period, count))):
         step = (stride * period, -(-(count - k) // period))
         yield from divide(progression(p.start + stride * k, [*before, step, *inner]), m)
 

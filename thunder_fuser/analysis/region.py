@@ -23,6 +23,7 @@ from thunder_fuser.analysis.progression import (
     progression,
     unite,
 )
+from thunder_fuser.ir.counts import listed
 from thunder_fuser.ir.domain import (
     Expand,
     IterDomain,
@@ -258,7 +259,7 @@ def _intervals(p: Progression) -> Iterator[Span]:
         yield p.start, p.last + 1
     else:
         stride, count = p.steps[0]
-        for k in range(count):
+        for k in range(listed(count)):
             yield from _intervals(progression(p.start + stride * k, p.steps[1:]))
 
 

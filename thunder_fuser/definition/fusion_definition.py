@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -148,10 +148,17 @@ class FusionDefinition(Recorder):
             return False, "Fusion is empty! Give it an output: fd.add_output(...)"
         return True, ""
 
-    def plan(self, inputs: Sequence[Any] | None = None) -> SegmentedFusion:
-        """What would run: kernels, bytes, boundaries. Inputs (fake tensors will do) give the sizes
-        that the definition leaves open."""
-        return self.compiled.plan(None if inputs is None else self._completed(inputs))
+    def plan(
+        self, inputs: Sequence[Any] | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> SegmentedFusion:
+        """What would run: kernels, bytes, boundaries.
+
+        Inputs (fake tensors will do) give the sizes that the definition leaves open. Without them
+        bytes are formulas in these sizes, and the plan is the one for `sizes`, which are named as
+        the plan names them, or for large ones: see `CompiledFusion.plan`.
+        """
+        given = None if inputs is None else self._completed(inputs)
+        return self.compiled.plan(given, sizes)
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for such inputs, as text; compiles nothing."""

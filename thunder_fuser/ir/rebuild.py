@@ -176,6 +176,11 @@ def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
             return constant_if_known(extent.substitute(sizes))
         return extent
 
+    return rebound(fusion, bound)
+
+
+def rebound(fusion: Fusion, bound: Callable[[Extent], Extent]) -> Fusion:
+    """The fusion with other extents for those that it has."""
     new = Rebuild(fusion, bound)
     for expr in fusion.exprs:
         new.copy(expr)

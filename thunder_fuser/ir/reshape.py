@@ -75,7 +75,7 @@ def _groups(
     if any(_is(size, 0) for size in (*old, *new)) or not _known([*old, *new]):
         return _equal_ends(list(old), list(new))
     groups: list[tuple[list[Extent], list[Extent]]] = []
-    left, right = list(map(int, old)), list(map(int, new))
+    left, right = ([n for n in sizes if isinstance(n, int)] for sizes in (old, new))
     while left or right:
         before, after = left[:1], right[:1]
         del left[:1], right[:1]

@@ -1,14 +1,17 @@
-"""The symbolic sizes of a Fusion: which there are, and which variable an extent is."""
+"""The symbolic sizes of a Fusion: which there are, and what extents are in terms of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import reduce
+from operator import mul
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
-from thunder_fuser.ir.symint import Form, Variable
+from thunder_fuser.ir.polynomial import Polynomial, polynomial
+from thunder_fuser.ir.symint import Form, Opaque, Variable
 from thunder_fuser.ir.symint_form import plain_variable
 
 
@@ -35,6 +38,40 @@ def size_variables(fusion: Fusion) -> Mapping[str, Form]:
             if v.name not in found:
                 found[v.name] = form.context.var(v.name, v.lo, v.hi, v.multiple)
     return found
+
+
+def polynomial_of(extent: Extent) -> Polynomial:
+    """An extent as a polynomial in the names of its variables."""
+    if isinstance(extent, int):
+        return polynomial(extent)
+    total = polynomial(extent.const)
+    for digit, coefficient in extent.terms:
+        base = digit.base
+        match base:
+            case Variable():
+                value = polynomial(base.name)
+            case Opaque():
+                value = _operation(base)
+            case _:
+                value = polynomial_of(base)
+        if digit.s != 1:
+            value = value // polynomial(digit.s)
+        if digit.e is not None:
+            value = _remainder(value, polynomial(digit.e))
+        total = total + value * polynomial(coefficient)
+    return total
+
+
+def _operation(opaque: Opaque) -> Polynomial:
+    operands = [polynomial_of(x) for x in opaque.operands]
+    if opaque.op == "*":
+        return reduce(mul, operands)
+    dividend, divisor = operands
+    return dividend // divisor if opaque.op == "//" else _remainder(dividend, divisor)
+
+
+def _remainder(dividend: Polynomial, divisor: Polynomial) -> Polynomial:
+    return dividend - (dividend // divisor) * divisor
 
 
 def _forms(fusion: Fusion) -> Iterator[Form]:

@@ -7,7 +7,7 @@ down the road: bind, specialise, passes, plan, schedule, code, compile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser import passes
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -59,18 +60,19 @@ class CompiledFusion:
             check_updates(self.fusion, inputs)
         return executable(inputs)
 
-    def plan(self, inputs: Sequence[Any] | None = None) -> SegmentedFusion:
-        """The plan for `inputs` (fake tensors will do), or for the sizes of the
-        definition alone.
+    def plan(
+        self, inputs: Sequence[Any] | None = None, sizes: Mapping[str, int] | None = None
+    ) -> SegmentedFusion:
+        """The plan for `inputs` (fake tensors will do), or for the sizes of the definition alone.
+
+        Of sizes that the definition leaves open its bytes are formulas then; `sizes` are those that
+        it is to be made for, by the names that the plan gives them.
         """
         if inputs is not None:
             return self._planned(bind(self.fusion, inputs))
-        if not self.fusion.is_static:
-            raise FuserValueError(
-                f"{self.name} has symbolic sizes, so its bytes depend on the inputs: pass inputs "
-                "(fake tensors will do), or define the tensors with static sizes"
-            )
-        return partition(self._optimised(self.fusion))
+        if self.fusion.is_static:
+            return partition(self._optimised(self.fusion))
+        return plan_open(self.fusion, self._optimised, sizes)
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None

@@ -66,6 +66,7 @@ class Executable:
         self.kernels = tuple(k.kernel for k in generated.values())
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
+        self._buffers = plan.buffers
         self._empty = steps.allocator(device)
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
@@ -96,13 +97,8 @@ class Executable:
 
     # ---- linking
 
-    def _owner(self, tensor: TensorView) -> TensorView:
-        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
-        owner = self.plan.storage.get(tensor, tensor)
-        return self.plan.in_place.get(owner, owner)
-
     def _slot(self, tensor: TensorView) -> Slot:
-        return self._slots.setdefault(self._owner(tensor), len(self._slots))
+        return self._slots.setdefault(self.plan.owner(tensor), len(self._slots))
 
     def _link(
         self, launches: dict[int, Launch], generated: dict[int, GeneratedKernel]
@@ -171,13 +167,7 @@ class Executable:
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
-        kept = {self._owner(t) for t in self.plan.fusion.results}
-        kept |= {self._owner(v.base) for s in self.plan.segments for v in s.views}
-        return [
-            steps.free(self._slot(b.tensor))
-            for b in self.plan.boundaries
-            if max(b.consumers) == segment.index and self._owner(b.tensor) not in kept
-        ]
+        return [steps.free(self._slot(b.tensor)) for b in self._buffers if b.last == segment.index]
 
 
 def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from thunder_fuser.errors import FuserValueError, InternalError
@@ -107,20 +107,32 @@ def _check_inputs(fusion: Fusion, inputs: Sequence[Any], sizes: _Sizes) -> None:
             )
 
 
+def check_agreement(fusion: Fusion, values: Mapping[str, int]) -> None:
+    """FuserValueError unless these values of a fusion's variables fit together."""
+    _check_agreement(fusion, _Sizes(dict(values), {name: f"size {name}" for name in values}))
+
+
+def meetings(expr: Expr) -> Iterator[list[Extent]]:
+    """Extents that an operation has side by side in one dimension: they are one size."""
+    match expr:
+        case PointwiseOp():
+            yield from _aligned([v for v in expr.inputs if isinstance(v, TensorView)])
+        case CatOp():
+            yield from _aligned(expr.inputs, but=expr.dim - expr.output.rank)
+        case GatherOp("take_along_axis"):
+            yield from _aligned((expr.input, expr.index), but=expr.dim - expr.output.rank)
+
+
 def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
     """Dimensions that meet in an operation have one size: 1 does not broadcast where it could be
     anything in the definition, so that a definition means the same for all sizes."""
     for expr in fusion.exprs:
+        for seen in meetings(expr):
+            other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
+            if other is not None:
+                found = [sizes.described(seen[0]), sizes.described(other)]
+                raise FuserValueError(_conflict(f"{expr.op}{_line(expr)}", found))
         match expr:
-            case PointwiseOp():
-                tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
-                _check_operands(expr, tensors, sizes)
-            case CatOp():
-                _check_operands(expr, expr.inputs, sizes, but=expr.dim - expr.output.rank)
-            case GatherOp("take_along_axis"):
-                _check_operands(
-                    expr, (expr.input, expr.index), sizes, but=expr.dim - expr.output.rank
-                )
             case ViewOp("slice"):
                 _check_slice(expr, sizes)
             case ViewOp("reshape"):
@@ -135,19 +147,14 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
             )
 
 
-def _check_operands(
-    expr: Expr, tensors: Sequence[TensorView], sizes: _Sizes, but: int | None = None
-) -> None:
-    """Sizes agree in each dimension, counted from the last one, except in `but`."""
+def _aligned(tensors: Sequence[TensorView], but: int | None = None) -> Iterator[list[Extent]]:
+    """The sizes of each dimension, counted from the last one, except of `but`."""
     domains = [v.domain.logical for v in tensors]
     for k in range(-max((len(ids) for ids in domains), default=0), 0):
-        if k == but:
-            continue
-        seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
-        other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
-        if other is not None:
-            found = [sizes.described(seen[0]), sizes.described(other)]
-            raise FuserValueError(_conflict(f"{expr.op}{_line(expr)}", found))
+        if k != but:
+            seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
+            if seen:
+                yield seen
 
 
 def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:

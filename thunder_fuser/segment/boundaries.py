@@ -220,8 +220,8 @@ class _Cone:
             return 0
         match self.program.definitions[v]:
             case PointwiseOp(op):
-                return ops.lookup(op).cost * v.numel
+                return ops.lookup(op).cost * int(v.numel)
             case RandomOp(op):
-                return random.lookup(op).cost * v.numel
+                return random.lookup(op).cost * int(v.numel)
             case _:
                 return 0

@@ -6,11 +6,12 @@ anyway are segments that launch nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View, view_of
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
 from thunder_fuser.segment.anchors import Anchors, Program
@@ -85,27 +86,33 @@ class _Partition:
             {t for g in self.groups if g.kernel.kind == "row" for t in g.outputs},
             {t: self._loaded(g) for g in self.groups for t in g.outputs},
         )
+        with conditions() as assumed:
+            segments = self._segments()
+            ideal = self._ideal()
+        return SegmentedFusion(
+            self.fusion,
+            tuple(segments),
+            self._boundaries(segments),
+            self.layouts,
+            program.storage,
+            in_place,
+            ideal,
+            conditions=without_implied(assumed),
+        )
+
+    def _segments(self) -> list[Segment]:
+        """Kernels and views, in execution order."""
         segments: list[Segment] = []
-        made: dict[TensorView, int] = {}
         before: list[tuple[Group, Segment]] = []
         for level in sorted(set(self.level.values())):
             for group in self.groups:
                 if group.level == level:
                     segments.append(self._segment(group, before, len(segments)))
                     before.append((group, segments[-1]))
-                    made.update(dict.fromkeys(group.outputs, len(segments) - 1))
-            for tensor, view in program.views.items():
+            for tensor, view in self.program.views.items():
                 if self.level[tensor] == level:
                     segments.append(_alias_segment(len(segments), tensor, view))
-        return SegmentedFusion(
-            self.fusion,
-            tuple(segments),
-            self._boundaries(segments, made),
-            self.layouts,
-            program.storage,
-            in_place,
-            self._ideal(),
-        )
+        return segments
 
     def _loaded(self, group: Group) -> set[TensorView]:
         return self.program.stops | set(group.reads)
@@ -155,9 +162,8 @@ class _Partition:
                 stack.extend(self.program.definitions[value].inputs)
         return tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast")
 
-    def _boundaries(
-        self, segments: Sequence[Segment], made: Mapping[TensorView, int]
-    ) -> tuple[Boundary, ...]:
+    def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
+        made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
         why: dict[TensorView, str] = dict.fromkeys(self.program.storage.values(), CUT)
         for group in self.groups:
             for tensor, offer in group.reads.items():

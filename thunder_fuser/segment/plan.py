@@ -6,11 +6,14 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.counts import Condition, most
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
 
@@ -81,13 +84,48 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that a plan allocates: from the segment `first`, which writes it, to the segment
+    `last`, after which it is free. None: a result is in it, which the caller gets."""
+
+    tensor: TensorView
+    bytes: int
+    first: int
+    last: int | None
+
+    def __str__(self) -> str:
+        end = "the caller" if self.last is None else f"segment {self.last}"
+        return f"buffer {self.tensor.name} ({self.bytes:,} B): segment {self.first} to {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSizes:
+    """Sizes that the definition leaves open. Bytes are formulas in them (`ir/counts.py`).
+
+    places  each of them and the dimensions of inputs that have it
+    values  the representative ones that the plan is for
+    """
+
+    places: Mapping[str, tuple[str, ...]]
+    values: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} = {' = '.join(places)} (here {self.values[name]:,})"
+            for name, places in self.places.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentedFusion:
     """A fusion cut into segments, in execution order.
 
-    layouts   of every tensor in memory: inputs, boundaries, outputs
-    storage   a tensor whose memory is another's (segment_set results, in-place updates) -> its
-              owner
-    in_place  updates that their kernel writes directly; the others are copied at the end
+    layouts     of every tensor in memory: inputs, boundaries, outputs
+    storage     a tensor whose memory is another's (segment_set results, in-place updates) -> its
+                owner
+    in_place    updates that their kernel writes directly; the others are copied at the end
+    sizes       where the definition leaves sizes open: which, and what is planned for
+    conditions  of the formulas that bytes are then, for sizes of at least 2
     """
 
     fusion: Fusion
@@ -97,6 +135,8 @@ class SegmentedFusion:
     storage: dict[TensorView, TensorView]
     in_place: dict[TensorView, TensorView]
     bytes_ideal: int
+    sizes: OpenSizes | None = None
+    conditions: tuple[Condition, ...] = ()
 
     def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
         """Tensors that a segment can load, and where their elements are."""
@@ -123,22 +163,34 @@ class SegmentedFusion:
         copied = sum(2 * u.value.bytes for u in self.fusion.updates if u.value not in self.in_place)
         return sum(s.bytes for s in self.segments) + copied
 
+    def owner(self, tensor: TensorView) -> TensorView:
+        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
+        owner = self.storage.get(tensor, tensor)
+        return self.in_place.get(owner, owner)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What is allocated (inputs are not), in order, and from when to when."""
+        bases = [view.base for segment in self.segments for view in segment.views]
+        kept = {self.owner(t) for t in (*self.fusion.results, *bases)}
+        last = {b.tensor: max(b.consumers) for b in self.boundaries}
+        return tuple(
+            Buffer(t, t.bytes, s.index, None if t in kept else last.get(t, s.index))
+            for s in self.segments
+            if s.kind != "alias"
+            for t in s.outputs
+            if t not in self.in_place
+        )
+
     @property
     def peak_bytes(self) -> int:
         """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
-        last = {b.tensor: max(b.consumers) for b in self.boundaries}
-        bases = [view.base for segment in self.segments for view in segment.views]
-        kept = {self.storage.get(t, t) for t in (*self.fusion.results, *bases)}
-        alive = peak = 0
-        for segment in self.segments:
-            if segment.kind == "alias":
-                continue
-            alive += sum(t.bytes for t in segment.outputs if t not in self.in_place)
-            peak = max(peak, alive)
-            alive -= sum(
-                t.bytes for t, end in last.items() if end == segment.index and t not in kept
-            )
-        return peak
+        change = [0] * (len(self.segments) + 1)
+        for buffer in self.buffers:
+            change[buffer.first] += buffer.bytes
+            if buffer.last is not None:
+                change[buffer.last + 1] -= buffer.bytes
+        return most(accumulate(change))
 
     def __str__(self) -> str:
         head = (
@@ -147,11 +199,16 @@ class SegmentedFusion:
             f"peak {self.peak_bytes:,} B"
         )
         told = {boundary.reason for boundary in self.boundaries}
-        rows = [head]
+        rows: list[object] = []
         for segment in self.segments:
-            rows.append(f"  {segment}")
-            rows += [f"    apart: {r}" for r in segment.refusals if not {str(r), r.text} & told]
-        return "\n".join([*rows, *(f"  {boundary}" for boundary in self.boundaries)])
+            rows.append(segment)
+            rows += [f"  apart: {r}" for r in segment.refusals if not {str(r), r.text} & told]
+        rows += self.boundaries
+        if self.sizes is not None:
+            rows.append(f"sizes {self.sizes}")
+        if self.conditions:
+            rows.append(f"formulas hold where {', '.join(map(str, self.conditions))}")
+        return "\n".join([head, *(f"  {row}" for row in rows)])
 
 
 def counted(number: int, thing: str) -> str:
