@@ -9,6 +9,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView, ViewOp
 from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.view_chains import view_chains
+from thunder_fuser.runtime.dispatch import CompiledFusion
 
 F32 = DataType.Float
 
@@ -103,6 +104,18 @@ def test_results_stay_views_of_the_same_memory() -> None:
     fusion = dead_code(view_chains(b.build()))
     assert ops_of(fusion) == ["set", "reshape", "permute", "exp"]
     assert fusion.exprs[-1].inputs == fusion.inputs
+
+
+def test_a_view_of_a_result_needs_no_memory_of_its_own() -> None:
+    """A gradient in two shapes, of values that are nowhere in this order before."""
+    b = FusionBuilder()
+    heads = _exp(b, b.tensor([2, 16, 64, 8], F32))
+    rows = b.reshape(b.permute(heads, [0, 2, 1, 3]), [2, 64, 128])
+    b.output(rows)
+    b.output(b.reshape(b.reshape(rows, [128, 16, 8]), [128, 128]))
+    plan = CompiledFusion(b.build()).plan()
+    assert (plan.kernels, plan.bytes) == (1, 2 * rows.bytes)
+    assert [s.kind for s in plan.segments] == ["map", "alias"]
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

@@ -5,7 +5,8 @@ Leaves: views that read something else than a view, but for segment_sets and cop
 
 A chain ends at a segment_set, and where two pads have different values. A copy (`set`) that a
 result looks at stays: without it the result would be a view of something else. So does a
-stride_order, the only view that asks for memory; views of it see through it.
+stride_order, the only view that asks for memory; views of it see through it. A result that is a
+view of another result stays one, where the chain starts at no memory: it may lie in the other's.
 """
 
 from __future__ import annotations
@@ -29,11 +30,21 @@ class _Chain(NamedTuple):
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
+    # The same, as far back as a result.
+    recent: dict[TensorView, _Chain] = {}
+    results = set(fusion.results)
+    memory = {*fusion.tensor_inputs, *results}
     for expr in rewrite.walk():
         if not isinstance(expr, ViewOp) or expr.op == "segment_set":
             rewrite.copy(expr)
             continue
         chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
+        if expr.input in results:
+            recent[expr.output] = _extended(None, expr)
+        elif expr.input in recent:
+            recent[expr.output] = _extended(recent[expr.input], expr)
+        if expr.output in results and chain.base not in memory:
+            chain = recent.get(expr.output, chain)
         if expr.op == "stride_order" or not _replaced(expr, chain, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
