@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import summary
+from tests.plans import definitions_table, programs_table
 from thunder_fuser.options import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,6 +65,8 @@ def options_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "options": options_table,
     "figures": lambda: summary(results()),
+    "programs": programs_table,
+    "definitions": definitions_table,
 }
 
 

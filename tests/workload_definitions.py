@@ -245,6 +245,21 @@ def relu_slices(b: FusionBuilder, x: TensorView) -> None:
     b.output(op.relu(_sliced(b, _sliced(b, cut, 1, 16, 48), 1, 8, 16)))
 
 
+def keys_rotated_across_cuts(
+    b: FusionBuilder, qkv: TensorView, cos: TensorView, sin: TensorView
+) -> None:
+    """The keys of that program, cut at what is rotated and at its first half: T15, T16 there."""
+    op = Arithmetic(b)
+    heads = b.permute(b.reshape(qkv, [2, 1024, 4, 6, 32]), [0, 2, 3, 1, 4])
+    part = b.expand(_sliced(b, heads, 2, 4, 5), [2, 4, 4, 1024, 32])
+    keys = b.reshape(part, [2, 16, 1024, 32])
+    turning = b.segment_set(_sliced(b, keys, -1, 0, 8))
+    first = b.segment_set(_sliced(b, turning, -1, 0, 4))
+    rotated = b.cat([op.narrow(op.neg(_sliced(b, turning, -1, 4, 8))), first], -1)
+    y = op.narrow(op.add(op.mul(turning, cos), op.mul(rotated, sin)))
+    b.output(b.cat([y, _sliced(b, keys, -1, 8, 32)], -1))
+
+
 def constant_across_a_cut(b: FusionBuilder, x: TensorView) -> None:
     """A constant on both sides of a cut goes through no memory (NVIDIA/Fuser #4269)."""
     op = Arithmetic(b)
