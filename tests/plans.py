@@ -9,15 +9,13 @@ from functools import cache
 from typing import Any
 
 import thunder
-from thunder.core.pytree import tree_flatten
-from thunder.core.trace import TraceCtx
 
 from tests.plan_programs import PROGRAMS, Program
 from tests.segment.test_issue_2473 import full_plan
 from tests.thunder.programs import jit
 from tests.workload_definitions import Arithmetic, keys_rotated_across_cuts
 from tests.workloads import BY_NAME
-from thunder_fuser.executor.report import last_traces
+from thunder_fuser.executor.report import last_traces, saved_for_backward
 from thunder_fuser.executor.segmented import segments
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -76,19 +74,15 @@ def planned_for(compiled: Any) -> Planned:
     first = Half(tuple(region.plan for region in segments(forward)))
     if backward is None:
         return Planned(first, None, 0)
-    return Planned(first, Half(tuple(r.plan for r in segments(backward))), _saved(forward))
+    return Planned(
+        first, Half(tuple(r.plan for r in segments(backward))), saved_for_backward(compiled)
+    )
 
 
 @cache
 def planned(name: str) -> Planned:
     (program,) = (p for p in PROGRAMS if p.name == name)
     return planned_for(compiled_for(program.function, program.inputs()))
-
-
-def _saved(forward: TraceCtx) -> int:
-    results, (kept, _) = forward.bound_symbols[-1].args[:2]
-    known = {p.name for p in (*forward.args, *tree_flatten(results)[0]) if hasattr(p, "name")}
-    return sum(p.numel * p.dtype.bytes for p in kept if p.name not in known)
 
 
 def text_of(planned: Planned) -> str:

@@ -194,7 +194,7 @@ def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: st
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     # x and y once each, and the weight.
-    assert lines[0] == "normalised: 1 fusions, 1 kernels, 8,448 B moved (ideal 8,448 B)"
+    assert lines[0] == "normalised: 1 fusion, 1 kernel, 8,448 B moved (ideal 8,448 B)"
     assert lines[1].startswith("fuser0(")
     assert "left to torch:" in lines
     assert any("1 x [unclaimed] cumsum" in line and "script.py:8" in line for line in lines)
@@ -208,7 +208,7 @@ def test_explain_says_what_there_was_before_a_script_failed(tmp_path: Path) -> N
     result = run("explain", "--fake", str(script))
     assert result.returncode == 1
     assert "ValueError: no more" in result.stderr
-    assert "normalised: 1 fusions" in result.stdout
+    assert "normalised: 1 fusion," in result.stdout
 
 
 def test_explain_needs_a_script(tmp_path: Path) -> None:

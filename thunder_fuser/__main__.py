@@ -18,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain = commands.add_parser("explain", help="what became of the functions of a script")
     explain.add_argument("file", metavar="FILE.py")
     explain.add_argument("--fake", action="store_true", help="run it on tensors without memory")
+    explain.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("action", choices=("info", "clear"))
     chosen = parser.parse_args(arguments)
@@ -41,7 +42,7 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.command == "explain":
         from thunder_fuser import explain
 
-        return explain.main(chosen.file, chosen.fake)
+        return explain.main(chosen.file, chosen.fake, chosen.arguments)
     from thunder_fuser import cache_command
 
     clear = chosen.action == "clear"

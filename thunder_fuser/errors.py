@@ -10,8 +10,13 @@ way out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+_LINES = 3
+"""Lines of the user's program that are named where many are refused alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,20 @@ class Refusal:
         subject = f"{self.subject}: " if self.subject else ""
         origin = f" (at {self.origin})" if self.origin else ""
         return f"[{self.code}] {subject}{self.text}{origin}"
+
+
+def counted_refusals(found: Iterable[Refusal]) -> list[str]:
+    """Refusals that say the same of the same operation as one line, with how many and where."""
+    groups: dict[Refusal, Counter[str]] = {}
+    for refusal in found:
+        groups.setdefault(replace(refusal, origin=""), Counter())[refusal.origin] += 1
+    texts = []
+    for refusal, places in groups.items():
+        lines = [place for place in places if place]
+        more = f", and {len(lines) - _LINES} more lines" if len(lines) > _LINES else ""
+        at = f" (at {', '.join(lines[:_LINES])}{more})" if lines else ""
+        texts.append(f"{places.total()} x {refusal}{at}")
+    return texts
 
 
 class FuserError(RuntimeError):

@@ -3,7 +3,7 @@
 The script runs as it would by itself. Of every function that it gave to `thunder.jit`, and of every
 FusionDefinition, the plan is printed: segments, boundaries with the reason for each, and what was
 left to torch, counted by reason. With `--fake` tensors have no memory: a script for CUDA can be
-asked on any machine, as far as it does not look at numbers.
+asked on any machine, up to where it looks at numbers.
 """
 
 from __future__ import annotations
@@ -12,40 +12,124 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import thunder
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.errors import FuserError, FuserValueError
-from thunder_fuser.executor import fusions, refusals
+from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
+from thunder_fuser.executor import FusionReport, executor, fusions, refusals
+from thunder_fuser.executor.report import last_traces, saved_for_backward
+from thunder_fuser.segment.plan import counted
+
+_LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
+"""What a fake tensor raises where the program depends on its elements."""
 
 
-def main(file: str, fake: bool = False) -> int:
-    """Run a script and print its plans; 0 if it ended well. FuserValueError if there is none."""
+def main(file: str, fake: bool = False, arguments: Sequence[str] = ()) -> int:
+    """Run a script and print its plans; the status that it ends with. FuserValueError if there is
+    none."""
     path = Path(file)
     if not path.is_file():
         raise FuserValueError(f"explain: expected a Python file, got {file}; give its path")
-    failed = False
-    with _observed() as (functions, definitions):
-        mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext()
-        try:
-            with mode:
-                runpy.run_path(str(path), run_name="__main__")
-        except Exception:
-            failed = True
-            traceback.print_exc()
-            print("the script failed; what it had compiled by then:", file=sys.stderr)
+    with _observed() as (functions, definitions), _as_program(path, arguments):
+        status = _run(path, fake)
     for text in (*map(_of_function, functions), *map(_of_definition, definitions)):
         print(text)
     if not functions and not definitions:
         print("nothing was compiled: no thunder.jit function and no FusionDefinition was made")
-    return int(failed)
+    return status
+
+
+def _run(path: Path, fake: bool) -> int:
+    """The script, to its end or as far as it gets."""
+    try:
+        with _fake_tensors() if fake else ExitStack():
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as exit:
+        # What a process ends with: a number, or a text that is printed, and 1.
+        if isinstance(exit.code, str):
+            print(exit.code, file=sys.stderr)
+        return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+    except (Exception, KeyboardInterrupt) as error:
+        steps = _of_script(error, path)
+        if fake and isinstance(error, _LOOKS):
+            lines = [step.lineno for step in steps if step.filename == str(path)]
+            print(
+                f"the script stops at {path}:{lines[-1]}: it looks at a number, and fake tensors "
+                "have none; what it had compiled by then:",
+                file=sys.stderr,
+            )
+        else:
+            print("Traceback (most recent call last):", file=sys.stderr)
+            shown = [*traceback.format_list(steps), *traceback.format_exception_only(error)]
+            print("".join(shown), end="", file=sys.stderr)
+            print("the script failed; what it had compiled by then:", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _of_script(error: BaseException, path: Path) -> list[traceback.FrameSummary]:
+    """Where an error came from, without what is before the script."""
+    steps = traceback.extract_tb(error.__traceback__)
+    first = next((k for k, step in enumerate(steps) if step.filename == str(path)), 0)
+    return steps[first:]
+
+
+@contextmanager
+def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """What a script finds of itself when Python runs it."""
+    folder = str(path.resolve().parent)
+    with (
+        mock.patch.object(sys, "argv", [str(path), *arguments]),
+        mock.patch.object(sys, "path", [folder, *sys.path]),
+    ):
+        yield
+
+
+@contextmanager
+def _fake_tensors() -> Iterator[None]:
+    """Tensors without memory. Autograd's engine would want their device, so that a backward only
+    makes gradients of the right shapes; the plans of backwards are made with the forwards'."""
+
+    def backward(tensors: Any, *_: Any, **__: Any) -> None:
+        for leaf in _leaves([tensors] if isinstance(tensors, torch.Tensor) else tensors):
+            leaf.grad = torch.empty_like(leaf)
+
+    def grad(_: Any, inputs: Any, *__: Any, **___: Any) -> tuple[torch.Tensor, ...]:
+        wanted = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        return tuple(torch.empty_like(t) for t in wanted)
+
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        mock.patch.object(torch.autograd, "backward", backward),
+        mock.patch.object(torch.autograd, "grad", grad),
+    ):
+        yield
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves that tensors depend on."""
+    seen: set[Any] = set()
+    stack: list[Any] = [t.grad_fn for t in tensors]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        stack += [after for after, _ in node.next_functions]
 
 
 @contextmanager
@@ -61,9 +145,10 @@ def _observed() -> Iterator[tuple[list[Any], list[FusionDefinition]]]:
             functions.append(compiled)
         return compiled
 
-    def recorded_exit(definition: FusionDefinition, *problem: Any) -> Any:
-        definitions.append(definition)
-        return leave(definition, *problem)
+    def recorded_exit(definition: FusionDefinition, kind: Any, *problem: Any) -> Any:
+        if kind is None:
+            definitions.append(definition)
+        return leave(definition, kind, *problem)
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(thunder, "jit", recorded_jit))
@@ -71,27 +156,55 @@ def _observed() -> Iterator[tuple[list[Any], list[FusionDefinition]]]:
         yield functions, definitions
 
 
+# ---- what is printed
+
+
 def _of_function(compiled: Callable[..., Any]) -> str:
-    name = getattr(compiled, "__qualname__", None) or type(compiled).__name__
+    data = thunder.compile_data(compiled)
+    name = getattr(data.fn, "__name__", None) or type(data.fn).__name__
+    if executor not in data.executors_list:
+        return f"{name}: compiled without thunder_fuser.executor among its executors"
     try:
-        found, left = fusions(compiled), refusals(compiled)
-    except FuserValueError as error:
+        return "\n".join(_lines(name, compiled))
+    except FuserError as error:
         return f"{name}: {error}"
-    kernels, moved = (sum(getattr(f.plan, what) for f in found) for what in ("kernels", "bytes"))
-    ideal = sum(f.plan.bytes_ideal for f in found)
-    lines = [
-        f"{name}: {len(found)} fusions, {kernels} kernels, {moved:,} B moved (ideal {ideal:,} B)"
-    ]
-    for report in found:
-        lines += [report.signature, textwrap.indent(str(report.plan), "  ")]
+
+
+def _lines(name: str, compiled: Callable[..., Any]) -> Iterator[str]:
+    found, left = fusions(compiled), refusals(compiled)
+    forward, backward = last_traces(compiled)
+    several = len(thunder.compile_stats(compiled).interpreter_cache)
+    yield f"{name}: {_costs(found)}" + (
+        f"; compiled for {several} kinds of inputs, of which this is the last"
+        if several > 1
+        else ""
+    )
+    names = {bsym.sym.name for bsym in forward.bound_symbols}
+    halves = [r for r in found if r.name in names], [r for r in found if r.name not in names]
+    for half, reports in zip(("forward", "backward"), halves, strict=True):
+        if backward is not None:
+            kept = f", {saved_for_backward(compiled):,} B saved for it, beside inputs and results"
+            yield f"{half}: {_costs(reports)}{kept if half == 'backward' else ''}"
+        for report in reports:
+            yield textwrap.indent(str(report), "  ").removeprefix("  ")
     if left:
-        lines.append("left to torch:")
-        lines += [f"  {count} x {refusal}" for refusal, count in left.items()]
-    return "\n".join(lines)
+        yield "left to torch:"
+        every = [refusal for refusal, count in left.items() for _ in range(count)]
+        yield from (f"  {text}" for text in counted_refusals(every))
+
+
+def _costs(reports: Sequence[FusionReport]) -> str:
+    plans = [report.plan for report in reports]
+    kernels, moved = sum(p.kernels for p in plans), sum(p.bytes for p in plans)
+    ideal = sum(p.bytes_ideal for p in plans)
+    return (
+        f"{counted(len(plans), 'fusion')}, {counted(kernels, 'kernel')}, {moved:,} B moved "
+        f"(ideal {ideal:,} B)"
+    )
 
 
 def _of_definition(definition: FusionDefinition) -> str:
     try:
         return f"FusionDefinition: {definition.plan()}"
-    except FuserError as error:
+    except (FuserError, NotImplementedError) as error:
         return f"FusionDefinition: {error}"

@@ -43,8 +43,8 @@ def test_a_report_knows_the_users_lines() -> None:
 def test_a_report_prints() -> None:
     text = str(report())
     assert text.startswith("fuser0(x, y) -> (")
-    assert "1 kernel" in text
-    assert "refused [unclaimed] cumsum" in text
+    assert "segment 0 (map): (x, y) -> (" in text
+    assert "  refused 1 x [unclaimed] cumsum" in text
 
 
 def test_a_report_is_a_table_in_a_notebook() -> None:

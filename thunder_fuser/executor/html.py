@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from thunder_fuser.errors import counted_refusals
 from thunder_fuser.segment.plan import counted
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def render(report: FusionReport) -> str:
         for segment in plan.segments
     ]
     body = _row("th", columns) + "".join(_row("td", row) for row in rows)
-    refused = "".join(f"<li>{escape(str(r))}</li>" for r in report.refusals)
-    after = f"<ul>{refused}</ul>" if refused else ""
+    notes = [*map(str, plan.boundaries), *counted_refusals(report.refusals)]
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    after = f"<ul>{items}</ul>" if items else ""
     return f"<div><b>{head}</b><table>{body}</table>{after}</div>"
 
 

@@ -12,13 +12,16 @@ from typing import Any
 
 import thunder
 from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
+from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal, counted_refusals
 from thunder_fuser.executor import html, repro
 from thunder_fuser.executor.call import FusionCall
 from thunder_fuser.executor.compilation import Record, records_of
+from thunder_fuser.executor.naming import Naming
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -38,6 +41,7 @@ class FusionReport:
     outputs: tuple[Proxy, ...]
     _around: tuple[Refusal, ...] = field(repr=False)
     _call: FusionCall = field(repr=False)
+    _bsym: BoundSymbol = field(repr=False)
 
     @property
     def fusion(self) -> Fusion:
@@ -77,8 +81,8 @@ class FusionReport:
         return f"{self.name}({inputs}) -> ({outputs})"
 
     def __str__(self) -> str:
-        rows = [self.signature, str(self.plan)]
-        rows += [f"refused {refusal}" for refusal in self.refusals]
+        rows = [self.signature, Naming(self._bsym, self.plan, self._call.names()).text()]
+        rows += [f"  refused {text}" for text in counted_refusals(self.refusals)]
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:
@@ -116,6 +120,16 @@ def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
     return dict(found.values())
 
 
+def saved_for_backward(fn: Callable[..., Any]) -> int:
+    """Bytes of tensors that the last run keeps for its backward, beside inputs and results."""
+    forward, backward = last_traces(fn)
+    if backward is None:
+        return 0
+    results, (kept, _) = forward.bound_symbols[-1].args[:2]
+    known = {p.name for p in (*forward.args, *tree_flatten(results)[0]) if isinstance(p, Proxy)}
+    return sum(p.numel * p.dtype.bytes for p in kept if p.name not in known)
+
+
 def last_traces(fn: Callable[..., Any]) -> tuple[TraceCtx, TraceCtx | None]:
     """The final forward and backward traces of the cache entry that was used last."""
     stats = thunder.compile_stats(fn)
@@ -141,5 +155,5 @@ def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, 
             continue
         outputs = tuple(p for p in bsym.output if p is not None)
         around = tuple(r for record in records for r in record.around(call.name))
-        found.append(FusionReport(call.name, bsym.args, outputs, around, call))
+        found.append(FusionReport(call.name, bsym.args, outputs, around, call, bsym))
     return tuple(found)

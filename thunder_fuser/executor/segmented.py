@@ -7,20 +7,18 @@ real bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from thunder.core.devices import to_device
-from thunder.core.dtypes import to_dtype
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, detached_trace
+from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
+from thunder_fuser.executor.naming import Naming
 from thunder_fuser.executor.report import last_traces
 from thunder_fuser.executor.symbol import call_of
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.plan import Kind, SegmentedFusion
 
 
@@ -47,9 +45,6 @@ class TraceSegment:
 class TraceBoundary:
     """A tensor that one segment writes and others read; `reason` says why it is not computed
     again.
-
-    A value that the trace has no name for, because it exists inside a primitive, has a proxy of its
-    own.
     """
 
     tensor: Proxy
@@ -64,13 +59,14 @@ class SegmentedRegion:
     """A fusion of a trace as it is cut into segments, in execution order.
 
     name  of the fusion in the trace
-    plan  the same in the fusion's own terms; it prints
+    plan  the same in the fusion's own terms
     """
 
     name: str
     segments: tuple[TraceSegment, ...]
     boundaries: tuple[TraceBoundary, ...]
     plan: SegmentedFusion = field(repr=False)
+    _text: str = field(repr=False)
 
     @property
     def kernels(self) -> int:
@@ -93,7 +89,7 @@ class SegmentedRegion:
         return self.plan.peak_bytes
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.plan}"
+        return f"{self.name}: {self._text}"
 
 
 def segments(source: Callable[..., Any] | TraceCtx) -> tuple[SegmentedRegion, ...]:
@@ -116,7 +112,7 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
     call = call_of(bsym)
     assert call is not None
     plan = call.plan()
-    names = _Names(bsym, plan, call.names())
+    names = Naming(bsym, plan, call.names())
     steps = tuple(
         TraceSegment(
             s.kind,
@@ -134,40 +130,4 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
         TraceBoundary(names.proxy(b.tensor), b.producer, b.consumers, b.bytes, b.reason)
         for b in plan.boundaries
     )
-    return SegmentedRegion(call.name, steps, boundaries, plan)
-
-
-class _Names:
-    """The proxies of a plan's tensors."""
-
-    def __init__(
-        self, bsym: BoundSymbol, plan: SegmentedFusion, results: Mapping[str, str]
-    ) -> None:
-        self._results = results
-        self._definitions = plan.fusion.definitions()
-        self._device = next(p.device for p in (*bsym.output, *bsym.args) if hasattr(p, "device"))
-        self._known = {p.name: p for b in bsym.subsymbols for p in b.flat_proxy_outs}
-        outputs = zip(plan.fusion.outputs, bsym.output, strict=False)
-        self._proxies: dict[object, Proxy] = {t: p for t, p in outputs if p is not None}
-        self._proxies |= dict(zip(plan.fusion.inputs, bsym.args, strict=True))
-        # An update in place has the memory of its target.
-        for update in plan.fusion.updates:
-            self._proxies.setdefault(update.value, self._proxies[update.target])
-
-    def proxy(self, tensor: TensorView) -> Proxy:
-        if tensor not in self._proxies:
-            self._proxies[tensor] = self._inner(tensor)
-        return self._proxies[tensor]
-
-    def _inner(self, tensor: TensorView) -> Proxy:
-        result = self._definitions[tensor].origin.result
-        name = self._results.get(result, result)
-        known = self._known.get(name)
-        shape, dtype = tuple(tensor.sizes), to_dtype(tensor.dtype.torch)
-        if known is not None and (tuple(known.shape), known.dtype) == (shape, dtype):
-            return known
-        with detached_trace():
-            # One value of a primitive that has several.
-            return TensorProxy(
-                f"{name}_{tensor.name}", shape=shape, device=to_device(self._device), dtype=dtype
-            )
+    return SegmentedRegion(call.name, steps, boundaries, plan, names.text())

@@ -1,0 +1,69 @@
+"""What a trace calls the tensors of a fusion's plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from thunder.core.devices import to_device
+from thunder.core.dtypes import to_dtype
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import detached_trace
+
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.segment.plan import SegmentedFusion
+
+_NAME = re.compile(r"\bT(\d+)\b")
+
+
+class Naming:
+    """The proxies of a plan's tensors.
+
+    A value that the trace has no name for, because it exists inside a primitive, gets a proxy with
+    a name of its own. `results` are names of values as the plan's origins have them, and as this
+    trace does: a plan may be that of an equal fusion.
+    """
+
+    def __init__(
+        self, bsym: BoundSymbol, plan: SegmentedFusion, results: Mapping[str, str]
+    ) -> None:
+        self._results = results
+        self._plan = plan
+        self._definitions = plan.fusion.definitions()
+        self._device = next(p.device for p in (*bsym.output, *bsym.args) if hasattr(p, "device"))
+        self._known = {p.name: p for b in bsym.subsymbols for p in b.flat_proxy_outs}
+        outputs = zip(plan.fusion.outputs, bsym.output, strict=False)
+        self._proxies: dict[object, Proxy] = {t: p for t, p in outputs if p is not None}
+        self._proxies |= dict(zip(plan.fusion.inputs, bsym.args, strict=True))
+        # An update in place has the memory of its target.
+        for update in plan.fusion.updates:
+            self._proxies.setdefault(update.value, self._proxies[update.target])
+
+    def proxy(self, tensor: TensorView) -> Proxy:
+        if tensor not in self._proxies:
+            self._proxies[tensor] = self._inner(tensor)
+        return self._proxies[tensor]
+
+    def text(self) -> str:
+        """The plan as it prints, with the names of the trace."""
+        tensors = {v.id: v for v in self._plan.fusion.values() if isinstance(v, TensorView)}
+
+        def named(match: re.Match[str]) -> str:
+            tensor = tensors.get(int(match[1]))
+            return match[0] if tensor is None else self.proxy(tensor).name
+
+        return _NAME.sub(named, str(self._plan))
+
+    def _inner(self, tensor: TensorView) -> Proxy:
+        result = self._definitions[tensor].origin.result
+        name = self._results.get(result, result)
+        known = self._known.get(name)
+        shape, dtype = tuple(tensor.sizes), to_dtype(tensor.dtype.torch)
+        if known is not None and (tuple(known.shape), known.dtype) == (shape, dtype):
+            return known
+        with detached_trace():
+            # One value of a primitive that has several.
+            return TensorProxy(
+                f"{name}_{tensor.name}", shape=shape, device=to_device(self._device), dtype=dtype
+            )
