@@ -30,9 +30,6 @@ from tests.plans import (
 )
 from thunder_fuser.executor import fusions
 
-# What is asked for and not reached: the backward stores a float32 copy of what it could read.
-MISSED = {"BatchNorm, channels last": Limit(2, 2.34)}
-
 
 def within(half: Half, limit: Limit) -> bool:
     return half.kernels <= limit.kernels and half.bytes <= limit.traffic * half.ideal
@@ -46,9 +43,7 @@ def test_programs_through_thunder(program: Program) -> None:
     if program.backward is None or found.backward is None:
         assert program.backward is found.backward
         return
-    reached = within(found.backward, program.backward)
-    assert reached == (program.name not in MISSED)
-    assert within(found.backward, MISSED.get(program.name, program.backward))
+    assert within(found.backward, program.backward)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=str)

@@ -84,6 +84,25 @@ def test_nothing_is_stored_where_one_kernel_does_it_all() -> None:
     assert (found.kernels, found.boundaries, found.bytes) == (1, (), 5 * WIDE)
 
 
+def test_what_an_input_repeats_is_not_stored_in_full() -> None:
+    """One value a column in memory, seen as many rows, and converted: cheap to do again."""
+    rows, columns = 8192, 64
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns], True, DataType.Float)
+        scale = fd.define_tensor(
+            [rows, columns],
+            [None, True],
+            DataType.BFloat16,
+            expanded=[True, False],
+            stride_order=[1, 0],
+        )
+        y = fd.ops.mul(x, fd.ops.cast(scale, DataType.Float))
+        fd.add_output(fd.ops.mul(normalised(fd.ops, y), fd.ops.cast(scale, DataType.Float)))
+    found = fd.plan()
+    assert found.boundaries
+    assert all(b.bytes <= 4 * rows for b in found.boundaries)
+
+
 @pytest.mark.parametrize(("define", "operands"), [(of_four, 4), (of_one, 1)])
 def test_numbers(define: Define, operands: int, device: torch.device) -> None:
     rows, columns = 33, 130

@@ -106,6 +106,17 @@ def test_a_cut_of_a_view_reads_the_memory_of_its_base(b: FusionBuilder) -> None:
     assert plan.bytes == 2 * 160
 
 
+def test_a_view_behind_a_cut_and_its_base_are_one_memory(b: FusionBuilder) -> None:
+    x = b.tensor([100], Float)
+    whole = b.segment_set(op(b, "exp", x))
+    first = b.segment_set(b.slice(whole, [0], [50]))
+    b.output(op(b, "add", first, b.slice(whole, [25], [75])))
+    plan = plan_of(b)
+    assert kinds(plan) == ["map", "alias", "map"]
+    assert plan.segments[2].bytes_read == 75 * 4
+    assert [v.consumers for v in plan.boundaries] == [(2,)]
+
+
 def test_constants_and_what_depends_on_them_cross_cuts_for_free(b: FusionBuilder) -> None:
     x = b.tensor([100], Float)
     ramp = op(b, "mul", b.iota(100, 0.0, 1.0, Float), 0.5)

@@ -204,7 +204,7 @@ class _Cone:
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
     def _value(self, v: Val, can_be_stored: bool, is_stored: bool) -> Value:
-        read = PER_BYTE * self.program.distinct_bytes(v)
+        read = PER_BYTE * self._bytes(v)
         write = (0 if is_stored else read) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
         if operands or v in self.roots:
@@ -214,6 +214,13 @@ class _Cone:
         # A constant is a function of nothing.
         free = v in self.program.definitions and v not in self.stops
         return Value((), 0, read, 0 if free else None)
+
+    def _bytes(self, v: Val) -> int:
+        """What is in memory of a value: a kernel writes repeated elements as often as they show, an
+        input may have them once."""
+        if isinstance(v, TensorView) and v in self.program.definitions:
+            return int(v.bytes)
+        return self.program.distinct_bytes(v)
 
     def _arithmetic(self, v: Val) -> int:
         if not isinstance(v, TensorView):

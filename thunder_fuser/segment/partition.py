@@ -117,11 +117,17 @@ class _Partition:
     def _loaded(self, group: Group) -> set[TensorView]:
         return self.program.stops | set(group.reads)
 
+    def _memory_of(self, stops: set[TensorView]) -> set[TensorView]:
+        """Without views behind cuts: what is read of them is read of the memory that they show."""
+        program = self.program
+        shown = {t: program.views[s] for t, s in program.storage.items() if s in program.views}
+        return {t for t in stops if t not in shown or shown[t].base not in stops}
+
     def _segment(
         self, group: Group, before: Sequence[tuple[Group, Segment]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        reads = footprint(self.fusion, outputs, self._loaded(group))
+        reads = footprint(self.fusion, outputs, self._memory_of(self._loaded(group)))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
         return Segment(
