@@ -131,7 +131,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     h = rms_norm(x, norm)
-    return x + F.linear(swiglu(F.linear(h, gate), F.linear(h, up)), down)
+    return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
 
 
 def llama_block(x: Tensor, *tensors: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def test_an_output_is_saved_rather_than_what_it_was_made_of() -> None:
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_the_readmes_table(
+def test_statistics_are_all_that_is_saved(
     program: Callable[..., Any], shapes: list[tuple[int, ...]], outputs: int, others: int
 ) -> None:
     inputs = fake(*shapes, dtype=BF16, grad=True)
