@@ -105,6 +105,21 @@ def test_boundaries_are_freed_when_their_last_reader_has_run(
     assert sum(ref() is not None for ref in alive) == 1
 
 
+def test_views_hold_no_memory_that_nobody_reads(b: FusionBuilder) -> None:
+    """Of a boundary, a view that is read by another kernel, and nothing else."""
+    whole = b.segment_set(op(b, "exp", b.tensor([10, 100], Float)))
+    half = b.segment_set(b.slice(whole, [0, 0], [5, 100]))
+    b.output(op(b, "neg", half))
+    run = Executable(CompiledFusion(b.build()).plan(), CPU, HOST)
+    x = torch.randn(10, 100)
+    values: list[torch.Tensor | None] = [x, *run._made]
+    for step in run._steps:
+        step(values)
+    torch.testing.assert_close(values[run._returned[0]], -x[:5].exp())
+    # The input and the result.
+    assert sum(value is not None for value in values) == 2
+
+
 def test_nothing_is_kept_between_calls(b: FusionBuilder) -> None:
     x = b.tensor([1000], Float)
     b.output(op(b, "neg", b.segment_set(op(b, "exp", x))))

@@ -39,6 +39,17 @@ def test_memory_of_results_stays(b: FusionBuilder) -> None:
     assert lives(plan) == [(0, None), (2, None)]
 
 
+def test_memory_of_a_view_goes_after_the_views_last_reader(b: FusionBuilder) -> None:
+    whole = b.segment_set(op(b, "exp", b.tensor([10, 100], Float)))
+    half = b.segment_set(b.slice(whole, [0, 0], [5, 100]))
+    other = b.segment_set(op(b, "sin", whole))
+    b.output(op(b, "cos", b.segment_set(op(b, "add", half, b.slice(other, [0, 0], [5, 100])))))
+    plan = partition(b.build())
+    assert [s.kind for s in plan.segments] == ["map", "alias", "map", "map", "map"]
+    assert lives(plan) == [(0, 3), (2, 3), (3, 4), (4, None)]
+    assert plan.peak_bytes == (1000 + 1000 + 500) * 4
+
+
 def test_updates_in_place_take_no_memory(b: FusionBuilder) -> None:
     x = b.tensor([1000], Float)
     b.output(op(b, "exp", x), x)

@@ -67,6 +67,8 @@ class Executable:
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
+        lenders = plan.lenders()
+        self._views = {t: lenders[t] for s in plan.segments if s.views for t in s.outputs}
         self._empty = steps.allocator(device)
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
@@ -107,8 +109,8 @@ class Executable:
         for segment in self.plan.segments:
             if segment.kind == "alias":
                 found += self._aliases(segment)
-                continue
-            found += [self._allocate(t) for t in segment.outputs if t not in self.plan.in_place]
+            else:
+                found += [self._allocate(t) for t in segment.outputs if t not in self.plan.in_place]
             if segment.index in launches:
                 found += self._launch(launches[segment.index], generated[segment.index])
             found += self._freed_after(segment)
@@ -167,7 +169,10 @@ class Executable:
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
-        return [steps.free(self._slot(b.tensor)) for b in self._buffers if b.last == segment.index]
+        """Memory that nobody reads any more, and the views of it, which hold it as well."""
+        dead = [n.tensor for n in self._buffers if n.last == segment.index]
+        views = [t for t in self._views if self._views[t] in dead]
+        return [steps.free(self._slot(t)) for t in (*dead, *views)]
 
 
 def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:

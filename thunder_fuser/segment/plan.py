@@ -168,14 +168,27 @@ class SegmentedFusion:
         owner = self.storage.get(tensor, tensor)
         return self.in_place.get(owner, owner)
 
+    def lenders(self) -> dict[TensorView, TensorView]:
+        """Of every tensor that lies in another's memory, the one that was allocated or given."""
+        bases = {
+            t: view.base for s in self.segments for t, view in zip(s.outputs, s.views, strict=False)
+        }
+        found: dict[TensorView, TensorView] = {}
+        for tensor in (*self.storage, *self.in_place, *bases):
+            owner = self.owner(tensor)
+            while owner in bases:
+                owner = self.owner(bases[owner])
+            found[tensor] = owner
+        return found
+
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """What is allocated (inputs are not), in order, and from when to when."""
-        bases = [view.base for segment in self.segments for view in segment.views]
-        kept = {self.owner(t) for t in (*self.fusion.results, *bases)}
-        last = {b.tensor: max(b.consumers) for b in self.boundaries}
+        lenders = self.lenders()
+        kept = {lenders.get(t, t) for t in self.fusion.results}
+        last = {lenders.get(t, t): s.index for s in self.segments for t in s.inputs}
         return tuple(
-            Buffer(t, t.bytes, s.index, None if t in kept else last.get(t, s.index))
+            Buffer(t, t.bytes, s.index, None if t in kept else max(s.index, last.get(t, 0)))
             for s in self.segments
             if s.kind != "alias"
             for t in s.outputs
