@@ -11,6 +11,7 @@ import torch
 
 from tests.batch import Batch, executable
 from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.ir.counts import formula
 from thunder_fuser.runtime.cuda_program import compile_cubin
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -127,6 +128,14 @@ def test_one_kernel_moves_what_must_move() -> None:
     # Two blocks a batch: a block's rows are of one batch, so that its sums are.
     assert (schedule.crew.groups, schedule.crew.parts) == (56, 112)
     assert plan.bytes + 2 * schedule.workspace_bytes <= 360_000_000
+
+
+def test_the_batch_is_open() -> None:
+    """Its other sizes are constants of the definition, whatever the inputs' declarations say."""
+    plan = definition(*FULL).plan(sizes={"i0": FULL[0]})
+    assert plan.kernels == 1
+    assert str(formula(plan.bytes)) == "6,305,792*i0 + 8,192"
+    assert formula(plan.bytes).at({"i0": FULL[0]}) == plan.bytes == 353_132_544
 
 
 @pytest.mark.nvrtc

@@ -176,6 +176,34 @@ def test_wanted_sizes_are_of_the_definition(b: FusionBuilder) -> None:
         fusion.plan(sizes={"i0": 3})
 
 
+def test_wanted_sizes_make_sense(b: FusionBuilder) -> None:
+    b.output(op(b, "exp", b.tensor([-1], Float)))
+    fusion = CompiledFusion(b.build())
+    with pytest.raises(FuserValueError, match="i0 is 1; formulas are for sizes of at least 2"):
+        fusion.plan(sizes={"i0": 1})
+    with pytest.raises(FuserValueError, match="inputs are given"):
+        fusion.plan([torch.zeros(3)], sizes={"i0": 3})
+    static = FusionBuilder()
+    static.output(op(static, "exp", static.tensor([3], Float)))
+    with pytest.raises(FuserValueError, match="it has none"):
+        CompiledFusion(static.build()).plan(sizes={"i0": 3})
+
+
+def test_wanted_sizes_may_be_equal(b: FusionBuilder) -> None:
+    """Two pads are one tensor then, and what is counted of it is where these sizes are one."""
+    x, y = b.tensor([-1, -1], Float), b.tensor([-1], Float)
+    for size in x.domain.shape:
+        b.output(op(b, "exp", b.pad(y, [0, size])))
+    b.output(op(b, "exp", x))
+    fusion = CompiledFusion(b.build())
+    apart, equal = fusion.plan(), fusion.plan(sizes={"i0": 40, "i1": 40, "i2": 50})
+    assert str(formula(apart.bytes)) == "8*i0*i1 + 4*i0 + 4*i1 + 12*i2"
+    assert apart.conditions == ()
+    assert "i0 == i1" in [str(c) for c in equal.conditions]
+    assert formula(equal.bytes).at({"i0": 40, "i1": 40, "i2": 50}) == equal.bytes
+    assert fusion.plan(sizes={"i0": 40, "i2": 50}).conditions == ()
+
+
 # ---- the property
 
 

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser import passes
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.options import Options, current
@@ -68,6 +68,11 @@ class CompiledFusion:
         Of sizes that the definition leaves open its bytes are formulas then; `sizes` are those that
         it is to be made for, by the names that the plan gives them.
         """
+        if sizes is not None and (inputs is not None or self.fusion.is_static):
+            raise FuserValueError(
+                f"{self.name}.plan: sizes are for a definition that leaves some open, and take the "
+                f"place of inputs; {'it has none' if self.fusion.is_static else 'inputs are given'}"
+            )
         if inputs is not None:
             return self._planned(bind(self.fusion, inputs))
         if self.fusion.is_static:

@@ -17,7 +17,7 @@ from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.counts import count
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, ViewOp
-from thunder_fuser.ir.polynomial import Polynomial, polynomial
+from thunder_fuser.ir.polynomial import SMALLEST, Polynomial, polynomial
 from thunder_fuser.ir.rebuild import rebound
 from thunder_fuser.ir.symbolic import polynomial_of, size_variables, variable_of
 from thunder_fuser.ir.symint import Form
@@ -42,7 +42,8 @@ def plan_open(
     free = dict.fromkeys(name for p in known.values() for name in p.names())
     renamed = {name: polynomial(f"i{k}") for k, name in enumerate(free)}
     known = {name: p.replaced(renamed) for name, p in known.items()}
-    values = _values(fusion, [str(p) for p in renamed.values()], dict(wanted or {}))
+    names = [str(p) for p in renamed.values()]
+    values = _values(fusion, names, dict(wanted or {}))
     check_agreement(fusion, {name: p.at(values) for name, p in known.items()})
 
     def bound(extent: Extent) -> Extent:
@@ -59,11 +60,17 @@ def plan_open(
 
 
 def _values(fusion: Fusion, names: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise FuserValueError(
-            f"sizes: {unknown[0]} is no size of this definition; it has {', '.join(names)}"
-        )
+    """The representative sizes: those that are wanted, and others."""
+    for name, value in wanted.items():
+        if name not in names:
+            raise FuserValueError(
+                f"sizes: {name} is no size of this definition; it has {', '.join(names)}"
+            )
+        if value < SMALLEST:
+            raise FuserValueError(
+                f"sizes: {name} is {value}; formulas are for sizes of at least {SMALLEST}: pass "
+                "inputs (fake tensors will do) for a smaller one"
+            )
     domains = [v.domain for v in fusion.values() if isinstance(v, TensorView)]
     taken = {n for domain in domains for n in domain.shape if isinstance(n, int)}
     taken |= set(wanted.values())
