@@ -203,7 +203,7 @@ PROGRAMS = (
         [(64, 56, 56, 256), (256,), (256,)],
         # Few long rows side by side in memory: blocks share them, and what they fold is read again.
         Limit(2, 1.501),
-        Limit(2, 1.667),
+        Limit(1),
         STATISTICS,
     ),
     Program("sin(x), cos(x)", sin_cos, [(N, D)], golden="sin_cos"),
