@@ -9,7 +9,12 @@ from thunder_fuser.device import DeviceInfo
 
 MAX_THREADS = 1024
 WARP = 32
-VECTORS_PER_THREAD = 4
+VECTORS_PER_THREAD = 2
+"""Of a row that several warps share. More would make loads that are under way no more, because
+their registers make room for fewer threads, and code longer.
+"""
+_VECTORS_OF_WARP = 4
+"""The same of a row that one warp has to itself, which needs no barrier."""
 HOST_PARTS = 16
 """Parts of a total on the host. Not the number of cores: results must not depend on it."""
 _HOST_TILE = 256
@@ -90,10 +95,10 @@ def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int
         return 1, (16 if device.kind == "host" else 128)
     if device.kind == "host":
         return 1, 8
-    threads = 1
-    while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
-        threads *= 2
-    threads = max(threads, min(WARP, _power_of_two(vectors)))
+    threads = min(WARP, _power_of_two(vectors))
+    if vectors > WARP * _VECTORS_OF_WARP:
+        while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
+            threads *= 2
     return threads, max(1, 128 // threads) if threads <= WARP else 1
 
 
