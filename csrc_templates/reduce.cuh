@@ -307,28 +307,32 @@ TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
   return parts[place / N].fresh(place % N);
 }
 
-// What all blocks have left of a total at `point`, parts[i * points + point] for i < count, in an
+// What `Count` blocks have left of a total at `point`, parts[i * points + point] for i < Count, in an
 // order that depends on nothing else. All threads of a block of `Threads` call it; those with one
 // number modulo 32 have one point and get one value. `slots` is shared memory for Threads values.
-template <class Op, int Threads, class Parts, class T>
-TF_DEVICE T sum_parts(const Parts* parts, int count, int points, int point,
-                      T* slots TF_SITE_PARAM) {
+template <class Op, int Threads, int Count, class Parts, class T>
+TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots TF_SITE_PARAM) {
   constexpr int width = Threads < 32 ? Threads : 32, groups = Threads / width;
   const int group = threadIdx.x / width, lane = threadIdx.x % width;
-  T value = part_at(parts, (long long)(group < count ? group : 0) * points + point);
-  // Several are on their way at a time; places past the end load the first again and do not count.
-  constexpr int ahead = Threads > 1 ? 4 : 1;
+  // Several are on their way at a time, all of them where they are few.
+  constexpr int most = Threads > 1 ? 8 : 1, rounds = (Count + groups - 1) / groups;
+  constexpr int ahead = rounds < most ? rounds : most;
+  T value;
   TF_UNROLL_BY(1)
-  for (int first = group + groups; first < count; first += ahead * groups) {
+  for (int begin = 0; begin < Count; begin += ahead * groups) {
     T next[ahead];
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {
-      const int i = first + j * groups;
-      next[j] = part_at(parts, (long long)(i < count ? i : first) * points + point);
+      const int i = begin + j * groups + group;
+      if (i < Count) next[j] = part_at(parts, (long long)i * points + point);
     }
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {
-      if (first + j * groups < count) value = Op::combine(value, next[j]);
+      if (begin + j == 0) {
+        value = next[0];
+      } else if (begin + j * groups + group < Count) {
+        value = Op::combine(value, next[j]);
+      }
     }
   }
   if (groups == 1) return value;
@@ -338,7 +342,7 @@ TF_DEVICE T sum_parts(const Parts* parts, int count, int points, int point,
   value = slots[lane];
   // Left alone, NVRTC writes all 32 out, which is a tenth of what it takes for such a kernel.
   TF_UNROLL_BY(4)
-  for (int i = 1; i < groups && i < count; ++i) value = Op::combine(value, slots[i * width + lane]);
+  for (int i = 1; i < groups && i < Count; ++i) value = Op::combine(value, slots[i * width + lane]);
   return value;
 }
 

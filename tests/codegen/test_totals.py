@@ -239,12 +239,12 @@ def test_rows_move_in_16_byte_accesses(reduction: Reduction) -> None:
 @pytest.mark.nvrtc
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
 @ALL
-def test_finishing_a_total_is_a_loop(reduction: Reduction) -> None:
-    """It loads the first of a hundred parts, then four at a time. A barrier loads two words."""
+def test_finishing_a_total_loads_few_parts_at_a_time(reduction: Reduction) -> None:
+    """Eight of what a thread has, or all where that is fewer. A barrier loads two words."""
     kernel = full_kernel(reduction.name, H200)
     code = sass.disassemble(full_cubin(H200).image)[kernel.name]
     totals = kernel.source.count("tf::sum_parts")
-    assert code.load_bits[32] <= 5 * totals + 2 + reduction.operands.count("s")
+    assert code.load_bits[32] <= 8 * totals + 2 + reduction.operands.count("s")
 
 
 @pytest.mark.nvrtc

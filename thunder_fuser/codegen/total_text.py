@@ -153,7 +153,9 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
             if total.is_struct:
                 store = f"*({place} + u) = s{n}[k];"
             steps = [f"const int u = {vector_of_step};"]
-            steps += braced(f"if (u < {schedule.lanes.vectors})", [store])
+            vectors, crew = schedule.lanes.vectors, schedule.crew
+            whole = schedule.steps * crew.threads * crew.tiles == vectors
+            steps += [store] if whole else braced(f"if (u < {vectors})", [store])
             text = ["TF_UNROLL", *braced(_step_loop(schedule), steps)]
         else:
             owner += ["t == 0"] if schedule.threads > 1 else []
@@ -207,15 +209,25 @@ class FinishWriter(LaneWriter):
         width = min(WARP, schedule.block_threads)
         lane = f" + threadIdx.x % {width}u" if width > 1 else ""
         ctype = self._index_type
-        body = [f"const {ctype} at = tile * {width}{lane};"]
-        body.append(f"const {ctype} c = at < {points - 1} ? at : {points - 1};")
+        tiles = -(-points // width)
+        alone = tiles <= schedule.blocks
+        own = f"{f'({ctype})blockIdx.x' if alone else 'tile'} * {width}{lane}"
+        mine = [f"threadIdx.x < {width}u"] if schedule.block_threads > width else []
+        if points % width:
+            body = [
+                f"const {ctype} at = {own};",
+                f"const {ctype} c = at < {points - 1} ? at : {points - 1};",
+            ]
+            mine.append(f"at < {points}")
+        else:
+            body = [f"const {ctype} c = {own};"]
         for total, n in self._wanted():
             held = expressions.register_dtype(total.tensor.dtype).ctype
             body.append(f"const {held} g{n} = {fold_text.finished(self._summed(total, n), total)};")
-        mine = [f"threadIdx.x < {width}u"] if schedule.block_threads > width else []
-        mine.append(f"at < {points}")
-        body += braced(f"if ({' && '.join(mine)})", self._stored_point(self._emitter()))
-        tiles = -(-points // width)
+        stores = self._stored_point(self._emitter())
+        body += braced(f"if ({' && '.join(mine)})", stores) if mine else braced("", stores)
+        if alone:
+            return braced(f"if (blockIdx.x < {tiles}u)", body)
         head = f"for ({ctype} tile = blockIdx.x; tile < {tiles}; tile += gridDim.x)"
         return braced(head, body)
 
@@ -236,8 +248,8 @@ class FinishWriter(LaneWriter):
                 f" + {_vectors(schedule, total, f'(long long)(c / {schedule.columns}) * {count}')}"
             )
             point = f"c % {schedule.columns}"
-        sizes = f"{count}, {total.points}, {point}"
-        return f"tf::sum_parts<{functor}, {schedule.block_threads}>({parts}, {sizes}, {slots})"
+        shape = f"{functor}, {schedule.block_threads}, {count}"
+        return f"tf::sum_parts<{shape}>({parts}, {total.points}, {point}, {slots})"
 
     def _stored_point(self, emitter: Emitter) -> list[str]:
         lines: list[str] = []
