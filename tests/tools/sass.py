@@ -1,4 +1,5 @@
-"""What a cubin does, read from its disassembly: access widths, local memory, integer divisions.
+"""What a cubin does, read from its disassembly: access widths, loads that are under way together,
+local memory, integer divisions.
 
 Tests use it to hold generated kernels to facts that no run on a CPU shows.  `nvdisasm` comes in the
 triton wheel, or with a CUDA toolkit.
@@ -34,9 +35,12 @@ SKIP_REASON = "" if find_nvdisasm() else "no nvdisasm: not in a triton wheel, $C
 
 @dataclass(frozen=True, slots=True)
 class Sass:
-    """The machine code of one kernel: its instructions' names with their modifiers, in order."""
+    """The machine code of one kernel: its instructions' names with their modifiers, in order, and
+    what stands behind each name.
+    """
 
     opcodes: tuple[str, ...]
+    operands: tuple[str, ...]
 
     def count(self, *bases: str) -> int:
         """Instructions whose name, without modifiers, is one of `bases`."""
@@ -51,6 +55,29 @@ class Sass:
     def store_bits(self) -> Counter[int]:
         """Width in bits -> number of stores to global memory."""
         return Counter(_width(op) for op in self.opcodes if _base(op) in ("STG", "ST"))
+
+    @property
+    def bytes_awaited(self) -> list[int]:
+        """What a thread has asked global memory for and not used, each time that it comes to use
+        some of it and has asked for more since the time before.
+        """
+        found: list[int] = []
+        under_way: dict[int, tuple[set[int], int]] = {}
+        is_new = False
+        for place, (opcode, operands) in enumerate(zip(self.opcodes, self.operands, strict=True)):
+            mentioned = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
+            used = [load for load, (held, _) in under_way.items() if held & mentioned]
+            if used and is_new:
+                found.append(sum(size for _, size in under_way.values()))
+                is_new = False
+            for load in used:
+                del under_way[load]
+            target = re.match(r"R(\d+)", operands)
+            if target and _base(opcode) in ("LDG", "LD"):
+                words, first = max(_width(opcode) // 32, 1), int(target[1])
+                under_way[place] = (set(range(first, first + words)), _width(opcode) // 8)
+                is_new = True
+        return found
 
     @property
     def local_accesses(self) -> int:
@@ -82,12 +109,15 @@ def disassemble(image: bytes) -> dict[str, Sass]:
     return {name: _parse(code) for name, code in zip(parts[::2], parts[1::2], strict=True)}
 
 
-# An address in a comment, perhaps a predicate, then the instruction.
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+# An address in a comment, perhaps a predicate, then the instruction and its operands.
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE
+)
 
 
 def _parse(code: str) -> Sass:
-    return Sass(tuple(opcode for opcode in _INSTRUCTION.findall(code) if opcode != "NOP"))
+    found = [(name, rest) for name, rest in _INSTRUCTION.findall(code) if name != "NOP"]
+    return Sass(tuple(name for name, _ in found), tuple(rest for _, rest in found))
 
 
 def _base(opcode: str) -> str:

@@ -71,3 +71,16 @@ def test_arrays_indexed_at_run_time_show_as_local_memory(arch: str) -> None:
     assert found["dynamic"].local_accesses > 0
     assert found["fixed"].local_accesses == 0
     assert found["fixed"].count("LDG") == 4
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_loads_are_under_way_until_one_of_them_is_used(arch: str) -> None:
+    found = disassemble(
+        arch,
+        together="int a = x[n], b = x[m]; y[0] = a + b;",
+        chained="y[0] = x[x[n]];",
+        wide="y[0] = x[n]; y[1] = x[m];",
+    )
+    awaited = {name: code.bytes_awaited for name, code in found.items()}
+    # What is stored may be what is loaded next.
+    assert awaited == {"together": [8], "chained": [4, 4], "wide": [16, 16]}

@@ -112,7 +112,9 @@ class RowWriter(RowValueWriter):
             else:
                 after += fold_text.combined(self.schedule, n)
         roots = [v for f in folds for v in f.roots]
+        before += self._loads_ahead(roots, row)
         body = self._column_body(roots, lane, row)
+        self._ahead = set()
         if vectors:
             body = self._with_vectors(vectors, body, row)
         number = folds[0].stage if isinstance(folds[0], Fold) else -1
@@ -150,9 +152,11 @@ class RowWriter(RowValueWriter):
         wide, narrow = self.schedule.wide, self.schedule.narrow
         totals = enumerate(self.schedule.totals)
         sums = [n for n, total in totals if total.is_of_columns]
-        lines = (
-            self._loops.over_columns(self._vector_stores(wide, row, sums)) if wide or sums else []
-        )
+        lines: list[str] = []
+        if wide or sums:
+            lines += self._loads_ahead([s.value for s in wide], row)
+            lines += self._loops.over_columns(self._vector_stores(wide, row, sums))
+            self._ahead = set()
         if self.schedule.lane_axis == "rows":
             return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])
         return lines + self._row_stores(row)

@@ -178,13 +178,16 @@ class RowLoops:
             schedule.rows
         )
 
-    def over_columns(self, lines: Sequence[str], number: int = -1) -> list[str]:
+    def over_columns(
+        self, lines: Sequence[str], number: int = -1, *, unrolled: bool = False
+    ) -> list[str]:
         """`lines` for every vector of the row that this thread works on, in the pass with that
         number.
         """
         schedule, ctype = self._schedule, self._index_type
         vectors, threads = self._vectors, schedule.threads
-        if not schedule.residency.registers and schedule.sharing != "rows":
+        in_registers = schedule.residency.registers or schedule.sharing == "rows"
+        if not in_registers and not schedule.has_few_steps:
             name, begin, end, step = self._walk
             head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
             return [*self._unrolled(number), *braced(head, lines)]
@@ -192,7 +195,8 @@ class RowLoops:
         whole = schedule.steps * threads * schedule.crew.tiles == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
-        return ["TF_UNROLL", *braced(head, [f"const {ctype} u = {u};", *inside])]
+        unroll = ["TF_UNROLL"] if in_registers or unrolled else self._unrolled(number)
+        return [*unroll, *braced(head, [f"const {ctype} u = {u};", *inside])]
 
     @property
     def _walk(self) -> tuple[str, str, int | str, int]:
@@ -224,6 +228,8 @@ class RowLoops:
     def _unrolled(self, number: int) -> list[str]:
         """What stands before the loop of a pass."""
         unroll = self._schedule.unroll[number]
+        if self._schedule.has_few_steps:
+            return ["TF_UNROLL" if unroll > 1 else "TF_UNROLL_BY(1)"]
         return [f"TF_UNROLL_BY({unroll})"] if unroll > 1 else []
 
     @property

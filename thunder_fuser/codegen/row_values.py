@@ -33,12 +33,15 @@ from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter
 from thunder_fuser.schedule.exchange import held_offset, kept_offset
 from thunder_fuser.schedule.holding import held_bytes
-from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.schedule.row_schedule import WORD, RowSchedule
 
 _AHEAD = 1024
 """Bytes ahead of a load of what a core fetches when it adds rows to totals: between two pieces of a
 tensor are the accumulators and the other tensors, and by itself it starts too late on each.
 """
+
+_WORDS_AHEAD = 32
+"""32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 
 
 class RowValueWriter(LaneWriter):
@@ -60,6 +63,8 @@ class RowValueWriter(LaneWriter):
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
         self._loops = RowLoops(schedule, index_type)
+        # Accesses of which all vectors are loaded before a pass begins.
+        self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
         self._kept: set[int] = set()
         self._ready: set[Value] = set()
@@ -173,6 +178,25 @@ class RowValueWriter(LaneWriter):
         arrays = [self._array(k, copies) for k in wanted]
         return [*arrays, *self._loops.over_columns(loads)] if wanted else []
 
+    def _loads_ahead(self, roots: Sequence[Value], row: Emitter) -> list[str]:
+        """What a pass in few steps reads of memory, as far as registers go, before the first use of
+        any. Left to the steps, loads would wait for what comes before them.
+        """
+        if not self.schedule.has_few_steps:
+            return []
+        steps, vector, words = self.schedule.steps, self.lanes.vector, 0
+        for k in self._column_accesses(self._needed(roots)):
+            access = self.accesses[k]
+            size = steps * vector * access.loads[0].dtype.itemsize // WORD
+            waits = k in self._kept or self._awaited(access) or access.is_uniform
+            if not waits and words + size <= _WORDS_AHEAD:
+                self._ahead.add(k)
+                words += size
+        accesses = sorted(self._ahead)
+        loads = self._loads(accesses, "[k]", row.child(), set(self._written))
+        arrays = [self._array(k, f"[{steps}]") for k in accesses]
+        return [*arrays, *self._loops.over_columns(loads, unrolled=True)] if accesses else []
+
     def _held_places(self) -> list[str]:
         """Where this thread's row of each value that is held lies."""
         lines: list[str] = []
@@ -198,19 +222,20 @@ class RowValueWriter(LaneWriter):
 
     def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
-        lines = [self._array(k, "") for k in accesses]
+        lines = [self._array(k, "") for k in accesses if k not in self._ahead]
         for k in accesses:
             ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
-            if k not in self.schedule.residency.shared:
-                lines += self._loads([k], self._copy, emitter, done)
-                continue
-            place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
+            place, target = "", self._register(k, self._copy)
+            if k in self.schedule.residency.shared:
+                place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
             if k in self._kept:
-                lines.append(f"tf::load<{vector}>({place}, x{k});")
-            else:
-                self._kept.add(k)
+                lines.append(f"tf::load<{vector}>({place}, {target});")
+                continue
+            if k not in self._ahead:
                 lines += self._loads([k], self._copy, emitter, done)
-                lines.append(f"tf::store<{vector}>({place}, x{k});")
+            if place:
+                self._kept.add(k)
+                lines.append(f"tf::store<{vector}>({place}, {target});")
         return lines
 
     def _column_accesses(self, nodes: set[Value]) -> list[int]:
@@ -262,7 +287,7 @@ class RowValueWriter(LaneWriter):
 
     @property
     def _copy(self) -> str:
-        return "[k]" if self.schedule.residency.registers else ""
+        return "[k]" if self.schedule.residency.registers or self._ahead else ""
 
     def _is_of_row(self, node: Value) -> bool:
         return self.schedule.lane_axis == "columns" and node.order in self._row_values
@@ -277,4 +302,5 @@ class RowValueWriter(LaneWriter):
         return super()._name(value, copy)
 
     def _register(self, k: int, copy: str) -> str:
-        return super()._register(k, copy if self._is_held(k) else "")
+        in_registers = self._is_held(k) or k in self._ahead
+        return super()._register(k, copy if in_registers else "")

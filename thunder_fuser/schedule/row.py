@@ -172,7 +172,8 @@ class _Candidate:
             (),
             Residency(),
         )
-        made = replace(bare, residency=self._residency(bare), unroll=self._unroll(bare))
+        made = replace(bare, residency=self._residency(bare))
+        made = replace(made, unroll=self._unroll(made))
         if self.device.kind != "host" or arrangement.sharing != "nothing" or self.axis == "rows":
             return made
         # Values of one row may have room where those of several have not.
@@ -215,6 +216,12 @@ class _Candidate:
         """Iterations that together have enough bytes in flight, of loops that are not unrolled
         anyway: over rows without stages, and over columns that do not fit into registers.
         """
+        if schedule.has_few_steps:
+            # Written out they have all loads at the beginning; of what is kept there are none.
+            return tuple(
+                schedule.steps if schedule.loads_in_pass(n) else 1
+                for n in range(len(schedule.passes))
+            )
         is_long = self.axis == "columns" and schedule.steps > MAX_STEPS
         if not is_long and (schedule.folds or not schedule.totals):
             return (1,) * len(schedule.passes)

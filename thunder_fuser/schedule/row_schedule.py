@@ -9,12 +9,12 @@ from thunder_fuser.analysis.access import Access
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.rows import Point
 from thunder_fuser.analysis.space import LaneAxis, Sharing
-from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
+from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph, reachable
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.schedule.crew import Crew
-from thunder_fuser.schedule.residency import Residency
+from thunder_fuser.schedule.residency import MAX_STEPS, Residency
 from thunder_fuser.schedule.store import Store
 
 LONGEST_CHAIN = 32
@@ -161,6 +161,26 @@ class RowSchedule:
         last = [store.value for store in self.wide]
         last += [v for t in self.totals if t.at != "one" for v in t.roots]
         return (*staged, tuple(last))
+
+    def loads_in_pass(self, number: int) -> set[int]:
+        """The accesses to memory of one pass: not what a pass before has left in shared memory."""
+        wanted = [reachable(roots) for roots in self.passes[: number + 1]]
+        found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
+        return {
+            k
+            for k in found - set(self.residency.registers)
+            if k not in self.residency.shared
+            or all(before.isdisjoint(self.accesses[k].loads) for before in wanted[:-1])
+        }
+
+    @property
+    def has_few_steps(self) -> bool:
+        """Whether threads pass over a row that registers do not hold in a few steps, as many for
+        all of them, and fold it in one part.
+        """
+        loops = self.lane_axis == "columns" and self.sharing == "nothing" and self.threads > 1
+        few = self.steps <= min(MAX_STEPS, self.longest_chain)
+        return loops and few and not self.residency.registers
 
     @property
     def threads(self) -> int:

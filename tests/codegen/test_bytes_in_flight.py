@@ -1,0 +1,111 @@
+"""Loads under way, read from machine code for an H200: what hides the time that memory takes.
+
+A multiprocessor needs 48 KB on their way (bandwidth times latency over 132 of them).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from tests import losses
+from tests.norms import NORMS
+from tests.reductions import REDUCTIONS
+from tests.tools import sass
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
+from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.runtime.executable import generate_kernels
+
+pytestmark = [
+    pytest.mark.nvrtc,
+    pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON),
+]
+BFloat16 = DataType.BFloat16
+_NORMS = {norm.name: norm for norm in NORMS}
+_REDUCTIONS = {reduction.name: reduction for reduction in REDUCTIONS}
+
+TABLE: dict[str, Callable[[], FusionDefinition]] = {
+    **{
+        name: functools.partial(_NORMS[name].definition, 8192, 4096, BFloat16)
+        for name in ("rms_norm", "layer_norm")
+    },
+    **{
+        name: functools.partial(_NORMS[name].definition, 4096, 32768, BFloat16)
+        for name in ("softmax", "log_softmax", "softmax_backward")
+    },
+    "cross_entropy": lambda: losses.cross_entropy(4096, 128256, BFloat16, mean=True),
+    "cross_entropy_backward": lambda: losses.cross_entropy_backward(4096, 128256, BFloat16),
+    **{
+        name: functools.partial(reduction.definition, *reduction.full, BFloat16)
+        for name, reduction in _REDUCTIONS.items()
+    },
+}
+
+
+@functools.cache
+def kernels() -> dict[str, Kernel]:
+    found = {}
+    for name, define in TABLE.items():
+        (generated,) = generate_kernels(define().plan(), H200).values()
+        found[name] = generated.kernel
+    return found
+
+
+@functools.cache
+def program() -> tuple[Cubin, dict[str, sass.Sass]]:
+    cubin = compile_cubin(list(kernels().values()), H200.arch)
+    return cubin, sass.disassemble(cubin.image)
+
+
+def resident_threads(kernel: Kernel, registers: int) -> int:
+    """Threads of a kernel that a multiprocessor has room for, in whole blocks."""
+    (threads, _, _) = kernel.block
+    of_warp = -(-registers * 32 // 256) * 256
+    blocks = min(
+        H200.threads_per_sm // threads,
+        H200.registers_per_sm // (of_warp * -(-threads // 32)),
+        H200.shared_bytes_per_sm // (kernel.shared_bytes + 1024),
+    )
+    return blocks * threads
+
+
+PEAKS = {
+    "rms_norm": 48,
+    "layer_norm": 48,
+    "softmax": 64,
+    "log_softmax": 64,
+    "softmax_backward": 64,
+    "cross_entropy": 128,
+    "cross_entropy_backward": 112,
+    "rms_norm_backward": 52,
+    "layer_norm_backward": 56,
+    "residual_rms_norm": 96,
+    "column_sum": 64,
+    "full_sum": 64,
+    "loss": 64,
+}
+"""The most that a multiprocessor's threads wait for together, in KB."""
+
+
+def awaited(name: str) -> list[int]:
+    """KB that the threads of a multiprocessor wait for together, each time that they wait."""
+    kernel, (cubin, code) = kernels()[name], program()
+    threads = resident_threads(kernel, cubin.resources[kernel.name].registers)
+    return [size * threads // 1024 for size in code[kernel.name].bytes_awaited]
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_enough_is_under_way_when_threads_wait(name: str) -> None:
+    assert max(awaited(name)) >= PEAKS[name]
+    assert PEAKS[name] * 1024 >= H200.bytes_in_flight_per_sm
+
+
+@pytest.mark.parametrize(
+    "name", ["rms_norm", "layer_norm", "softmax", "log_softmax", "softmax_backward"]
+)
+def test_who_holds_a_row_waits_for_much_of_it_each_time(name: str) -> None:
+    assert min(awaited(name)) * 1024 >= H200.bytes_in_flight_per_sm
