@@ -25,6 +25,8 @@ template <class T>
 TF_DEVICE T part(unsigned word, int k) {
   if constexpr (sizeof(T) == 1) {
     return T((unsigned char)(word >> 8 * k));
+  } else if constexpr (sizeof(T) == 4) {
+    return T(from_bits(word));
   } else {
     return T((unsigned short)(word >> 16 * k));
   }
@@ -53,6 +55,22 @@ TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
       for (int j = 0; j < M; ++j) out[i + j] = piece.at[j];
     }
   }
+}
+
+// Words of memory on their way into registers: nothing waits for them before they are unpacked. The
+// elements are bf16, f16 or float.
+template <int N, class T>
+TF_DEVICE Vec<unsigned, 4> fetch(const T* p TF_SITE_PARAM) {
+  static_assert(N * sizeof(T) == 16, "one access");
+  TF_ASSERT((unsigned long long)p % 16 == 0, "misaligned vector load");
+  return *reinterpret_cast<const Vec<unsigned, 4>*>(p);
+}
+// out[i] = p[i] for what was fetched from p
+template <int N, class T>
+TF_DEVICE void unpack(const Vec<unsigned, 4>& words, T (&out)[N]) {
+  constexpr int parts = 4 / (int)sizeof(T);
+  TF_UNROLL
+  for (int i = 0; i < N; ++i) out[i] = part<T>(words.at[i / parts], i % parts);
 }
 
 // p[i] = in[i] for i < N

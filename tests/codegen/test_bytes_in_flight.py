@@ -83,6 +83,7 @@ PEAKS = {
     "cross_entropy_backward": 112,
     "rms_norm_backward": 52,
     "layer_norm_backward": 56,
+    "gelu_backward": 48,
     "residual_rms_norm": 96,
     "column_sum": 64,
     "full_sum": 64,
@@ -109,3 +110,11 @@ def test_enough_is_under_way_when_threads_wait(name: str) -> None:
 )
 def test_who_holds_a_row_waits_for_much_of_it_each_time(name: str) -> None:
     assert min(awaited(name)) * 1024 >= H200.bytes_in_flight_per_sm
+
+
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward", "gelu_backward"])
+def test_the_next_row_is_on_its_way_while_one_is_worked_on(name: str) -> None:
+    """Besides what is asked for before the first row: whoever waits next has this much of it."""
+    before, during, *_ = awaited(name)
+    assert before * 1024 >= H200.bytes_in_flight_per_sm
+    assert during >= 32

@@ -41,7 +41,7 @@ class RowWriter(RowValueWriter):
         if in_blocks:
             lines += self._loops.over_blocks_of_rows(body)
         elif schedule.sharing == "rows":
-            lines += self._loops.over_rows(body)
+            lines += self._loops.over_rows(body, self._first_row())
         elif schedule.lane_axis == "rows":
             lines += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors

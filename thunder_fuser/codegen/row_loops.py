@@ -22,10 +22,12 @@ class RowLoops:
         self._vectors = schedule.lanes.vectors
         self._index_type = index_type
 
-    def over_rows(self, body: Sequence[str]) -> list[str]:
-        """Rows one after the other, with totals kept in registers until the last."""
+    def over_rows(self, body: Sequence[str], before: Sequence[str]) -> list[str]:
+        """Rows one after the other, with totals kept in registers until the last. `before`: what is
+        done before the first.
+        """
         schedule, ctype = self._schedule, self._index_type
-        crew, rows = schedule.crew, schedule.rows
+        crew = schedule.crew
         threads, groups = crew.threads, crew.rows
         lines: list[str] = []
         if threads > 1:
@@ -40,16 +42,9 @@ class RowLoops:
         if crew.groups > 1:
             lines.append(f"const {ctype} bound = {bound};")
             bound = "bound"
-        stride = crew.parts // crew.groups * groups
-        own = "first + g" if groups > 1 else "first"
-        if self._has_spare_rows:
-            last = "bound - 1" if crew.groups > 1 else str(rows - 1)
-            here = [
-                f"const {ctype} own = {own};",
-                f"const {ctype} r = own < {last} ? own : {last};",
-            ]
-        else:
-            here = [f"const {ctype} r = {own};"]
+        lines += before
+        stride = self._stride
+        here = self._place_of_row("first")
         turns = takes_turns(schedule)
         if turns:
             lines.append("int turn = 1;")
@@ -73,6 +68,35 @@ class RowLoops:
             loop = f"for ({ctype} first = {begin}; first < {bound}; first += {stride})"
             lines += [*unroll, *braced(loop, inner)]
         return [*lines, *total_text.left_by_rows(schedule, self._vector_of_step)]
+
+    def place_of(self, row: str) -> list[str]:
+        """The declaration of the row of a thread that comes first, `r`, or of the `next` one; after
+        the last that is the last again.
+        """
+        begin, bound = self._rows_of_part(self._schedule.crew.rows)
+        if row == "r":
+            return self._place_of_row(begin)
+        bound = "bound" if self._schedule.crew.groups > 1 else bound
+        after = f"r + {self._stride}"
+        return [f"const {self._index_type} next = {after} < {bound} ? {after} : r;"]
+
+    @property
+    def _stride(self) -> int:
+        """From one row of a thread to its next."""
+        crew = self._schedule.crew
+        return crew.parts // crew.groups * crew.rows
+
+    def _place_of_row(self, first: str) -> list[str]:
+        """The row of a thread where its block works on some rows from `first` on."""
+        crew, ctype = self._schedule.crew, self._index_type
+        own = f"{first} + g" if crew.rows > 1 else first
+        if not self._has_spare_rows:
+            return [f"const {ctype} r = {own};"]
+        last = "bound - 1" if crew.groups > 1 else str(self._schedule.rows - 1)
+        return [
+            f"const {ctype} own = {own};",
+            f"const {ctype} r = own < {last} ? own : {last};",
+        ]
 
     def over_blocks_of_rows(self, body: Sequence[str]) -> list[str]:
         """One vector of columns after the other for some rows, its accumulators in registers."""

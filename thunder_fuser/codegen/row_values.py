@@ -3,7 +3,7 @@ registers, in shared memory, or read again.
 
 Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's number within the thread,
-h<n> the row of a value that is kept.
+h<n> the row of a value that is kept, n<n> what is fetched of the next row.
 """
 
 from __future__ import annotations
@@ -174,9 +174,34 @@ class RowValueWriter(LaneWriter):
         """What stays in registers, for every column of the row, before the first use of any."""
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         copies = f"[{self.schedule.steps}]"
-        loads = self._loads(wanted, "[k]", row.child(), set(self._written))
+        ahead = [k for k in wanted if k in self.schedule.ahead]
+        now = [k for k in wanted if k not in ahead]
+        loads = [f"tf::unpack(n{k}[k], x{k}[k]);" for k in ahead]
+        loads += self._loads(now, "[k]", row.child(), set(self._written))
         arrays = [self._array(k, copies) for k in wanted]
-        return [*arrays, *self._loops.over_columns(loads)] if wanted else []
+        lines = [*arrays, *self._loops.over_columns(loads)] if wanted else []
+        return [*lines, *braced("", self._fetched_row("next"))] if ahead else lines
+
+    def _first_row(self) -> list[str]:
+        """What is on its way before the first row is worked on."""
+        if not self.schedule.ahead:
+            return []
+        steps = self.schedule.steps
+        arrays = [f"tf::Vec<unsigned, 4> n{k}[{steps}];" for k in self.schedule.ahead]
+        return [*arrays, *braced("", self._fetched_row("r"))]
+
+    def _fetched_row(self, row: str) -> list[str]:
+        """Vectors of a row, for later."""
+        emitter = self._emitter()
+        loads: list[str] = []
+        for k in self.schedule.ahead:
+            access = self.accesses[k]
+            (window,) = access.variants[0].windows
+            address = emitter.emit(window.address, self._names | {"r": row})
+            pointer = access.loads[0].tensor.name
+            fetch = f"tf::fetch<{self.lanes.vector}>({pointer} + {address})"
+            loads += [*taken(emitter), f"n{k}[k] = {fetch};"]
+        return [*self._loops.place_of(row), *self._loops.over_columns(loads)]
 
     def _loads_ahead(self, roots: Sequence[Value], row: Emitter) -> list[str]:
         """What a pass in few steps reads of memory, as far as registers go, before the first use of

@@ -18,7 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.access import Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import (
+    ACCESS_BYTES,
+    ALWAYS,
+    Access,
+    Window,
+    plan_accesses,
+    plan_store,
+)
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.analysis.rows import (
@@ -32,6 +39,7 @@ from thunder_fuser.analysis.value import Folded, Value, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import Crew, choose_crew
@@ -56,6 +64,8 @@ from thunder_fuser.schedule.store import Store
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
+_REGISTERS_BESIDE = 24
+"""What a thread computes with, beside the rows that it has and what it accumulates."""
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 
@@ -174,6 +184,7 @@ class _Candidate:
         )
         made = replace(bare, residency=self._residency(bare))
         made = replace(made, unroll=self._unroll(made))
+        made = replace(made, ahead=self._ahead(made))
         if self.device.kind != "host" or arrangement.sharing != "nothing" or self.axis == "rows":
             return made
         # Values of one row may have room where those of several have not.
@@ -241,6 +252,27 @@ class _Candidate:
             unroll *= 2
         return unroll
 
+    def _ahead(self, schedule: RowSchedule) -> tuple[int, ...]:
+        """What of the next row is loaded before this one is computed, where one follows the other
+        and registers have room: whole vectors that nothing decides about.
+        """
+        if schedule.sharing != "rows" or schedule.unroll[-1] > 1 or self.device.kind == "host":
+            return ()
+        found = [
+            k
+            for k in schedule.residency.registers
+            if loads_ahead(schedule.accesses[k], schedule.lanes)
+        ]
+        wide = [t for t in schedule.totals if t.is_of_columns]
+        words = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector
+        words += sum(
+            schedule.accesses[k].loads[0].dtype.itemsize * schedule.lanes.vector // WORD
+            for k in (*schedule.residency.registers, *found)
+            if not schedule.accesses[k].is_uniform
+        )
+        room = self.device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
+        return tuple(found) if words * schedule.steps <= room else ()
+
     @property
     def _alignment(self) -> dict[int, int]:
         return {t.id: layout.alignment for t, layout in self.memory.items()}
@@ -299,6 +331,19 @@ class _Candidate:
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )
+
+
+def loads_ahead(access: Access, lanes: Lanes) -> bool:
+    """Whether an access is one vector of the row, wherever the row is."""
+    load = access.loads[0]
+    small = load.dtype in (DataType.BFloat16, DataType.Half, DataType.Float)
+    if not small or load.positions or load.dtype.itemsize * lanes.vector != ACCESS_BYTES:
+        return False
+    if len(access.variants) != 1 or access.variants[0].conditions != ALWAYS:
+        return False
+    (window, *others) = access.variants[0].windows
+    moves = any(v.name == "r" for v in window.address.variables())
+    return moves and not others and window.is_in_order and window.width == lanes.vector
 
 
 def _folds(pulled: PulledRows) -> Iterator[Fold]:

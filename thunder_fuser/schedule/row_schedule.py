@@ -120,6 +120,7 @@ class RowSchedule:
     unroll          for each pass the iterations whose loads go out together, of loops that are not
                     unrolled anyway
     residency       where what is read of a row stays until the last stage
+    ahead           accesses whose next row is loaded before this one is computed
     """
 
     rows: int
@@ -138,6 +139,7 @@ class RowSchedule:
     crew: Crew
     unroll: tuple[int, ...]
     residency: Residency
+    ahead: tuple[int, ...] = ()
 
     @property
     def graphs(self) -> tuple[ValueGraph, ...]:
