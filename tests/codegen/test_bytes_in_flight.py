@@ -79,14 +79,14 @@ PEAKS = {
     "softmax": 64,
     "log_softmax": 64,
     "softmax_backward": 64,
-    "cross_entropy": 128,
+    "cross_entropy": 50,
     "cross_entropy_backward": 112,
     "rms_norm_backward": 52,
     "layer_norm_backward": 56,
     "gelu_backward": 48,
     "residual_rms_norm": 96,
-    "column_sum": 64,
-    "full_sum": 64,
+    "column_sum": 48,
+    "full_sum": 48,
     "loss": 64,
 }
 """The most that a multiprocessor's threads wait for together, in KB."""

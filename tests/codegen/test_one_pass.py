@@ -174,11 +174,12 @@ def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(colu
         loads = kernel.source.count("tf::load<8>(")
         passes, once = norm(name).operands.count("x"), norm(name).operands.count("w")
         assert loads == 2 * passes + once, name
-    loss = losses.cross_entropy(64, columns, BFloat16).plan()
-    (made,) = row_schedules(loss)
-    assert (made.stages, times_read(made)) == (1, 1)
-    (kernel,) = (k.kernel for k in generate_kernels(loss, H200).values())
-    assert kernel.source.count("tf::load<8>(") == 1
+    for rows, mean in ((64, False), (4096, True)):
+        loss = losses.cross_entropy(rows, columns, BFloat16, mean=mean).plan()
+        (made,) = row_schedules(loss)
+        assert (made.stages, times_read(made)) == (1, 1)
+        (kernel,) = (k.kernel for k in generate_kernels(loss, H200).values())
+        assert kernel.source.count("tf::load<8>(") == 1
 
 
 def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:

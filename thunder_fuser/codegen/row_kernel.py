@@ -12,6 +12,7 @@ from thunder_fuser.analysis.value import forms
 from thunder_fuser.codegen import fold_text, total_text
 from thunder_fuser.codegen.lane_writer import braced, taken
 from thunder_fuser.codegen.row_values import RowValueWriter
+from thunder_fuser.ir import reductions
 from thunder_fuser.ir.symint_emit import Emitter, fits
 from thunder_fuser.schedule.exchange import shared_bytes
 from thunder_fuser.schedule.row_schedule import Fold, RowSchedule, Total
@@ -85,8 +86,11 @@ class RowWriter(RowValueWriter):
 
     def _stage(self, folds: Sequence[Fold | Total], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
-        in_parts = self.schedule.is_folded_in_parts
-        name = "p" if in_parts else "a"
+        rounds = {fold for fold in folds if not reductions.lookup(fold.op).selects}
+        in_parts = self.schedule.is_folded_in_parts and bool(rounds)
+        roots = [v for f in folds for v in f.roots]
+        number = folds[0].stage if isinstance(folds[0], Fold) else -1
+        ahead = self._loads_ahead(roots, row, number)
         before: list[str] = []
         partial: list[str] = []
         lane: list[str] = []
@@ -98,7 +102,10 @@ class RowWriter(RowValueWriter):
                 continue
             lanes = self.schedule.lanes_of(fold)
             before += fold_text.accumulators(f"a{n}", fold, lanes)
-            partial += fold_text.accumulators(f"p{n}", fold, lanes)
+            name = "p" if in_parts and fold in rounds else "a"
+            if name == "p":
+                partial += fold_text.accumulators(f"p{n}", fold, lanes)
+                joined += fold_text.joined(f"a{n}", f"p{n}", fold, lanes)
             if fold_text.takes_vectors(fold, lanes):
                 vectors.append((f"{name}{n}", f"e{n}", fold))
                 lane.append(f"e{n}[v] = {fold_text.element(fold, self._column_name)};")
@@ -106,22 +113,18 @@ class RowWriter(RowValueWriter):
                 seen = fold_text.get(f"{name}{n}", fold, lanes)
                 one_more = fold_text.with_element(seen, fold, self._column_name)
                 lane.append(fold_text.put(f"{name}{n}", fold, lanes, one_more))
-            joined += fold_text.joined(f"a{n}", f"p{n}", fold, lanes)
             if isinstance(fold, Total):
                 after += total_text.left_by_columns(self.schedule, n)
             else:
                 after += fold_text.combined(self.schedule, n)
-        roots = [v for f in folds for v in f.roots]
-        before += self._loads_ahead(roots, row)
         body = self._column_body(roots, lane, row)
         self._ahead = set()
         if vectors:
             body = self._with_vectors(vectors, body, row)
-        number = folds[0].stage if isinstance(folds[0], Fold) else -1
         loop = (
-            self._loops.over_columns_in_parts(partial, body, joined, number)
+            self._loops.over_columns_in_parts(partial, body, joined, number, ahead)
             if in_parts
-            else self._loops.over_columns(body, number)
+            else self._loops.over_columns(body, number, ahead)
         )
         return [*before, *loop, *after]
 
@@ -154,8 +157,8 @@ class RowWriter(RowValueWriter):
         sums = [n for n, total in totals if total.is_of_columns]
         lines: list[str] = []
         if wide or sums:
-            lines += self._loads_ahead([s.value for s in wide], row)
-            lines += self._loops.over_columns(self._vector_stores(wide, row, sums))
+            ahead = self._loads_ahead([s.value for s in wide], row, -1)
+            lines += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
             self._ahead = set()
         if self.schedule.lane_axis == "rows":
             return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])

@@ -7,11 +7,25 @@ the vector's number, k its number within the thread, part what a block leaves of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from thunder_fuser.codegen import total_text
 from thunder_fuser.codegen.lane_writer import braced
 from thunder_fuser.schedule.exchange import takes_turns
 from thunder_fuser.schedule.row_schedule import BLOCK_OF_ROWS, RowSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class StepsAhead:
+    """Loads of several steps that come before what the steps do: arrays, and what one of the steps
+    loads.
+    """
+
+    arrays: Sequence[str] = ()
+    loads: Sequence[str] = ()
+
+
+NOTHING_AHEAD = StepsAhead()
 
 
 class RowLoops:
@@ -51,6 +65,8 @@ class RowLoops:
             here.insert(0, "turn ^= 1;")
         inner = [*here, *body]
         unroll = [] if schedule.folds else self._unrolled(-1)
+        # A copy of all that is done with a row makes no load earlier than it is anyway.
+        unroll = ["TF_UNROLL_BY(1)"] if schedule.ahead else unroll
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
@@ -203,24 +219,50 @@ class RowLoops:
         )
 
     def over_columns(
-        self, lines: Sequence[str], number: int = -1, *, unrolled: bool = False
+        self, lines: Sequence[str], number: int = -1, ahead: StepsAhead = NOTHING_AHEAD
     ) -> list[str]:
         """`lines` for every vector of the row that this thread works on, in the pass with that
         number.
         """
-        schedule, ctype = self._schedule, self._index_type
-        vectors, threads = self._vectors, schedule.threads
-        in_registers = schedule.residency.registers or schedule.sharing == "rows"
-        if not in_registers and not schedule.has_few_steps:
+        schedule = self._schedule
+        if not schedule.has_steps:
             name, begin, end, step = self._walk
-            head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
-            return [*self._unrolled(number), *braced(head, lines)]
-        u = self._vector_of_step
-        whole = schedule.steps * threads * schedule.crew.tiles == vectors
+            return self._walked(name, str(begin), str(end), step, lines, number, ahead)
+        loads = self._steps(ahead.loads, ["TF_UNROLL"]) if ahead.loads else []
+        unroll = ["TF_UNROLL"] if schedule.is_written_out else self._unrolled(number)
+        return [*ahead.arrays, *loads, *self._steps(lines, unroll)]
+
+    def _steps(self, lines: Sequence[str], unroll: Sequence[str]) -> list[str]:
+        """`lines` for each of a number of steps that is a constant."""
+        schedule = self._schedule
+        vectors, ctype = self._vectors, self._index_type
+        whole = schedule.steps * schedule.threads * schedule.crew.tiles == vectors
         inside = lines if whole else braced(f"if (u < {vectors})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
-        unroll = ["TF_UNROLL"] if in_registers or unrolled else self._unrolled(number)
-        return [*unroll, *braced(head, [f"const {ctype} u = {u};", *inside])]
+        return [*unroll, *braced(head, [f"const {ctype} u = {self._vector_of_step};", *inside])]
+
+    def _walked(
+        self,
+        name: str,
+        begin: str,
+        end: str,
+        step: int,
+        lines: Sequence[str],
+        number: int,
+        ahead: StepsAhead,
+    ) -> list[str]:
+        """`lines` from `begin` to `end`; with loads ahead, so many steps at a time as loads are."""
+        ctype = self._index_type
+        if not ahead.loads:
+            head = f"for ({ctype} {name} = {begin}; {name} < {end}; {name} += {step})"
+            return [*self._unrolled(number), *braced(head, lines)]
+        together = self._schedule.unroll[number]
+        place = f"const {ctype} {name} = at + k * {step};"
+        inside = list(ahead.arrays)
+        for each in (ahead.loads, lines):
+            guarded = [place, *braced(f"if ({name} < {end})", each)]
+            inside += ["TF_UNROLL", *braced(f"for (int k = 0; k < {together}; ++k)", guarded)]
+        return braced(f"for ({ctype} at = {begin}; at < {end}; at += {together * step})", inside)
 
     @property
     def _walk(self) -> tuple[str, str, int | str, int]:
@@ -234,17 +276,22 @@ class RowLoops:
         return "u", begin, self._vectors, schedule.threads
 
     def over_columns_in_parts(
-        self, before: Sequence[str], lines: Sequence[str], after: Sequence[str], number: int
+        self,
+        before: Sequence[str],
+        lines: Sequence[str],
+        after: Sequence[str],
+        number: int,
+        ahead: StepsAhead,
     ) -> list[str]:
         """`over_columns` in parts, with statements before and after each of them."""
         name, begin, end, step = self._walk
-        ctype, length = self._index_type, self._schedule.longest_chain * step
-        inner = f"for ({ctype} {name} = from; {name} < to; {name} += {step})"
+        ctype, together = self._index_type, self._schedule.unroll[number]
+        longest = self._schedule.longest_chain
+        length = (max(longest // together, 1) * together if ahead.loads else longest) * step
         body = [
             f"const {ctype} to = {end} - from > {length} ? from + {length} : {end};",
             *before,
-            *self._unrolled(number),
-            *braced(inner, lines),
+            *self._walked(name, "from", "to", step, lines, number, ahead),
             *after,
         ]
         return braced(f"for ({ctype} from = {begin}; from < {end}; from += {length})", body)

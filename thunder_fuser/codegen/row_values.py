@@ -27,7 +27,7 @@ from thunder_fuser.analysis.value import (
 )
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
-from thunder_fuser.codegen.row_loops import RowLoops
+from thunder_fuser.codegen.row_loops import RowLoops, StepsAhead
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.ir.symint_emit import Emitter
@@ -203,24 +203,25 @@ class RowValueWriter(LaneWriter):
             loads += [*taken(emitter), f"n{k}[k] = {fetch};"]
         return [*self._loops.place_of(row), *self._loops.over_columns(loads)]
 
-    def _loads_ahead(self, roots: Sequence[Value], row: Emitter) -> list[str]:
-        """What a pass in few steps reads of memory, as far as registers go, before the first use of
-        any. Left to the steps, loads would wait for what comes before them.
+    def _loads_ahead(self, roots: Sequence[Value], row: Emitter, number: int) -> StepsAhead:
+        """What the steps that a pass takes together read of memory, as far as registers go, before
+        the first use of any. Left to the steps, loads would wait for what comes before them.
         """
-        if not self.schedule.has_few_steps:
-            return []
-        steps, vector, words = self.schedule.steps, self.lanes.vector, 0
+        schedule = self.schedule
+        together = schedule.unroll[number]
+        if schedule.is_written_out or not schedule.walks_columns or together == 1:
+            return StepsAhead()
+        vector, words = self.lanes.vector, 0
         for k in self._column_accesses(self._needed(roots)):
             access = self.accesses[k]
-            size = steps * vector * access.loads[0].dtype.itemsize // WORD
+            size = together * vector * access.loads[0].dtype.itemsize // WORD
             waits = k in self._kept or self._awaited(access) or access.is_uniform
             if not waits and words + size <= _WORDS_AHEAD:
                 self._ahead.add(k)
                 words += size
         accesses = sorted(self._ahead)
         loads = self._loads(accesses, "[k]", row.child(), set(self._written))
-        arrays = [self._array(k, f"[{steps}]") for k in accesses]
-        return [*arrays, *self._loops.over_columns(loads, unrolled=True)] if accesses else []
+        return StepsAhead([self._array(k, f"[{together}]") for k in accesses], loads)
 
     def _held_places(self) -> list[str]:
         """Where this thread's row of each value that is held lies."""

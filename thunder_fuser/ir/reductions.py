@@ -103,6 +103,12 @@ class Reduction:
     of_empty: bool = True
     accumulator: Accumulator = NUMBER
 
+    @property
+    def selects(self) -> bool:
+        """Whether a result is one of the elements, or its place: nothing is rounded."""
+        bare = self.accumulator is NUMBER and self.rule in (Rule.KEEP, Rule.BOOL)
+        return bare or self.accumulator is PLACED
+
     def check(self, dtype: DataType) -> None:
         """FuserTypeError where the row refuses the input's dtype."""
         if dtype.category not in self.accepts:

@@ -221,7 +221,8 @@ class _Candidate:
     @property
     def _double_registers(self) -> int:
         """What arithmetic in fp64 takes besides: its division is a subroutine."""
-        return 16 if any(f.accumulate.itemsize > WORD for f in self.folds) else 0
+        wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.folds)
+        return 16 if any(wide) else 0
 
     def _unroll(self, schedule: RowSchedule) -> tuple[int, ...]:
         """Iterations that together have enough bytes in flight, of loops that are not unrolled
@@ -236,6 +237,8 @@ class _Candidate:
         is_long = self.axis == "columns" and schedule.steps > MAX_STEPS
         if not is_long and (schedule.folds or not schedule.totals):
             return (1,) * len(schedule.passes)
+        if schedule.wide and self._has_enough_ahead(schedule):
+            return (1,) * len(schedule.passes)
         return tuple(self._unroll_of(schedule, roots) for roots in schedule.passes)
 
     def _unroll_of(self, schedule: RowSchedule, roots: Sequence[Value]) -> int:
@@ -249,8 +252,16 @@ class _Candidate:
         most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
         unroll = 1
         while each and unroll < most and unroll * each < self.device.bytes_in_flight_per_sm:
-            unroll *= 2
+            unroll += 1
         return unroll
+
+    def _has_enough_ahead(self, schedule: RowSchedule) -> bool:
+        """Whether two rows, this one and the next, are enough bytes in flight."""
+        found = self._ahead(replace(schedule, unroll=(1,)))
+        each = sum(schedule.accesses[k].loads[0].dtype.itemsize for k in found)
+        each *= schedule.lanes.vector * schedule.steps * schedule.block_threads
+        each *= schedule.crew.blocks_per_sm
+        return 2 * each >= self.device.bytes_in_flight_per_sm > 0
 
     def _ahead(self, schedule: RowSchedule) -> tuple[int, ...]:
         """What of the next row is loaded before this one is computed, where one follows the other

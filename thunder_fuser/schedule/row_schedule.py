@@ -185,6 +185,23 @@ class RowSchedule:
         return loops and few and not self.residency.registers
 
     @property
+    def has_steps(self) -> bool:
+        """Whether all threads take as many steps through a row, which is then a constant."""
+        return bool(self.residency.registers or self.has_few_steps or self.sharing == "rows")
+
+    @property
+    def walks_columns(self) -> bool:
+        """Whether several threads go through the columns of a row."""
+        return self.lane_axis == "columns" and self.threads > 1
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether each step has registers of its own, or there are few of them."""
+        shares = self.sharing == "rows"
+        kept = self.residency.registers or any(t.is_of_columns for t in self.totals)
+        return bool(kept or (shares and self.steps <= MAX_STEPS))
+
+    @property
     def threads(self) -> int:
         """Threads that share a row."""
         return self.crew.threads
