@@ -18,14 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.access import (
-    ACCESS_BYTES,
-    ALWAYS,
-    Access,
-    Window,
-    plan_accesses,
-    plan_store,
-)
+from thunder_fuser.analysis.access import Window, plan_accesses, plan_store
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.analysis.rows import (
@@ -39,14 +32,13 @@ from thunder_fuser.analysis.value import Folded, Value, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import Crew, choose_crew
 from thunder_fuser.schedule.exchange import exchange_bytes
 from thunder_fuser.schedule.holding import choose_held
+from thunder_fuser.schedule.in_flight import choose_ahead, choose_unroll
 from thunder_fuser.schedule.residency import (
-    MAX_STEPS,
     Residency,
     choose_residency,
     passes_that_read,
@@ -62,10 +54,6 @@ from thunder_fuser.schedule.row_schedule import (
 )
 from thunder_fuser.schedule.store import Store
 
-MAX_UNROLL = 8
-_MAX_GUARDED_UNROLL = 2
-_REGISTERS_BESIDE = 24
-"""What a thread computes with, beside the rows that it has and what it accumulates."""
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 
@@ -183,8 +171,8 @@ class _Candidate:
             Residency(),
         )
         made = replace(bare, residency=self._residency(bare))
-        made = replace(made, unroll=self._unroll(made))
-        made = replace(made, ahead=self._ahead(made))
+        made = replace(made, unroll=choose_unroll(made, self.device))
+        made = replace(made, ahead=choose_ahead(made, self.device))
         if self.device.kind != "host" or arrangement.sharing != "nothing" or self.axis == "rows":
             return made
         # Values of one row may have room where those of several have not.
@@ -223,66 +211,6 @@ class _Candidate:
         """What arithmetic in fp64 takes besides: its division is a subroutine."""
         wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.folds)
         return 16 if any(wide) else 0
-
-    def _unroll(self, schedule: RowSchedule) -> tuple[int, ...]:
-        """Iterations that together have enough bytes in flight, of loops that are not unrolled
-        anyway: over rows without stages, and over columns that do not fit into registers.
-        """
-        if schedule.has_few_steps:
-            # Written out they have all loads at the beginning; of what is kept there are none.
-            return tuple(
-                schedule.steps if schedule.loads_in_pass(n) else 1
-                for n in range(len(schedule.passes))
-            )
-        is_long = self.axis == "columns" and schedule.steps > MAX_STEPS
-        if not is_long and (schedule.folds or not schedule.totals):
-            return (1,) * len(schedule.passes)
-        if schedule.wide and self._has_enough_ahead(schedule):
-            return (1,) * len(schedule.passes)
-        return tuple(self._unroll_of(schedule, roots) for roots in schedule.passes)
-
-    def _unroll_of(self, schedule: RowSchedule, roots: Sequence[Value]) -> int:
-        """How often the loop of one pass is unrolled, which computes `roots`."""
-        wanted = reachable(roots)
-        accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
-        each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
-        each *= schedule.lanes.vector * schedule.block_threads
-        each *= max(schedule.crew.blocks_per_sm, 1)
-        # Lanes that may not exist are loaded one by one, with an address and a condition each.
-        most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
-        unroll = 1
-        while each and unroll < most and unroll * each < self.device.bytes_in_flight_per_sm:
-            unroll += 1
-        return unroll
-
-    def _has_enough_ahead(self, schedule: RowSchedule) -> bool:
-        """Whether two rows, this one and the next, are enough bytes in flight."""
-        found = self._ahead(replace(schedule, unroll=(1,)))
-        each = sum(schedule.accesses[k].loads[0].dtype.itemsize for k in found)
-        each *= schedule.lanes.vector * schedule.steps * schedule.block_threads
-        each *= schedule.crew.blocks_per_sm
-        return 2 * each >= self.device.bytes_in_flight_per_sm > 0
-
-    def _ahead(self, schedule: RowSchedule) -> tuple[int, ...]:
-        """What of the next row is loaded before this one is computed, where one follows the other
-        and registers have room: whole vectors that nothing decides about.
-        """
-        if schedule.sharing != "rows" or schedule.unroll[-1] > 1 or self.device.kind == "host":
-            return ()
-        found = [
-            k
-            for k in schedule.residency.registers
-            if loads_ahead(schedule.accesses[k], schedule.lanes)
-        ]
-        wide = [t for t in schedule.totals if t.is_of_columns]
-        words = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector
-        words += sum(
-            schedule.accesses[k].loads[0].dtype.itemsize * schedule.lanes.vector // WORD
-            for k in (*schedule.residency.registers, *found)
-            if not schedule.accesses[k].is_uniform
-        )
-        room = self.device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
-        return tuple(found) if words * schedule.steps <= room else ()
 
     @property
     def _alignment(self) -> dict[int, int]:
@@ -342,19 +270,6 @@ class _Candidate:
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )
-
-
-def loads_ahead(access: Access, lanes: Lanes) -> bool:
-    """Whether an access is one vector of the row, wherever the row is."""
-    load = access.loads[0]
-    small = load.dtype in (DataType.BFloat16, DataType.Half, DataType.Float)
-    if not small or load.positions or load.dtype.itemsize * lanes.vector != ACCESS_BYTES:
-        return False
-    if len(access.variants) != 1 or access.variants[0].conditions != ALWAYS:
-        return False
-    (window, *others) = access.variants[0].windows
-    moves = any(v.name == "r" for v in window.address.variables())
-    return moves and not others and window.is_in_order and window.width == lanes.vector
 
 
 def _folds(pulled: PulledRows) -> Iterator[Fold]:
