@@ -7,6 +7,8 @@ that another tensor in the same memory, a view, changes too.  A region ends befo
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executor.claims.claim import Role
@@ -15,8 +17,35 @@ from thunder_fuser.executor.claims.table import TABLE, flatten
 
 def updates(bsym: BoundSymbol) -> bool:
     """Whether a symbol, or a part of it, writes into an existing tensor."""
+    return any(True for _ in _targets(bsym))
+
+
+def overwritten(symbols: Sequence[BoundSymbol]) -> frozenset[str]:
+    """Names of tensors that may lie in memory that an update in place writes.
+
+    `symbols` are a whole trace in order, fused ones as primitives.
+    """
+    found = {name for bsym in symbols for name in _targets(bsym)}
+    if not found:
+        return frozenset()
+    # Views before the update, and after it; a symbol that is not fused may give a view.
+    for ordered in (symbols[::-1], symbols):
+        for bsym in ordered:
+            claim = TABLE.get(bsym.sym.id)
+            if claim is None or claim.role in (Role.VIEW, Role.RENAME, Role.UPDATE):
+                around = {p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)}
+                if around & found:
+                    found |= around
+    return frozenset(found)
+
+
+def _targets(bsym: BoundSymbol) -> Iterator[str]:
+    """Names of what a symbol, or a part of it, updates."""
     claim = TABLE.get(bsym.sym.id)
-    return (claim is not None and claim.role is Role.UPDATE) or any(map(updates, bsym.subsymbols))
+    if claim is not None and claim.role is Role.UPDATE:
+        yield bsym.args[1].name
+    for part in bsym.subsymbols:
+        yield from _targets(part)
 
 
 class Memory:

@@ -9,20 +9,19 @@ not sizes.) The forward is decided first: what its regions store for each other,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
+from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, operands
+from thunder_fuser.executor.names import Prims, one_name
 from thunder_fuser.executor.regions import Part, Place, Region, Survey
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
-
-Prims = Mapping[int, Sequence[BoundSymbol]]
-"""Primitives of the parts that are to be fused, by position of the part."""
 
 
 def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[int, Region]:
@@ -31,7 +30,11 @@ def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[in
     `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
     region.
     """
-    table = _Table(parts, prims, facts)
+    apart = [b for k, part in enumerate(parts) if k not in prims for b in part.symbols]
+    symbols = [b for k, part in enumerate(parts) for b in prims.get(k, part.symbols)]
+    overwritten = inplace.overwritten(symbols)
+    prims = one_name(prims, {p.name for b in apart for p in b.flat_proxy_args}, overwritten)
+    table = _Table(parts, prims, facts, overwritten)
     choices: dict[int, Choice] = {}
     for place in sorted(set(table.places.values()), key=lambda p: (p.is_backward, str(p.device))):
         mine = [k for k in prims if table.places[k] == place]
@@ -72,7 +75,9 @@ class _Table:
     places   of the parts that are to be fused
     """
 
-    def __init__(self, parts: Sequence[Part], prims: Prims, facts: Survey) -> None:
+    def __init__(
+        self, parts: Sequence[Part], prims: Prims, facts: Survey, overwritten: Set[str]
+    ) -> None:
         self.made_by: list[BoundSymbol | None] = []
         self.places: dict[int, Place] = {}
         self._proxies: list[Proxy] = []
@@ -107,7 +112,7 @@ class _Table:
             for proxy in _given(own):
                 self._wanted[k].pop(self.number(proxy), None)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
-        self._touched = self._in_updated_memory(parts, prims)
+        self._overwritten = overwritten
 
     def _add(
         self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
@@ -155,29 +160,7 @@ class _Table:
         """Whether a primitive gives the same result wherever it runs."""
         if TABLE[prim.sym.id].role is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
             return False
-        return not any(self.number(p) in self._touched for p in operands(prim))
-
-    def _in_updated_memory(self, parts: Sequence[Part], prims: Prims) -> set[int]:
-        """Values that may lie in memory that an update in place overwrites."""
-        touched: set[int] = set()
-        everything = [b for k, part in enumerate(parts) for b in prims.get(k, part.symbols)]
-        for bsym in everything:
-            claim = TABLE.get(bsym.sym.id)
-            if claim is not None and claim.role is Role.UPDATE:
-                touched.add(self.number(bsym.args[1]))
-        if not touched:
-            return touched
-        # Views before the update, and after it; a symbol that is not fused may give a view.
-        for symbols in (everything[::-1], everything):
-            for bsym in symbols:
-                claim = TABLE.get(bsym.sym.id)
-                if claim is None or claim.role in (Role.VIEW, Role.RENAME, Role.UPDATE):
-                    around = {
-                        self.number(p) for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
-                    }
-                    if around & touched:
-                        touched |= around
-        return touched
+        return not any(p.name in self._overwritten for p in operands(prim))
 
 
 def _bytes(proxy: Proxy) -> int:
