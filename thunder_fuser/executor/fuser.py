@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from thunder.core.compile_data import get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
@@ -22,8 +23,9 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
-from thunder_fuser.errors import Refusal
-from thunder_fuser.executor import regions
+from thunder_fuser.errors import FuserValueError, Refusal
+from thunder_fuser.executor import order, regions
+from thunder_fuser.executor.apart import take_apart
 from thunder_fuser.executor.build import build
 from thunder_fuser.executor.call import FusionCall, warn_of_failure
 from thunder_fuser.executor.claims.claim import Role
@@ -32,6 +34,7 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
+from thunder_fuser.executor.names import Prims
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.symbol import bind_fusion
@@ -76,11 +79,15 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         compilation = Compilation(recorded)
         draws = Draws(trace, self._draw)
         facts = regions.survey(trace)
-        parts = [self._fuelled(p) for p in regions.form(trace, facts, self._is_fusible)]
-        prims = {
+        parts = list(regions.form(trace, facts, self._is_fusible))
+        prims: Prims = {
             k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
         }
-        calls = self._fuse_all(parts, prims, facts)
+        if _may_reorder():
+            parts, prims = order.join(parts, prims, facts)
+        parts, prims = take_apart(parts, prims, facts)
+        parts = [self._fuelled(p) for p in parts]
+        calls = self._fuse_all(parts, {k: prims[k] for k in prims if parts[k].is_fusible}, facts)
         symbols: list[BoundSymbol] = []
         for k, part in enumerate(parts):
             if not part.is_fusible:
@@ -140,7 +147,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def _fuse_all(
         self,
         parts: list[regions.Part],
-        prims: dict[int, tuple[BoundSymbol, ...]],
+        prims: dict[int, Sequence[BoundSymbol]],
         facts: regions.Survey,
     ) -> dict[int, BoundSymbol]:
         """Calls by the position of their part. A part that cannot be built is refused in `parts`,
@@ -162,6 +169,16 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                     break
             else:
                 return calls
+
+
+def _may_reorder() -> bool:
+    """What the user of `thunder.jit` says about the order of a trace."""
+    asked = get_compile_option("fusion_type", "Which order symbols may be fused in")
+    if asked not in (None, "consecutive", "dataflow"):
+        raise FuserValueError(
+            f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
+        )
+    return bool(asked == "dataflow")
 
 
 def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:

@@ -1,13 +1,13 @@
 """Which symbols of a trace become one fusion, and why the others do not.
 
-The input is the whole joint forward and backward trace.  Thunder groups its symbols ("consecutive":
-the order stays as it is; "dataflow": it may change, if the user asks for it); we cut its groups
-where one fusion cannot go on, and refuse those that are not worth a kernel.
+The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
+it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
+Where the user allows another order, `order.py` goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,21 +15,20 @@ from thunder.core import dtypes
 from thunder.core import prims as prims_of_thunder
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 from thunder.executors.data_dependent_partition import (
     Node,
     consecutive_fusion,
-    fuse_bound_symbols,
 )
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
-from thunder_fuser.executor.claims.table import TABLE, flatten
+from thunder_fuser.executor.claims.table import TABLE, flatten, operands
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.options import current
@@ -70,6 +69,20 @@ class Region:
     bound_symbols: tuple[BoundSymbol, ...]
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
+
+
+def region_of(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> Region:
+    """Primitives with everything that they read and do not make."""
+    inside = {p.name for p in made_by(prims)}
+    read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
+    return Region(
+        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, outputs))
+    )
+
+
+def made_by(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
+    """What primitives compute, in order."""
+    return tuple({p.name: p for b in prims for p in b.flat_proxy_outs}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,7 @@ def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
 def form(
     trace: TraceCtx, facts: Survey, is_fusible: Callable[[BoundSymbol], bool]
 ) -> Iterator[Part]:
-    """The symbols of a trace in the order in which they will run, as parts."""
+    """The symbols of a trace, in order, as parts."""
     symbols = trace.bound_symbols
     places: Places = {id(b): _place(b) if is_fusible(b) else () for b in symbols}
 
@@ -121,12 +134,8 @@ def form(
         place = places[id(a.group_bsyms[0])]
         return isinstance(place, Place) and place == places[id(b.group_bsyms[0])]
 
-    group: Callable[..., list[list[BoundSymbol]]] = fuse_bound_symbols
-    if any(inplace.updates(b) for b in symbols):
-        # An update in place orders reads and writes of memory, which a dataflow order cannot see.
-        group = consecutive_fusion
     memory = inplace.Memory()
-    for found in group(trace, in_one_place):
+    for found in consecutive_fusion(trace, in_one_place):
         for part in _cut(found, places, memory):
             refused = _refuse_part(part, facts)
             yield part if refused is None else replace(part, refusals=(refused,))

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from thunder.core.prims import OpTags
-from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, operands
 from thunder_fuser.executor.names import Prims, one_name
-from thunder_fuser.executor.regions import Part, Place, Region, Survey
+from thunder_fuser.executor.regions import Part, Place, Region, Survey, made_by, region_of
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 
@@ -45,27 +45,14 @@ def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[in
     regions: dict[int, Region] = {}
     for k, own in prims.items():
         again = {id(b): b for v in sorted(choices[k].computed) if (b := table.made_by[v])}
-        given = [p for p in _given(own) if table.is_outside(p) or table.number(p) in stored]
-        if given or any(TABLE[b.sym.id].role is Role.UPDATE for b in own):
-            regions[k] = _region((*again.values(), *own), given)
+        kept = [p for p in made_by(own) if table.is_outside(p) or table.number(p) in stored]
+        if kept or any(TABLE[b.sym.id].role is Role.UPDATE for b in own):
+            regions[k] = region_of((*again.values(), *own), kept)
     return regions
-
-
-def _region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> Region:
-    inside = {p.name for p in _given(prims)}
-    read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
-    return Region(
-        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, outputs))
-    )
 
 
 def _read(choices: Iterable[Choice]) -> frozenset[int]:
     return frozenset().union(*(choice.read for choice in choices))
-
-
-def _given(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
-    """What primitives compute, in order."""
-    return tuple({p.name: p for b in prims for p in b.flat_proxy_outs}.values())
 
 
 class _Table:
@@ -109,7 +96,7 @@ class _Table:
                     if proxy.name not in self._numbers:
                         self._add(proxy, bsym if place else None, place, backward)
         for k, own in prims.items():
-            for proxy in _given(own):
+            for proxy in made_by(own):
                 self._wanted[k].pop(self.number(proxy), None)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
         self._overwritten = overwritten
