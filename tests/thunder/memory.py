@@ -52,22 +52,23 @@ def halves(
     return tuple(Half(t[-1]) for t in (entry.computation_traces, entry.backward_traces) if t)
 
 
-def held(trace: TraceCtx, *arguments: Any) -> list[tuple[str, int]]:
-    """Each symbol that runs, and the bytes that are in memory after it, arguments included.
+def held(trace: TraceCtx, values: dict[str, Any]) -> list[tuple[str, int]]:
+    """Each symbol that runs, and the bytes that are in memory after it; `values` are the arguments,
+    by name, and in the end what is left.
 
     The trace runs one statement at a time. Memory that several tensors share counts once; what a
     symbol allocates and frees does not show.
     """
-    values: dict[str, Any] = {p.name: x for p, x in zip(trace.args, arguments, strict=True)}
+    # The caller has its arguments until the end, unless it gives them away in a list.
+    arguments = [x for x in values.values() if isinstance(x, torch.Tensor)]
     context = trace.python_ctx()
     found = []
     with torch.no_grad():
         for bsym in trace.bound_symbols:
             if bsym.sym.id is PrimIDs.RETURN:
                 break
-            for line in bsym.python(0, print_depth=1):
-                exec(line, context, values)
-            found.append((bsym.sym.name, _bytes(values.values())))
+            exec("\n".join(bsym.python(0, print_depth=1)), context, values)
+            found.append((bsym.sym.name, _bytes([*values.values(), *arguments])))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -191,3 +192,124 @@ def test_batch_norm_trains_its_buffers() -> None:
     for a, b in zip(ours.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
     assert any(report.fusion.updates for report in fusions(compiled))
+
+
+# ---- order between regions: matrix products lie between what is fused
+
+
+KINDS = pytest.mark.parametrize("kind", ["consecutive", "dataflow"])
+
+
+def read_after_write(x: Any, w: Any) -> Any:
+    x.add_(1)
+    y = x @ w
+    z = torch.sin(x)
+    x.mul_(2)
+    return y, z, torch.cos(x) @ w
+
+
+def write_after_read(x: Any, w: Any) -> Any:
+    before = torch.sin(x)
+    y = before @ w
+    x.copy_(y)
+    return before * 2, torch.cos(x), torch.exp(y)
+
+
+def chain_of_updates(x: Any, w: Any) -> Any:
+    for k in range(3):
+        x.add_(x @ w, alpha=0.1)
+        x.mul_(0.5 + k)
+    return x + 1
+
+
+def two_tensors_cross(x: Any, w: Any) -> Any:
+    old = x * 1
+    x.copy_(w)
+    y = x @ old
+    w.copy_(old)
+    return y, torch.sin(x) + torch.cos(w), y @ w
+
+
+def views_between(x: Any, w: Any) -> Any:
+    top = x[:2] * 2
+    y = top @ w
+    x[:2].add_(y)
+    z = x @ w
+    x.t().mul_(2)
+    return top, z, torch.sin(x)
+
+
+def moving_average(x: Any, w: Any) -> Any:
+    y = torch.relu(w @ x)
+    x.mul_(0.9).add_(y.mean(0), alpha=0.1)
+    z = torch.relu(w @ (y - x))
+    x.mul_(0.9).add_(z.mean(0), alpha=0.1)
+    return z * 2, x - y
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "program",
+    [
+        read_after_write,
+        write_after_read,
+        chain_of_updates,
+        two_tensors_cross,
+        views_between,
+        moving_average,
+    ],
+)
+def test_reads_and_updates_keep_their_order(program: Callable[..., Any], kind: str) -> None:
+    compiled = check(program, torch.randn(4, 4), torch.randn(4, 4) / 4, fusion_type=kind)
+    assert fusions(compiled)
+
+
+@KINDS
+def test_a_step_of_an_optimiser(kind: str) -> None:
+    def program(*tensors: Any) -> Any:
+        norm = sum([(g * g).sum() for g in tensors[1::4]]).sqrt()
+        for p, g, m, v in (tensors[:4], tensors[4:]):
+            g = g / torch.clamp(norm, min=1.0)
+            m.mul_(0.9).add_(g, alpha=0.1)
+            v.mul_(0.99).addcmul_(g, g, value=0.01)
+            p.addcdiv_(m, v.sqrt() + 1e-8, value=-0.1)
+        return norm
+
+    tensors = [torch.rand(s) for s in ((4, 3), (5,)) for _ in range(4)]
+    check(program, *tensors, fusion_type=kind)
+
+
+class Averaging(torch.nn.Module):
+    """Statistics of two layers, each updated before the next layer reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 4)
+        self.norm = torch.nn.BatchNorm1d(6, momentum=0.3)
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norm(self.first(x)))
+        self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        self.steps.add_(1)
+        y = self.second(h * torch.sigmoid(h)) * self.steps
+        return y.sin() + self.mean[:4]
+
+
+@KINDS
+def test_buffers_of_a_module_in_training(kind: str) -> None:
+    ours = Averaging()
+    eager = copy.deepcopy(ours)
+    compiled = jit(ours, fusion_type=kind)
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        found, wanted = compiled(x), eager(x)
+        torch.testing.assert_close(found, wanted)
+        found.square().sum().backward()
+        wanted.square().sum().backward()
+    for (name, a), (_, b) in zip(ours.named_buffers(), eager.named_buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+    for (name, a), (_, b) in zip(ours.named_parameters(), eager.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert sum(len(report.fusion.updates) for report in fusions(compiled)) >= 3

@@ -2,6 +2,11 @@
 
 Left to itself, the estimate counts every result.  A result that lies in the memory of an argument
 or of another result takes none, and shares the life of what it lies in.
+
+Between its kernels a fusion may hold more than its results: boundaries, and values that are copied
+into an argument at the end.  Thunder's interface takes one number a symbol, the bytes that it adds
+for good, so its peak does not have them; the table that comes with the peak does, as an entry of
+its own.
 """
 
 from __future__ import annotations
@@ -37,4 +42,6 @@ def _allocated(bsym: BoundSymbol, memory: Any, report: dict[str, int]) -> int:
             fresh += proxy.numel * proxy.dtype.bytes
     names = ", ".join(proxy.name for proxy in bsym.output if proxy is not None)
     report[f"{bsym.sym.name} {names}"] = fresh
+    if (between := call.plan().peak_bytes - fresh) > 0:
+        report[f"{bsym.sym.name} between its kernels"] = between
     return fresh
