@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tests.thunder.memory import halves, held
-from tests.thunder.programs import jit
+from tests.thunder.programs import check, jit
 from tests.thunder.training_blocks import rotated
 from thunder_fuser.executor import fusions
 from thunder_fuser.runtime import steps
@@ -57,6 +57,19 @@ def llama() -> tuple[nn.Module, list[Tensor]]:
         torch.set_default_dtype(torch.float32)
 
 
+Steps = list[tuple[str, int]]
+
+
+def run(program: Callable[..., Any], grad: bool) -> tuple[Any, dict[str, Any], Steps]:
+    """The compiled program, what is left of its forward, and what that held."""
+    inputs = [torch.randn(8, 8, requires_grad=grad) for _ in range(2)]
+    compiled = jit(program)
+    compiled(*inputs)
+    trace = thunder.last_traces(compiled)[-1]
+    values = dict(zip([p.name for p in trace.args], inputs, strict=True))
+    return compiled, values, held(trace, values)
+
+
 # ---- a transformer
 
 
@@ -81,6 +94,34 @@ def test_attention_weights_are_saved_once() -> None:
     saved = forward.trace.bound_symbols[-1].args[1][0]
     squares = [p.name for p in saved if tuple(p.shape) == (BATCH, HEADS, LENGTH, LENGTH)]
     assert len(squares) == 1
+
+
+# ---- what is saved for backward
+
+
+def transposed(x: Tensor, w: Tensor) -> Tensor:
+    return torch.tanh(x @ w).t() @ w
+
+
+def reshaped(x: Tensor, w: Tensor) -> Tensor:
+    return torch.tanh(x @ w).reshape(16, 4) @ w[:4]
+
+
+def unsqueezed(x: Tensor, w: Tensor) -> Tensor:
+    return torch.softmax(x @ w, -1).unsqueeze(0) @ w
+
+
+@pytest.mark.parametrize("program", [transposed, reshaped, unsqueezed])
+def test_what_a_view_shows_is_not_saved_otherwise(program: Callable[..., Any]) -> None:
+    """The product reads a view of the activation, whose gradient needs the activation itself."""
+    compiled, values, _ = run(program, grad=True)
+    trace = thunder.last_traces(compiled)[-1]
+    arguments = {p.name for p in trace.args}
+    saved = {p.name for p in trace.bound_symbols[-1].args[1][0]}
+    storages = {name: values[name].untyped_storage().data_ptr() for name in arguments | saved}
+    own = {storages[name] for name in saved} - {storages[name] for name in arguments}
+    assert len(own) == 1
+    check(program, *(torch.randn(8, 8, requires_grad=True) for _ in range(2)))
 
 
 # ---- estimates
@@ -110,18 +151,6 @@ def parts_of_one(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 
 PROGRAMS = [layers, views, updates, parts_of_one]
-
-
-def run(
-    program: Callable[..., Any], grad: bool
-) -> tuple[Any, dict[str, Any], list[tuple[str, int]]]:
-    """The compiled program, what is left of its forward, and what that held."""
-    inputs = [torch.randn(8, 8, requires_grad=grad) for _ in range(2)]
-    compiled = jit(program)
-    compiled(*inputs)
-    trace = thunder.last_traces(compiled)[-1]
-    values = dict(zip([p.name for p in trace.args], inputs, strict=True))
-    return compiled, values, held(trace, values)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
@@ -71,6 +71,8 @@ class _Table:
         self._numbers: dict[str, int] = {}
         self._of_part: list[Place | None] = []
         self._is_backward: list[bool] = []
+        # The first value that lies where a value would, and whether both are in one order.
+        self._memory: list[tuple[int, bool]] = []
         self._wanted: dict[int, dict[int, None]] = {}
         # Read by symbols that are not fused; those of them that run in the backward.
         self._outside: set[int] = set()
@@ -109,7 +111,31 @@ class _Table:
         self.made_by.append(made_by)
         self._of_part.append(place)
         self._is_backward.append(place.is_backward if place else backward)
+        self._memory.append(self._shared(number, made_by) or (number, True))
         return number
+
+    def _shared(self, number: int, prim: BoundSymbol | None) -> tuple[int, bool] | None:
+        """For a value that shows all of another one: where that lies."""
+        if prim is None or TABLE[prim.sym.id].role not in (Role.VIEW, Role.RENAME):
+            return None
+        source = self.number(prim.flat_proxy_args[0])
+        first, is_ordered = self._memory[source]
+        if self.made_by[first] is None:
+            # Whoever wants it takes it from there.
+            return None
+        if _bytes(self._proxies[source]) != _bytes(self._proxies[number]):
+            return None
+        match prim.sym.id:
+            case PrimIDs.TRANSPOSE:
+                return first, False
+            case PrimIDs.STRIDE_ORDER:
+                return None
+            case PrimIDs.RESHAPE if not is_ordered:
+                return None
+        return first, is_ordered
+
+    def _memories(self, numbers: Iterable[int]) -> frozenset[int]:
+        return frozenset(self._memory[n][0] for n in numbers)
 
     def number(self, proxy: Proxy) -> int:
         return self._numbers[proxy.name]
@@ -124,14 +150,30 @@ class _Table:
 
     def values(self, place: Place, stored: frozenset[int]) -> list[Value]:
         """Prices for the regions of one place; `stored` is in memory already."""
-        return [self._value(n, place, stored) for n in range(len(self._proxies))]
+        there = self._outside | stored
+        memories, alive = self._memories(there), self._memories(self._alive)
+        return [
+            self._value(
+                n, place, n in there, self._memory[n][0] in memories, self._memory[n][0] in alive
+            )
+            for n in range(len(self._proxies))
+        ]
 
-    def _value(self, number: int, place: Place, stored: frozenset[int]) -> Value:
+    def _value(
+        self, number: int, place: Place, is_there: bool, in_memory: bool, stays: bool
+    ) -> Value:
+        """The price of one value.
+
+        is_there   under its name
+        in_memory  perhaps under another one
+        stays      until the backward is over
+        """
         proxy, prim = self._proxies[number], self.made_by[number]
         size = PER_BYTE * _bytes(proxy)
-        in_memory = prim is None or number in self._outside or number in stored
-        dies = place.is_backward and not self._is_backward[number] and number not in self._alive
-        write = size * ((not in_memory) + dies)
+        dies = place.is_backward and not self._is_backward[number] and not stays
+        write = size * ((prim is not None and not in_memory) + dies)
+        # Another name for what is there costs next to nothing.
+        write += prim is not None and in_memory and not is_there
         made = self._of_part[number]
         if (
             prim is None
