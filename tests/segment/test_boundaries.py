@@ -113,3 +113,17 @@ def test_numbers(define: Define, operands: int, device: torch.device) -> None:
     y = x / x.abs().sum(0)
     exact = y / y.abs().sum(1, keepdim=True)
     torch.testing.assert_close(found.double(), exact, rtol=2e-5, atol=1e-7)
+
+
+def test_only_what_is_read_of_a_tensor_counts() -> None:
+    """A kernel behind another one wants a small window of what that computes from four tensors."""
+    with FusionDefinition() as fd:
+        given = [fd.define_tensor([N, M], True, DataType.Float) for _ in range(4)]
+        x = fd.ops.sin(fd.ops.add(fd.ops.mul(given[0], given[1]), fd.ops.mul(given[2], given[3])))
+        total = fd.ops.sum(x, [0])
+        part = fd.ops.slice(x, [0, 0], [1, M])
+        fd.add_output(fd.ops.mul(part, fd.ops.broadcast(total, [True, False])))
+    found = fd.plan()
+    # The window of four inputs is cheaper than all of one tensor written.
+    assert found.bytes <= 4 * WIDE + 2 * ROW + 5 * ROW
+    assert not any(b.bytes == WIDE for b in found.boundaries)

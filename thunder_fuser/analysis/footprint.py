@@ -73,9 +73,27 @@ def footprint(
         return _whole(fusion, outputs, sources)
 
 
-def _footprint(
+def demanded(
     fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+) -> Mapping[TensorView, int]:
+    """At most how many elements of each tensor on the way computing all of `outputs` asks for,
+    those where it stops included. Nothing is said where no formula says it.
+    """
+    passed: dict[TensorView, int] = {}
+    try:
+        read = _footprint(fusion, outputs, sources, passed)
+    except NoFormula:
+        return {}
+    return passed | {tensor: int(found.elements) for tensor, found in read.items()}
+
+
+def _footprint(
+    fusion: Fusion,
+    outputs: Sequence[TensorView],
+    sources: AbstractSet[TensorView],
+    passed: dict[TensorView, int] | None = None,
 ) -> Mapping[TensorView, Footprint]:
+    """What is asked of tensors on the way goes into `passed`."""
     needed: dict[TensorView, _Demand] = {}
     read: dict[TensorView, _Demand] = {}
 
@@ -88,6 +106,8 @@ def _footprint(
         demand(into, tensor, _Demand(everything(tensor.domain.logical)))
     for expr in reversed(fusion.exprs):
         found = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
+        if found and passed is not None and isinstance(expr.output, TensorView):
+            passed[expr.output] = int(_measured(expr.output, found, False).elements)
         for operand, wanted in _operands(expr, found) if found else ():
             if isinstance(operand, TensorView) and wanted:
                 stops = operand in sources or operand in inputs

@@ -82,7 +82,7 @@ class FusionReport:
 
     def __str__(self) -> str:
         rows = [self.signature, Naming(self._bsym, self.plan, self._call.names()).text()]
-        rows += [f"  refused {text}" for text in counted_refusals(self.refusals)]
+        rows += [f"  refused {text}" for text in counted_refusals(self._around)]
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:

@@ -7,6 +7,7 @@ are chosen, so sets of anchors are integers, a bit for each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ from thunder_fuser.analysis.layout import (
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
-from thunder_fuser.segment.prices import distinct_bytes
 
 Anchors = int
 """A set of anchors: bit k is the k-th, in program order."""
@@ -98,10 +98,17 @@ class Program:
         """Where computing a value ends; of a reduction, where computing its elements does."""
         return self._reach.get(value, Reach())
 
-    def distinct_bytes(self, value: Val) -> int:
-        """Bytes of a tensor in memory, where broadcast dimensions count once."""
+    def bytes_of(self, value: Val) -> int:
+        """What is in memory of a tensor: a kernel writes repeated elements as often as they show,
+        an input may have them once.
+        """
+        if not isinstance(value, TensorView):
+            return 0
         if value not in self._bytes:
-            self._bytes[value] = distinct_bytes(value)
+            made = value in self.definitions
+            dims = zip(value.sizes, value.domain.logical, strict=True)
+            sizes = (int(n) for n, d in dims if made or not d.is_broadcast)
+            self._bytes[value] = math.prod(sizes) * value.dtype.itemsize
         return self._bytes[value]
 
     def dense(self, tensor: TensorView) -> Layout:

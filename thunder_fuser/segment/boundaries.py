@@ -13,8 +13,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from thunder_fuser.analysis.footprint import demanded
 from thunder_fuser.ir import ops, random
-from thunder_fuser.ir.fusion import PointwiseOp, RandomOp, ReductionOp, TensorView, Val
+from thunder_fuser.ir.domain import Resize
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    GatherOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.segment.anchors import Anchors, Program, members
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.materialize import Choice, Value, materialize
@@ -198,14 +210,29 @@ class _Cone:
         if not offers:
             read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
             return Choice(read, frozenset(range(len(self.order))) - read)
-        values = [self._value(v, v in offers, v in written) for v in self.order]
+        asked = self._asked()
+        values = [self._value(v, asked, v in offers, v in written) for v in self.order]
         wanted = dict.fromkeys(self.numbers[u] for r in self.roots for u in self._operands(r))
         (choice,) = materialize(values, [wanted])
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
-    def _value(self, v: Val, can_be_stored: bool, is_stored: bool) -> Value:
-        read = PER_BYTE * self._bytes(v)
-        write = (0 if is_stored else read) if can_be_stored else _NEVER
+    def _asked(self) -> Mapping[TensorView, int]:
+        """Elements of tensors that are asked for, where that may not be all."""
+        exprs = map(self.program.definitions.get, self.order)
+        if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
+            return {}
+        stops = {v for v in self.order if v in self.stops or self.is_foreign(v)}
+        found = {v for v in stops if isinstance(v, TensorView)}
+        return demanded(self.program.fusion, list(self.roots), found)
+
+    def _value(
+        self, v: Val, asked: Mapping[TensorView, int], can_be_stored: bool, is_stored: bool
+    ) -> Value:
+        size = self.program.bytes_of(v)
+        read = PER_BYTE * size
+        if isinstance(v, TensorView) and v in asked:
+            read = PER_BYTE * min(size, asked[v] * v.dtype.itemsize)
+        write = (0 if is_stored else PER_BYTE * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
         if operands or v in self.roots:
             return Value(operands, write, read, self._arithmetic(v))
@@ -214,13 +241,6 @@ class _Cone:
         # A constant is a function of nothing.
         free = v in self.program.definitions and v not in self.stops
         return Value((), 0, read, 0 if free else None)
-
-    def _bytes(self, v: Val) -> int:
-        """What is in memory of a value: a kernel writes repeated elements as often as they show, an
-        input may have them once."""
-        if isinstance(v, TensorView) and v in self.program.definitions:
-            return int(v.bytes)
-        return self.program.distinct_bytes(v)
 
     def _arithmetic(self, v: Val) -> int:
         if not isinstance(v, TensorView):
@@ -232,3 +252,9 @@ class _Cone:
                 return random.lookup(op).cost * int(v.numel)
             case _:
                 return 0
+
+
+def _is_window(expr: Expr | None) -> bool:
+    """Whether a view may leave elements out."""
+    steps = expr.output.domain.transforms if isinstance(expr, ViewOp) else ()
+    return any(isinstance(step, Resize) for step in steps)

@@ -35,8 +35,8 @@ class Cost:
             read: set[TensorView] = set().union(*(reach.sources for reach in reaches))
             foreign = union(reach.folds for reach in reaches) & ~anchors
             read.update(program.anchors[k].tensor for k in members(foreign))
-            moved = sum(map(program.distinct_bytes, read))
-            moved += sum(map(program.distinct_bytes, self.legality.outputs(anchors)))
+            moved = sum(map(program.bytes_of, read))
+            moved += sum(map(program.bytes_of, self.legality.outputs(anchors)))
             self._known[anchors] = LAUNCH + PER_BYTE * moved + self.of_copies(anchors)
         return self._known[anchors]
 
@@ -56,15 +56,15 @@ class Cost:
             for k, readers in self._readers.items()
             if anchors >> k & 1 and (is_row or readers & ~anchors)
         ]
-        return sum(LAUNCH + 2 * PER_BYTE * t.bytes for t in copied)
+        return sum(LAUNCH + 2 * PER_BYTE * int(t.bytes) for t in copied)
 
     def _of_group(self, group: Group) -> int:
         key = group.anchors, tuple(group.outputs), frozenset(group.reads)
         if key not in self._exact:
             loaded = self.program.stops | group.reads.keys()
             read = footprint(self.program.fusion, group.outputs, loaded)
-            moved = sum(f.elements * t.dtype.itemsize for t, f in read.items() if not t.is_cpu)
-            moved += sum(t.bytes for t in group.outputs)
+            moved = sum(int(f.elements) * t.dtype.itemsize for t, f in read.items() if not t.is_cpu)
+            moved += sum(int(t.bytes) for t in group.outputs)
             self._exact[key] = LAUNCH + PER_BYTE * moved + self.of_copies(group.anchors)
         return self._exact[key]
 
