@@ -54,21 +54,20 @@ def test_definitions(definition: Definition) -> None:
 
 
 def test_what_a_block_must_move() -> None:
-    """By hand: tensors of tokens in bf16, scores of attention, statistics of rows, tables.
+    """By hand: tensors of tokens in bf16, scores of attention, statistics of norms, tables.
 
     Matrix products, attention's among them, are torch's: what they read and write is in memory.
     """
     token = BATCH * LENGTH * 2
     x, hidden, scores = token * WIDTH, token * HIDDEN, token * HEADS * LENGTH
     weight, rows, tables = 2 * WIDTH, 2 * token, 2 * 2 * LENGTH * SIZE
-    score_rows = 2 * rows * HEADS
     found = planned("Llama block [2, 2048, 1024]")
-    norm, turn, attend = 2 * x + weight + rows, 4 * x + tables, 2 * scores + score_rows
+    norm, turn, attend = 2 * x + weight + rows, 4 * x + tables, 2 * scores
     assert found.forward.bytes == norm + turn + attend + (norm + 2 * x) + 3 * hidden + 3 * x
     assert found.backward is not None
     # Of each norm the gradient of its weight as well; queries and keys turn back beside values.
     norm += weight
-    turned, attended = 6 * x + tables, 3 * scores + score_rows
+    turned, attended = 6 * x + tables, 3 * scores
     swiglu = 5 * hidden
     least = (norm + 2 * x) + turned + attended + (norm + 3 * x) + swiglu
     assert least <= found.backward.bytes <= 1.10 * least
