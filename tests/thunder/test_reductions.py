@@ -204,7 +204,8 @@ def test_every_primitive_compiles_for_a_gpu(dtype: torch.dtype) -> None:
     (report,) = traced(lambda x: [call(x, dims) for call in calls for dims in ((0,), (1,))], x)
     for found, proxy in zip(report.fusion.outputs, report.outputs, strict=True):
         assert data_type(proxy.dtype) is found.dtype
-    assert report.refusals == ()
+    # Everything is computed, in as many kernels as registers ask for.
+    assert {refusal.code for refusal in report.refusals} <= {"registers", "sharing"}
     cubin = compile_cubin(list(report.kernels), "sm_90")
     assert not any(resources.spills for resources in cubin.resources.values())
 
