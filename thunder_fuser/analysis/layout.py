@@ -192,6 +192,12 @@ def dense_layout(tensor: TensorView, order: Sequence[int]) -> Layout:
     return Layout(dense_strides(tensor.sizes, order))
 
 
+def aligned_layout(view: View, itemsize: int, alignment: int = 64) -> Layout:
+    """The layout of a view of memory that is aligned to so many bytes."""
+    shift = view.offset * itemsize
+    return Layout(view.strides, alignment if shift == 0 else min(alignment, shift & -shift))
+
+
 def declared_layout(tensor: TensorView) -> Layout:
     """The layout that an input's domain promises: dense, in its allocation order.
 

@@ -20,7 +20,7 @@ from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
-from thunder_fuser.runtime.steps import Read, Slot, Step
+from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
 from thunder_fuser.schedule.pointwise import schedule_pointwise
 from thunder_fuser.schedule.row import schedule_rows
@@ -96,23 +96,26 @@ class Executable:
 
     # ---- linking
 
-    def _owner(self, tensor: TensorView) -> TensorView:
-        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
-        owner = self.plan.storage.get(tensor, tensor)
-        return self.plan.in_place.get(owner, owner)
-
     def _slot(self, tensor: TensorView) -> Slot:
-        return self._slots.setdefault(self._owner(tensor), len(self._slots))
+        return self._slots.setdefault(self.plan.owner(tensor), len(self._slots))
+
+    def _pointer(self, tensor: TensorView) -> Pointer:
+        """Where a kernel finds a tensor: in a slot, or in a slice of what is there."""
+        written = self.plan.storage.get(tensor, tensor)
+        return Pointer(self._slot(tensor), self.plan.slices.get(written), tensor.dtype.itemsize)
 
     def _link(
         self, launches: dict[int, Launch], generated: dict[int, GeneratedKernel]
     ) -> tuple[Step, ...]:
         found: list[Step] = []
+        known = set(self.plan.fusion.tensor_inputs)
         for segment in self.plan.segments:
             if segment.kind == "alias":
                 found += self._aliases(segment)
                 continue
-            found += [self._allocate(t) for t in segment.outputs if t not in self.plan.in_place]
+            made = dict.fromkeys(map(self.plan.owner, segment.outputs))
+            found += [self._allocate(t) for t in made if t not in known]
+            known.update(made)
             if segment.index in launches:
                 found += self._launch(launches[segment.index], generated[segment.index])
             found += self._freed_after(segment)
@@ -128,12 +131,12 @@ class Executable:
 
     def _aliases(self, segment: Segment) -> list[Step]:
         return [
-            steps.alias(self._slot(t), self._slot(v.base), v.sizes, v.strides, v.offset)
+            steps.alias(self._slot(t), self._pointer(v.base), v)
             for t, v in zip(segment.outputs, segment.views, strict=True)
         ]
 
     def _launch(self, launch: Launch, generated: GeneratedKernel) -> list[Step]:
-        pointers: list[Slot] = []
+        pointers: list[Pointer] = []
         scalars: list[Read] = []
         before: list[Step] = []
         after: list[Step] = []
@@ -144,11 +147,11 @@ class Executable:
                 slot = self._scratch()
                 before.append(self._provide(bound, slot))
                 after.append(steps.free(slot))
-                pointers.append(slot)
+                pointers.append(Pointer(slot))
                 continue
             if is_pointer:
                 assert isinstance(bound, TensorView)
-                pointers.append(self._slot(bound))
+                pointers.append(self._pointer(bound))
                 continue
             slot = self._slots[bound]
             read = steps.element(slot) if isinstance(bound, TensorView) else steps.number(slot)
@@ -171,12 +174,13 @@ class Executable:
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
-        kept = {self._owner(t) for t in self.plan.fusion.results}
-        kept |= {self._owner(v.base) for s in self.plan.segments for v in s.views}
+        plan = self.plan
+        kept = {plan.owner(t) for t in plan.fusion.results}
+        kept |= {plan.owner(v.base) for s in plan.segments for v in s.views}
         return [
-            steps.free(self._slot(b.tensor))
-            for b in self.plan.boundaries
-            if max(b.consumers) == segment.index and self._owner(b.tensor) not in kept
+            steps.free(self._slot(tensor))
+            for tensor, last in plan.last_readers.items()
+            if last == segment.index and tensor not in kept
         ]
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.layout import View, declared_layout, memory_orders
+from thunder_fuser.analysis.layout import View, declared_layout, dense_layout, memory_orders
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val
+from thunder_fuser.segment.destinations import destinations
 from thunder_fuser.segment.plan import Kind
 
 MAX_OUTPUTS = 128
@@ -58,13 +59,20 @@ class Kernels:
     stored   values that kernels could compute and load instead, and why
     """
 
-    def __init__(self, fusion: Fusion, layouts: Sequence[Layout] | None) -> None:
-        self.fusion = fusion
-        self.definitions: dict[Val, Expr] = fusion.definitions()
+    def __init__(
+        self,
+        fusion: Fusion,
+        layouts: Sequence[Layout] | None,
+        joined: Sequence[TensorView] = (),
+    ) -> None:
+        """`joined`: tensors whose pieces are written where these have them."""
         tensors = fusion.tensor_inputs
         given = layouts or [declared_layout(t) for t in tensors]
         self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
         self.orders = memory_orders(fusion, self.layouts)
+        self.destinations = destinations(fusion, joined, self.orders)
+        self.fusion = self.destinations.fusion
+        self.definitions: dict[Val, Expr] = self.fusion.definitions()
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}
         self.level: dict[TensorView, int] = dict.fromkeys(tensors, -1)
@@ -72,6 +80,10 @@ class Kernels:
         self.home: dict[TensorView, Group] = {}
         self.reasons: dict[TensorView, str] = {}
         self.stored: dict[TensorView, str] = {}
+
+    def layout_of(self, tensor: TensorView) -> Layout:
+        """Of what is to be written."""
+        return self.destinations.layout(tensor) or dense_layout(tensor, self.orders[tensor])
 
     def may_read(self, group: Group, frontier: Frontier) -> bool:
         """Whether all that a value needs is there when the group runs."""

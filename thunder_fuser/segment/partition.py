@@ -1,30 +1,61 @@
 """Partition: a fusion as segments, in execution order, with what goes through memory between them.
 
 Each kernel that `placement.py` decides on is a segment. Results that are views of memory that
-exists anyway are segments that launch nothing.
+exists anyway are segments that launch nothing, and so is a cat whose pieces kernels have
+written where it has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.kernels import Group
 from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 
 CUT = "the definition cuts here (segment_set)"
+MAX_TRIALS = 8
+"""Tensors of which it is tried one by one whether kernels had better write into slices of them."""
 
 
 def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> SegmentedFusion:
     """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are
     declared).
     """
-    return _Partition(fusion, layouts).plan()
+    best = _Partition(fusion, layouts).plan()
+    joined: tuple[TensorView, ...] = ()
+    for tensors in _trials(best):
+        found = _Partition(fusion, layouts, (*joined, *tensors)).plan()
+        if found.bytes <= best.bytes and _cost(found) < _cost(best):
+            best, joined = found, (*joined, *tensors)
+    return best
+
+
+def _trials(pulled: SegmentedFusion) -> Iterator[Sequence[TensorView]]:
+    """What to try to have written in pieces: one tensor after the other; all at once where these
+    are many, which takes one more plan and not one for each.
+
+    Where a map kernel reads nothing that others wrote, or a row kernel has it all, it is as good.
+    """
+    consumers = {k for b in pulled.boundaries for k in b.consumers}
+    late = [s for s in pulled.segments if s.kind == "map" and s.index in consumers]
+    collected = {t for s in late for t in s.outputs}
+    tensors = [t for t in joined_tensors(pulled.fusion) if t in collected] if late else []
+    if len(tensors) > MAX_TRIALS:
+        yield tensors
+    else:
+        yield from ((tensor,) for tensor in tensors)
+
+
+def _cost(plan: SegmentedFusion) -> int:
+    return plan.bytes * PER_BYTE + plan.kernels * LAUNCH
 
 
 class _Partition(Placement):
@@ -51,6 +82,10 @@ class _Partition(Placement):
                 if group.level == depth:
                     segments.append(self._segment(len(segments), group))
                     made.update(dict.fromkeys(group.outputs, len(segments) - 1))
+            for tensor, pieces in self.destinations.pieces.items():
+                if self.level.get(tensor) == depth:
+                    segments.append(Segment(len(segments), "join", pieces, (tensor,), ()))
+                    made[tensor] = len(segments) - 1
             for tensor, view in self.views.items():
                 if self.level[tensor] == depth:
                     segments.append(_alias_segment(len(segments), tensor, view))
@@ -61,6 +96,7 @@ class _Partition(Placement):
             self.layouts,
             self.storage,
             in_place,
+            {t: self.destinations.slices[t] for t in self.destinations.slices if t in self.level},
             self._ideal(written),
         )
 
@@ -101,7 +137,8 @@ class _Partition(Placement):
 
     def _ideal(self, written: Sequence[TensorView]) -> int:
         """Bytes if nothing but inputs and results touched memory."""
-        results = [t for t in self.fusion.results if t in set(written)]
+        made = {*written, *self.destinations.pieces}
+        results = [t for t in self.fusion.results if t in made]
         reads = footprint(self.fusion, results, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in results)

@@ -9,7 +9,7 @@ where they can be, and what moves less if it is stored is stored.
 
 from __future__ import annotations
 
-from thunder_fuser.analysis.layout import View, dense_layout, view_of
+from thunder_fuser.analysis.layout import aligned_layout, view_of
 from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
@@ -23,7 +23,8 @@ class Placement(Kernels):
 
     def place_all(self) -> None:
         """Give every reduction, result and source of a cut its place, in program order."""
-        results = set(self.fusion.results)
+        pieces, written = self.destinations.pieces, self.destinations.written
+        wanted = {*self.fusion.results, *written}
         # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
@@ -33,12 +34,18 @@ class Placement(Kernels):
             """Decide how `tensor` comes to be in memory, unless that is decided."""
             if tensor in self.layouts:
                 return
-            view = view_of(tensor, self.definitions, bases, self.layouts)
-            if view is None:
+            is_piece = tensor in written
+            view = None if is_piece else view_of(tensor, self.definitions, bases, self.layouts)
+            if tensor in pieces:
+                # They come before it, and are where it has them.
+                self.layouts[tensor] = self.layout_of(tensor)
+                self.level[tensor] = max(self.level[piece] for piece in pieces[tensor])
+            elif view is None:
                 self._place(tensor)
             else:
                 self.views[tensor] = view
-                self.layouts[tensor] = Layout(view.strides, self._alignment(view, tensor))
+                base = self.layouts[view.base].alignment
+                self.layouts[tensor] = aligned_layout(view, tensor.dtype.itemsize, base)
                 self.level[tensor] = self.level[view.base]
             bases.add(tensor)
 
@@ -57,7 +64,7 @@ class Placement(Kernels):
                 # Behind the cut: whatever reads this runs in a later kernel.
                 self.level[expr.output] = self.level[source]
                 bases.add(expr.output)
-            elif expr.output in results:
+            elif expr.output in wanted:
                 settle(expr.output)
         self._join_rows()
         self._join_siblings()
@@ -83,7 +90,7 @@ class Placement(Kernels):
             reason = "it is in memory anyway"
             if tensor not in group.outputs:
                 group.outputs.append(tensor)
-                self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+                self.layouts[tensor] = self.layout_of(tensor)
                 self.level[tensor] = group.level
                 self.home[tensor] = group
                 reason = "it moves fewer bytes than computing it again would"
@@ -97,7 +104,7 @@ class Placement(Kernels):
         loaded = set().union(*(self.cone(group)[1] for group in self.groups))
         for tensor in [t for t in self.reasons if t in self.level and t not in loaded]:
             del self.reasons[tensor]
-            if tensor not in self.fusion.results:
+            if tensor not in self.fusion.results and tensor not in self.destinations.slices:
                 self.home[tensor].outputs.remove(tensor)
 
     def _join_siblings(self) -> None:
@@ -119,12 +126,6 @@ class Placement(Kernels):
             if expr.output in live:
                 live.update(expr.inputs)
         return live
-
-    def _alignment(self, view: View, tensor: TensorView) -> int:
-        """Bytes that the view's first element is aligned to."""
-        shift = view.offset * tensor.dtype.itemsize
-        base = self.layouts[view.base].alignment
-        return base if shift == 0 else min(base, shift & -shift)
 
     def _logical_layout(self, tensor: TensorView) -> Layout:
         """What a tensor in memory looks like from behind a cut, where nobody knows of its root."""
@@ -159,7 +160,7 @@ class Placement(Kernels):
 
     def _place(self, tensor: TensorView) -> None:
         """Put a result into the kernel that has what it is computed from, or into a map kernel."""
-        self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+        self.layouts[tensor] = self.layout_of(tensor)
         group = self.home.get(tensor)
         if group is None:
             frontier = self.frontier(tensor)
@@ -251,7 +252,7 @@ class Placement(Kernels):
             if tensor not in home.outputs:
                 home.outputs.append(tensor)
                 self.home[tensor] = home
-                self.layouts[tensor] = dense_layout(tensor, self.orders[tensor])
+                self.layouts[tensor] = self.layout_of(tensor)
                 self.level[tensor] = home.level
 
     def _reason(self, tensor: TensorView) -> str:

@@ -14,18 +14,21 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
 
-Kind = Literal["map", "row", "alias"]
+Kind = Literal["map", "row", "alias", "join"]
+"""Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
+where it has them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One step of a plan: a kernel, or views that cost nothing.
+    """One step of a plan: a kernel, or what costs nothing, because others leave it in memory.
 
     inputs         tensors whose memory the segment reads, in order of first use
     outputs        tensors that it leaves in memory
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
-    kernels        launches (0 for views)
+    kernels        launches (0 for views, and for what its pieces are)
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          for a row segment: the reductions that it does, in order
     """
@@ -56,7 +59,8 @@ class Segment:
         outputs = ", ".join(t.name for t in self.outputs)
         head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
         if not self.kernels:
-            return f"{head}: {'views' if self.views else 'empty'}, no kernel"
+            why = "written in place" if self.kind == "join" else "views" if self.views else "empty"
+            return f"{head}: {why}, no kernel"
         cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
         return f"{head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
 
@@ -87,6 +91,7 @@ class SegmentedFusion:
     storage   a tensor whose memory is another's (segment_set results, in-place updates) -> its
               owner
     in_place  updates that their kernel writes directly; the others are copied at the end
+    slices    pieces that kernels write into the memory of other tensors, and where they lie there
     """
 
     fusion: Fusion
@@ -95,6 +100,7 @@ class SegmentedFusion:
     layouts: dict[TensorView, Layout]
     storage: dict[TensorView, TensorView]
     in_place: dict[TensorView, TensorView]
+    slices: dict[TensorView, View]
     bytes_ideal: int
 
     def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
@@ -105,6 +111,21 @@ class SegmentedFusion:
         stored += [b.tensor for b in self.boundaries if segment.index in b.consumers]
         found = (*self.fusion.tensor_inputs, *self.storage, *stored)
         return {t: self.layouts[t] for t in found}
+
+    def owner(self, tensor: TensorView) -> TensorView:
+        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
+        found = self.storage.get(tensor, tensor)
+        found = self.in_place.get(found, found)
+        return self.slices[found].base if found in self.slices else found
+
+    @property
+    def last_readers(self) -> dict[TensorView, int]:
+        """The last segment that reads from a tensor's memory, of tensors between segments."""
+        found: dict[TensorView, int] = {}
+        for boundary in self.boundaries:
+            owner = self.owner(boundary.tensor)
+            found[owner] = max(found.get(owner, 0), *boundary.consumers)
+        return found
 
     @property
     def kernels(self) -> int:
@@ -125,14 +146,17 @@ class SegmentedFusion:
     @property
     def peak_bytes(self) -> int:
         """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
-        last = {b.tensor: max(b.consumers) for b in self.boundaries}
+        last = self.last_readers
         bases = [view.base for segment in self.segments for view in segment.views]
-        kept = {self.storage.get(t, t) for t in (*self.fusion.results, *bases)}
+        kept = {self.owner(t) for t in (*self.fusion.results, *bases)}
         alive = peak = 0
+        known: set[TensorView] = set(self.fusion.tensor_inputs)
         for segment in self.segments:
             if segment.kind == "alias":
                 continue
-            alive += sum(t.bytes for t in segment.outputs if t not in self.in_place)
+            made = {self.owner(t) for t in segment.outputs} - known
+            known |= made
+            alive += sum(t.bytes for t in made)
             peak = max(peak, alive)
             alive -= sum(
                 t.bytes for t, end in last.items() if end == segment.index and t not in kept
