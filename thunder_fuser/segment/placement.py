@@ -9,7 +9,7 @@ where they can be, and what moves less if it is stored is stored.
 
 from __future__ import annotations
 
-from thunder_fuser.analysis.layout import aligned_layout, view_of
+from thunder_fuser.analysis.layout import aligned_layout, dense_layout, view_of
 from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
@@ -132,6 +132,8 @@ class Placement(Kernels):
         layout = self.layouts[tensor]
         if tensor in self.definitions or not tensor.domain.transforms:
             return layout
+        if not tensor.numel:
+            return dense_layout(tensor, range(tensor.rank))
         view = view_of(tensor, self.definitions, {tensor}, self.layouts)
         if view is None or view.offset:
             raise FuserValueError(
