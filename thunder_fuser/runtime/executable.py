@@ -174,14 +174,9 @@ class Executable:
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:
-        plan = self.plan
-        kept = {plan.owner(t) for t in plan.fusion.results}
-        kept |= {plan.owner(v.base) for s in plan.segments for v in s.views}
-        return [
-            steps.free(self._slot(tensor))
-            for tensor, last in plan.last_readers.items()
-            if last == segment.index and tensor not in kept
-        ]
+        done = {t for t, last in self.plan.last_readers.items() if last == segment.index}
+        views = [t for s in self.plan.segments if s.views for t in s.outputs]
+        return [steps.free(self._slot(t)) for t in (*done, *views) if self.plan.root(t) in done]
 
 
 def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:

@@ -7,7 +7,7 @@ written where it has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View
@@ -112,7 +112,7 @@ class _Partition(Placement):
             tuple(dict.fromkeys(self.storage.get(t, t) for t in read)),
             outputs,
             tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
-            bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
+            bytes_read=self._distinct({t: f.elements * t.dtype.itemsize for t, f in read.items()}),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
             folds=tuple(group.folds),
@@ -122,18 +122,37 @@ class _Partition(Placement):
     def _boundaries(
         self, segments: Sequence[Segment], made: dict[TensorView, int]
     ) -> tuple[Boundary, ...]:
-        why = dict.fromkeys(self.storage.values(), CUT) | self.reasons | self.stored
+        why = (
+            dict.fromkeys(map(self._root, self.storage.values()), CUT) | self.reasons | self.stored
+        )
+        read = [{self._root(t) for t in s.inputs} for s in segments]
         found: list[Boundary] = []
         for tensor, reason in why.items():
             producer = made.get(tensor)
             readers = tuple(
                 s.index
                 for s in segments
-                if s.kernels and tensor in s.inputs and s.index != producer
+                if s.kernels and tensor in read[s.index] and s.index != producer
             )
-            if producer is not None and tensor not in self.views and readers:
+            if producer is not None and readers:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
+
+    def _distinct(self, read: Mapping[TensorView, int]) -> int:
+        """Bytes, where some of what is read may be views of the same memory."""
+        found: dict[TensorView, int] = {}
+        for tensor, count in read.items():
+            root = self._root(tensor)
+            found[root] = min(found.get(root, 0) + count, max(root.bytes, count))
+        return sum(found.values())
+
+    def _root(self, tensor: TensorView) -> TensorView:
+        """The tensor whose memory it is."""
+        while True:
+            tensor = self.storage.get(tensor, tensor)
+            if tensor not in self.views:
+                return tensor
+            tensor = self.views[tensor].base
 
     def _ideal(self, written: Sequence[TensorView]) -> int:
         """Bytes if nothing but inputs and results touched memory."""

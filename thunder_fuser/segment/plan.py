@@ -118,13 +118,26 @@ class SegmentedFusion:
         found = self.in_place.get(found, found)
         return self.slices[found].base if found in self.slices else found
 
+    def root(self, tensor: TensorView) -> TensorView:
+        """The tensor that was allocated, or given, where `tensor` lies: views lie in their base."""
+        found = self.owner(tensor)
+        while found in self._views:
+            found = self.owner(self._views[found].base)
+        return found
+
+    @property
+    def _views(self) -> dict[TensorView, View]:
+        return {t: v for s in self.segments for t, v in zip(s.outputs, s.views, strict=False)}
+
     @property
     def last_readers(self) -> dict[TensorView, int]:
-        """The last segment that reads from a tensor's memory, of tensors between segments."""
+        """Of all that goes through memory and is not returned: the last segment that reads it."""
         found: dict[TensorView, int] = {}
         for boundary in self.boundaries:
-            owner = self.owner(boundary.tensor)
-            found[owner] = max(found.get(owner, 0), *boundary.consumers)
+            root = self.root(boundary.tensor)
+            found[root] = max(found.get(root, 0), *boundary.consumers)
+        for tensor in map(self.root, self.fusion.results):
+            found.pop(tensor, None)
         return found
 
     @property
@@ -147,8 +160,6 @@ class SegmentedFusion:
     def peak_bytes(self) -> int:
         """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
         last = self.last_readers
-        bases = [view.base for segment in self.segments for view in segment.views]
-        kept = {self.owner(t) for t in (*self.fusion.results, *bases)}
         alive = peak = 0
         known: set[TensorView] = set(self.fusion.tensor_inputs)
         for segment in self.segments:
@@ -158,9 +169,7 @@ class SegmentedFusion:
             known |= made
             alive += sum(t.bytes for t in made)
             peak = max(peak, alive)
-            alive -= sum(
-                t.bytes for t, end in last.items() if end == segment.index and t not in kept
-            )
+            alive -= sum(t.bytes for t, end in last.items() if end == segment.index)
         return peak
 
     def __str__(self) -> str:
