@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.ir.domain import Layout, Reorder, dense_strides, pull
+from thunder_fuser.ir.domain import (
+    Expand,
+    Layout,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    dense_strides,
+    pull,
+)
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context, Form
 
@@ -126,8 +137,8 @@ def memory_orders(
 ) -> dict[TensorView, tuple[int, ...]]:
     """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
 
-    Pointwise results follow the operand that moves in all dimensions, permutations reorder, other
-    views fall back to row-major; an explicit stride_order wins.
+    Pointwise results follow the operand that moves in all dimensions, views what they look at, as
+    far as torch has a view for them; all others are row-major. An explicit stride_order wins.
     """
     orders: dict[TensorView, tuple[int, ...]] = {}
     for tensor in fusion.tensor_inputs:
@@ -157,15 +168,44 @@ def memory_orders(
 def _order_of_view(
     expr: ViewOp, order: tuple[int, ...] | None, identity: tuple[int, ...]
 ) -> tuple[int, ...]:
+    """As torch's views have it, which end in a copy, and row-major, where a reshape needs one."""
     if order is None:
         return identity
-    steps = expr.output.domain.transforms
-    if expr.op in ("set", "segment_set", "slice", "pad") and len(order) == len(identity):
-        return order
-    if len(steps) == 1 and isinstance(steps[0], Reorder):
-        place = steps[0].order
-        return tuple(place.index(k) for k in order)
-    return identity
+    found = list(order)
+    # Dimensions whose neighbour further out is more than their size away.
+    apart: set[int] = set()
+    for step in expr.output.domain.transforms:
+        match step:
+            case Reorder(places):
+                found = [places.index(k) for k in found]
+                apart = {places.index(k) for k in apart}
+            case Resize(axis):
+                apart.add(axis)
+            case Expand(axis):
+                apart |= {axis, axis + 1}
+            case Split(axis):
+                found = [j for k in found for j in _opened(k, axis)]
+                apart = {k + (k > axis) for k in apart}
+            case NewBroadcast(axis):
+                found = [k + (k >= axis) for k in found]
+                at = found.index(axis + 1) if axis + 1 in found else len(found)
+                found.insert(at, axis)
+                apart = {k + (k >= axis) for k in apart}
+            case Squeeze(axis):
+                found = [k - (k > axis) for k in found if k != axis]
+                apart = {k - (k > axis) for k in apart if k != axis}
+            case Merge(axis):
+                place = found.index(axis)
+                if axis + 1 in apart or found[place + 1 : place + 2] != [axis + 1]:
+                    found, apart = sorted(found), set()
+                found = [k - (k > axis) for k in found if k != axis + 1]
+                apart = {k - (k > axis) for k in apart if k != axis + 1}
+    return tuple(found)
+
+
+def _opened(k: int, axis: int) -> tuple[int, ...]:
+    """What dimension `k` is when `axis` has been split."""
+    return (axis, axis + 1) if k == axis else (k + (k > axis),)
 
 
 def _order_of_strides(tensor: TensorView, strides: Sequence[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.kernels import Group
+from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
@@ -61,6 +62,7 @@ def _cost(plan: SegmentedFusion) -> int:
 class _Partition(Placement):
     def plan(self) -> SegmentedFusion:
         self.place_all()
+        order_boundaries(self, self._unseen())
         written = [t for g in self.groups for t in g.outputs]
         rows = {t for g in self.groups if g.kind == "row" for t in g.outputs}
         in_place = updates_in_place(
@@ -99,6 +101,15 @@ class _Partition(Placement):
             {t: self.destinations.slices[t] for t in self.destinations.slices if t in self.level},
             self._ideal(written),
         )
+
+    def _unseen(self) -> list[TensorView]:
+        """What kernels write for each other, in memory that no result shows."""
+        if self.fusion.updates:
+            return []
+        shown = {self._root(t) for t in (*self.fusion.results, *self.views)}
+        shown.update(self.destinations.slices)
+        written = [t for g in self.groups for t in g.outputs]
+        return [t for t in written if t not in shown]
 
     def _segment(self, index: int, group: Group) -> Segment:
         stops = self.stops_of(group)
