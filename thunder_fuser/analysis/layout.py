@@ -149,7 +149,7 @@ def memory_orders(
         if not isinstance(out, TensorView):
             continue
         identity = tuple(range(out.rank))
-        if out.domain.allocation != identity:
+        if out.domain.allocation != identity or expr.op == "stride_order":
             orders[out] = out.domain.allocation
         elif isinstance(expr, PointwiseOp):
             leaders = [
@@ -168,9 +168,11 @@ def memory_orders(
 def _order_of_view(
     expr: ViewOp, order: tuple[int, ...] | None, identity: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """As torch's views have it, which end in a copy, and row-major, where a reshape needs one."""
+    """As torch's views have it, which end where a reshape needs a copy: that is row-major."""
     if order is None:
         return identity
+    if expr.op == "set" and len(order) == len(identity):
+        return order
     found = list(order)
     # Dimensions whose neighbour further out is more than their size away.
     apart: set[int] = set()
@@ -182,7 +184,7 @@ def _order_of_view(
             case Resize(axis):
                 apart.add(axis)
             case Expand(axis):
-                apart |= {axis, axis + 1}
+                apart.update(range(axis, min(axis + 2, len(found))))
             case Split(axis):
                 found = [j for k in found for j in _opened(k, axis)]
                 apart = {k + (k > axis) for k in apart}
@@ -197,7 +199,7 @@ def _order_of_view(
             case Merge(axis):
                 place = found.index(axis)
                 if axis + 1 in apart or found[place + 1 : place + 2] != [axis + 1]:
-                    found, apart = sorted(found), set()
+                    return identity
                 found = [k - (k > axis) for k in found if k != axis + 1]
                 apart = {k - (k > axis) for k in apart if k != axis + 1}
     return tuple(found)

@@ -14,7 +14,8 @@ through another result) a copy of it is the piece.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.layout import View, aligned_layout, dense_layout
@@ -29,18 +30,29 @@ from thunder_fuser.ir.domain import (
     Split,
     Squeeze,
     Transform,
+    iteration,
     replay,
     static,
     tensor_domain,
 )
-from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
     """What kernels write into slices.
 
-    fusion  with copies of the pieces that nobody could write otherwise
+    fusion  with copies, and constants around what is padded, that are pieces
     pieces  of each tensor that needs no kernel: together they are all of it
     slices  where pieces, and cats among them, lie in the memory of such a tensor
     """
@@ -60,24 +72,28 @@ class Destinations:
         return aligned_layout(view, piece.dtype.itemsize) if view else None
 
 
-def joined_tensors(fusion: Fusion) -> list[TensorView]:
-    """Tensors in memory that are cats, or views, of values that need more than one kernel: of
-    reductions, and of what lies behind cuts.
+def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list[TensorView]:
+    """Those of the tensors in memory, with their layouts, that are cats, pads or views of values
+    that need more than one kernel: of reductions, and of what lies behind cuts.
     """
     if fusion.updates:
         return []
-    definitions = fusion.definitions()
     late = _late(fusion)
-    return [t for t in _in_memory(fusion) if t.numel and _is_joined(t, definitions, late)]
+    return [
+        expr.output
+        for expr in fusion.exprs
+        if expr.output in layouts
+        and isinstance(expr.output, TensorView)
+        and expr.output.numel
+        and not late.isdisjoint(expr.inputs)
+        and _is_joined(expr, layouts[expr.output])
+    ]
 
 
-def _is_joined(tensor: TensorView, definitions: Mapping[Val, Expr], late: set[Val]) -> bool:
-    expr = definitions[tensor]
-    if isinstance(expr, ViewOp):
-        dense = dense_layout(tensor, range(tensor.rank)).strides
-        is_all = expr.op != "segment_set" and _source_strides(expr, dense) is not None
-        return is_all and expr.input in late
-    return isinstance(expr, CatOp) and not late.isdisjoint(expr.inputs)
+def _is_joined(expr: Expr, layout: Layout) -> bool:
+    if not isinstance(expr, ViewOp) or expr.op == "segment_set":
+        return isinstance(expr, CatOp)
+    return bool(_widths(expr)) or _source_strides(expr, layout.strides) is not None
 
 
 def destinations(
@@ -91,15 +107,7 @@ def destinations(
     for tensor in reversed(tensors):
         if tensor not in found.slices:
             found.join(tensor, dense_layout(tensor, orders[tensor]).strides)
-    return Destinations(found.with_copies(), found.pieces, found.slices)
-
-
-def _in_memory(fusion: Fusion) -> list[TensorView]:
-    """What a plan stores whatever it does: results and what is cut, in program order."""
-    results = set(fusion.results)
-    cut = {e.inputs[0] for e in fusion.exprs if e.op == "segment_set"}
-    made = (e.output for e in fusion.exprs)
-    return [t for t in made if isinstance(t, TensorView) and (t in results or t in cut)]
+    return Destinations(found.with_additions(), found.pieces, found.slices)
 
 
 def _late(fusion: Fusion) -> set[Val]:
@@ -121,43 +129,64 @@ class _Finder:
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
         self._seen = _memory_of_results(fusion)
-        self._copies: dict[tuple[TensorView, int], ViewOp] = {}
-        self._next = 1 + max(v.id for v in fusion.values())
+        self._added: dict[Val, list[Expr]] = {}
+        self._next = max(v.id for v in fusion.values())
 
     def join(self, tensor: TensorView, strides: tuple[int, ...]) -> None:
         """Have pieces of a tensor written, if that can be."""
-        source: TensorView | None = tensor
+        place = View(tensor, tensor.sizes, strides, 0)
         expr = self.definitions[tensor]
-        if isinstance(expr, ViewOp):
-            inner = _source_strides(expr, strides)
-            source, strides = self._source(expr.input, inner, tensor) if inner else (None, strides)
+        if _is_collection(expr):
+            self.placed(tensor, place)
+            return
+        assert isinstance(expr, ViewOp)
+        inner = _source_strides(expr, strides)
+        source, strides = self._source(expr.input, inner, tensor) if inner else (None, strides)
         if source is not None:
-            place = View(tensor, source.sizes, strides, 0)
-            self.pieces[tensor] = self.placed(source, place)
+            self.pieces[tensor] = self.placed(source, View(tensor, source.sizes, strides, 0))
 
     def placed(self, tensor: TensorView, place: View) -> tuple[TensorView, ...]:
-        """What kernels write of a tensor that lies at `place`: it, or the pieces of a cat."""
+        """What kernels write of a tensor that lies at `place`: it, or its pieces."""
         if tensor is not place.base:
             self.slices[tensor] = place
-        cat = self.definitions.get(tensor)
-        if not isinstance(cat, CatOp):
+        expr = self.definitions.get(tensor)
+        if expr is None or not _is_collection(expr):
             return (tensor,)
         self.pieces[tensor] = ()
-        found: list[TensorView] = []
+        parts = self._cat(expr, place) if isinstance(expr, CatOp) else self._padded(expr, place)
+        found = tuple(p for part, at in parts if part.numel for p in self._piece(expr, part, at))
+        self.pieces[tensor] = found
+        return found
+
+    def _cat(self, cat: CatOp, place: View) -> Iterator[tuple[TensorView, View]]:
         begin = 0
-        for number, piece in enumerate(cat.inputs):
+        for piece in cat.inputs:
             offset = place.offset + begin * place.strides[cat.dim]
             begin += piece.sizes[cat.dim]
-            if piece.numel:
-                at = View(place.base, piece.sizes, place.strides, offset)
-                found += self._piece(cat, number, at)
-        self.pieces[tensor] = tuple(found)
-        return tuple(found)
+            yield piece, View(place.base, piece.sizes, place.strides, offset)
 
-    def _piece(self, cat: CatOp, number: int, place: View) -> tuple[TensorView, ...]:
-        tensor, strides = self._source(cat.inputs[number], place.strides, place.base)
+    def _padded(self, pad: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
+        """What is padded, in a frame of constants: two for each dimension that grows."""
+        assert isinstance(pad, ViewOp)
+        assert pad.fill is not None
+        sizes, offset = list(place.sizes), place.offset
+        for axis, (left, inner, right) in _widths(pad).items():
+            step = place.strides[axis]
+            for width, begin in ((left, 0), (right, left + inner)):
+                at = (*sizes[:axis], width, *sizes[axis + 1 :])
+                if math.prod(at):
+                    made = self._new(pad.output.dtype, [iteration(n) for n in at])
+                    self._add(pad, FullOp(pad.fill, made, pad.origin))
+                    yield made, View(place.base, at, place.strides, offset + begin * step)
+            sizes[axis] = inner
+            offset += left * step
+        yield pad.input, View(place.base, tuple(sizes), place.strides, offset)
+
+    def _piece(self, owner: Expr, piece: TensorView, place: View) -> tuple[TensorView, ...]:
+        tensor, strides = self._source(piece, place.strides, place.base)
         if tensor is None:
-            tensor, strides = self._copy(cat, number), place.strides
+            tensor, strides = self._new(piece.dtype, piece.domain.logical), place.strides
+            self._add(owner, ViewOp("set", piece, tensor, origin=owner.origin))
         return self.placed(tensor, View(place.base, tensor.sizes, strides, place.offset))
 
     def _source(
@@ -185,27 +214,37 @@ class _Finder:
         taken = tensor in self.slices or tensor in self.pieces
         return not taken and self._seen.get(tensor, base) is base
 
-    def _copy(self, cat: CatOp, number: int) -> TensorView:
-        piece = cat.inputs[number]
-        copy = TensorView(self._next, piece.dtype, tensor_domain(piece.domain.logical))
+    def _new(self, dtype: DataType, dims: Sequence[IterDomain]) -> TensorView:
         self._next += 1
-        self._copies[cat.output, number] = ViewOp("set", piece, copy, origin=cat.origin)
-        return copy
+        return TensorView(self._next, dtype, tensor_domain(dims))
 
-    def with_copies(self) -> Fusion:
-        exprs: list[Expr] = []
-        for expr in self.fusion.exprs:
-            if isinstance(expr, CatOp):
-                made = {
-                    k: self._copies[expr.output, k]
-                    for k in range(len(expr.inputs))
-                    if (expr.output, k) in self._copies
-                }
-                exprs += made.values()
-                inputs = [made[k].output if k in made else t for k, t in enumerate(expr.inputs)]
-                expr = replace(expr, inputs=tuple(inputs))
-            exprs.append(expr)
-        return replace(self.fusion, exprs=tuple(exprs)) if self._copies else self.fusion
+    def _add(self, owner: Expr, expr: Expr) -> None:
+        self.definitions[expr.output] = expr
+        self._added.setdefault(owner.output, []).append(expr)
+
+    def with_additions(self) -> Fusion:
+        exprs = [e for expr in self.fusion.exprs for e in (*self._added.get(expr.output, ()), expr)]
+        return replace(self.fusion, exprs=tuple(exprs)) if self._added else self.fusion
+
+
+def _is_collection(expr: Expr) -> bool:
+    """A cat, or a pad: its elements are those of pieces, and constants."""
+    return isinstance(expr, CatOp) or (isinstance(expr, ViewOp) and bool(_widths(expr)))
+
+
+def _widths(expr: ViewOp) -> dict[int, tuple[int, int, int]]:
+    """For each dimension that a pad lets grow: by how much at its begin, from what, and at its end.
+    Nothing for other views.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
+    for step in expr.output.domain.transforms:
+        if not isinstance(step, Resize) or step.axis in found or expr.fill is None:
+            return {}
+        left, right = static(step.left), static(step.right)
+        if min(left, right) < 0:
+            return {}
+        found[step.axis] = left, expr.input.sizes[step.axis], right
+    return found
 
 
 def _memory_of_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:

@@ -7,7 +7,7 @@ written where it has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View
@@ -22,8 +22,8 @@ from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 
 CUT = "the definition cuts here (segment_set)"
-MAX_TRIALS = 8
-"""Tensors of which it is tried one by one whether kernels had better write into slices of them."""
+MAX_TRIALS = 4
+"""As many tensors are asked about one by one: whether kernels had better write slices of them."""
 
 
 def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> SegmentedFusion:
@@ -32,27 +32,27 @@ def partition(fusion: Fusion, layouts: Sequence[Layout] | None = None) -> Segmen
     """
     best = _Partition(fusion, layouts).plan()
     joined: tuple[TensorView, ...] = ()
-    for tensors in _trials(best):
-        found = _Partition(fusion, layouts, (*joined, *tensors)).plan()
+    tensors = _collected(best)
+    # All at once, then with one more or less, where these are few enough to ask about each.
+    trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
+    for changed in trials if tensors else ():
+        trial = tuple(t for t in tensors if (t in joined) != (t in changed))
+        found = _Partition(fusion, layouts, trial).plan()
         if found.bytes <= best.bytes and _cost(found) < _cost(best):
-            best, joined = found, (*joined, *tensors)
+            best, joined = found, trial
+        if best.bytes == best.bytes_ideal:
+            break
     return best
 
 
-def _trials(pulled: SegmentedFusion) -> Iterator[Sequence[TensorView]]:
-    """What to try to have written in pieces: one tensor after the other; all at once where these
-    are many, which takes one more plan and not one for each.
-
-    Where a map kernel reads nothing that others wrote, or a row kernel has it all, it is as good.
+def _collected(pulled: SegmentedFusion) -> list[TensorView]:
+    """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
+    others wrote.
     """
     consumers = {k for b in pulled.boundaries for k in b.consumers}
     late = [s for s in pulled.segments if s.kind == "map" and s.index in consumers]
-    collected = {t for s in late for t in s.outputs}
-    tensors = [t for t in joined_tensors(pulled.fusion) if t in collected] if late else []
-    if len(tensors) > MAX_TRIALS:
-        yield tensors
-    else:
-        yield from ((tensor,) for tensor in tensors)
+    layouts = {t: pulled.layouts[t] for s in late for t in s.outputs}
+    return joined_tensors(pulled.fusion, layouts) if late else []
 
 
 def _cost(plan: SegmentedFusion) -> int:

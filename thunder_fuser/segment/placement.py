@@ -120,8 +120,8 @@ class Placement(Kernels):
         self.groups = [g for g in self.groups if g.kind == "row" or g.outputs]
 
     def _live(self) -> set[Val]:
-        """Values that a result needs."""
-        live: set[Val] = set(self.fusion.results)
+        """Values that a result needs, or is made of."""
+        live: set[Val] = {*self.fusion.results, *self.destinations.written}
         for expr in reversed(self.fusion.exprs):
             if expr.output in live:
                 live.update(expr.inputs)
