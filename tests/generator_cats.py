@@ -1,4 +1,4 @@
-"""Random cats of what several kernels compute: reductions' results, rows, views, inputs, constants.
+"""Random cats of what several kernels compute: results of reductions, rows, views, pads, inputs.
 
 `cat_case(seed)` is a function of its seed, and comes with its answer like those of generator.py.
 """
@@ -65,15 +65,17 @@ def _outputs(p: Program, joined: TensorView) -> None:
     """The cat, a view of it, or what another kernel makes of it."""
     b = p.builder
     x = p.pooled(b.segment_set(joined)) if p.chance(0.4) else joined
-    kind = p.rng.randrange(6)
+    kind = p.rng.randrange(7)
     if kind == 0:
         x = p.pooled(b.permute(x, p.rng.sample(range(x.rank), x.rank)))
     elif kind == 1:
         x = p.pooled(b.reshape(x, [x.numel]))
     elif kind == 2:
         x = p.pooled(b.pointwise("relu", x))
-    elif kind == 3 and x.numel:
+    elif kind == 3:
         x = _normalised(p, x)
+    elif kind == 4:
+        x = p.pooled(b.pad(x, [p.rng.randint(0, 3) for _ in range(2 * min(x.rank, 2))], 0.5))
     b.output(x)
     if p.chance(0.2):
         b.output(joined)
@@ -146,6 +148,16 @@ def _sliced(p: Program, sizes: Sequence[int], dtype: DataType) -> TensorView:
     return p.pooled(p.builder.slice(x, starts, ends))
 
 
+def _padded(p: Program, sizes: Sequence[int], dtype: DataType) -> TensorView:
+    """Rows in a frame of one number."""
+    frame = [[p.rng.randint(0, min(2, n)), 0] for n in sizes]
+    for widths, n in zip(frame, sizes, strict=True):
+        widths[1] = p.rng.randint(0, min(2, n - widths[0]))
+    x = _row(p, [n - sum(widths) for n, widths in zip(sizes, frame, strict=True)], dtype)
+    ends = [width for widths in reversed(frame) for width in widths]
+    return p.pooled(p.builder.pad(x, ends, p.rng.choice((None, 0.5))))
+
+
 def _narrow(p: Program, x: Val, dtype: DataType) -> Val:
     return p.builder.cast(p.pooled(x), dtype)
 
@@ -153,5 +165,5 @@ def _narrow(p: Program, x: Val, dtype: DataType) -> Val:
 _MAKERS: tuple[Callable[[Program, Sequence[int], DataType], TensorView], ...] = (
     _input,
     *(_computed, _constant, _folded, _folded),
-    *(_row, _row, _reshaped, _permuted, _sliced),
+    *(_row, _row, _reshaped, _permuted, _sliced, _padded),
 )

@@ -138,6 +138,28 @@ def test_pieces_are_found_behind_views_and_under_them(
     assert got.is_contiguous()
 
 
+def test_what_is_padded_is_written_into_its_frame(b: FusionBuilder, device: torch.device) -> None:
+    """A pad is a cat with constants, two for each dimension that grows at both ends."""
+    rows = softmax(b, b.tensor([4, ROWS, LONG], Float), 2)
+    b.output(b.pad(rows, [1, 3, 0, 2], 0.5))
+    fusion = b.build()
+    plan = partition(fusion)
+    assert (plan.kernels, plan.bytes) == (2, plan.bytes_ideal)
+    assert pieces(plan) == [("full", "full", "full", "div")]
+    (got,) = runs(fusion, device)
+    assert got.is_contiguous()
+
+
+def test_a_result_lies_as_torch_has_it(b: FusionBuilder, device: torch.device) -> None:
+    """The rows are one behind the other under a view that is not row-major, in torch either."""
+    rows = softmax(b, b.tensor([ROWS, LONG], Float))
+    b.output(b.permute(b.reshape(rows, [ROWS, 8, 12]), [1, 0, 2]))
+    fusion = b.build()
+    plan = CompiledFusion(fusion).plan()
+    assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+    assert runs(fusion, device)[0].stride() == (12, LONG, 1)
+
+
 def test_a_view_of_rows_is_written_as_rows(b: FusionBuilder, device: torch.device) -> None:
     """The kernel that folds rows cannot write [768, 8] point by point; what it is a view of, it
     can.
