@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
+from tests.batch import allocations
 from tests.building import op
 from tests.workload_definitions import Arithmetic, turned_back
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
 from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.host import HOST
 from thunder_fuser.segment.partition import MAX_TRIALS, partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
+CPU = torch.device("cpu")
 ROWS, LONG, SHORT = 64, 96, 33
 
 
@@ -180,6 +186,38 @@ def test_a_cat_behind_a_cut_is_read_whole_and_freed(b: FusionBuilder) -> None:
     (boundary,) = [v for v in plan.boundaries if v.bytes == whole]
     assert plan.segments[boundary.producer].kind == "join"
     assert plan.peak_bytes < 3 * whole
+
+
+def test_what_was_written_in_slices_is_freed_as_one(
+    monkeypatch: pytest.MonkeyPatch, b: FusionBuilder
+) -> None:
+    """Also where what is read of it is a view of a slice."""
+    joined = b.segment_set(b.cat(list(two(b)), 1))
+    part = b.segment_set(b.slice(joined, [0, 5], [ROWS, 50]))
+    y = b.segment_set(op(b, "neg", part))
+    b.output(op(b, "neg", y))
+    alive: list[weakref.ref[torch.Tensor]] = []
+    counts = []
+
+    def see(tensor: torch.Tensor) -> None:
+        counts.append(sum(ref() is not None for ref in alive))
+        alive.append(weakref.ref(tensor.untyped_storage()))  # type: ignore[arg-type]
+
+    fusion = b.build()
+    plan = partition(fusion)
+    with allocations(monkeypatch, see):
+        run = Executable(plan, CPU, HOST)
+    inputs = [torch.randn(t.sizes) for t in fusion.tensor_inputs]
+    run(inputs)
+    # The cat, what is computed from it, and then only that and the result.
+    assert counts == [0, 1, 1]
+    assert plan.peak_bytes == 4 * ROWS * (LONG + SHORT + 45)
+
+
+def test_slices_are_checked_where_kernels_are(b: FusionBuilder) -> None:
+    b.output(b.cat([b.segment_set(t) for t in two(b)], 1))
+    with options(host_debug=True):
+        runs(b.build(), CPU)
 
 
 def test_a_piece_may_be_read_where_it_lies(b: FusionBuilder, device: torch.device) -> None:

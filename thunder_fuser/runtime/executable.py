@@ -109,6 +109,7 @@ class Executable:
     ) -> tuple[Step, ...]:
         found: list[Step] = []
         known = set(self.plan.fusion.tensor_inputs)
+        freed = self._freed()
         for segment in self.plan.segments:
             if segment.kind == "alias":
                 found += self._aliases(segment)
@@ -118,7 +119,7 @@ class Executable:
             known.update(made)
             if segment.index in launches:
                 found += self._launch(launches[segment.index], generated[segment.index])
-            found += self._freed_after(segment)
+            found += freed.get(segment.index, ())
         for update in self.plan.fusion.updates:
             if update.value not in self.plan.in_place:
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
@@ -173,10 +174,15 @@ class Executable:
             return steps.counter(slot, self.device, self._empty)
         return steps.scratch(slot, wanted.bytes, self._empty)
 
-    def _freed_after(self, segment: Segment) -> list[Step]:
-        done = {t for t, last in self.plan.last_readers.items() if last == segment.index}
-        views = [t for s in self.plan.segments if s.views for t in s.outputs]
-        return [steps.free(self._slot(t)) for t in (*done, *views) if self.plan.root(t) in done]
+    def _freed(self) -> dict[int, list[Step]]:
+        """What can go when a segment's kernel has been launched, and with it the views of it."""
+        found: dict[int, list[Step]] = {}
+        last = self.plan.last_readers
+        for tensor in (*last, *self.plan.views):
+            root = self.plan.root(tensor)
+            if root in last:
+                found.setdefault(last[root], []).append(steps.free(self._slot(tensor)))
+        return found
 
 
 def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:

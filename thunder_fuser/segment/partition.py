@@ -98,6 +98,7 @@ class _Partition(Placement):
             self.layouts,
             self.storage,
             in_place,
+            self.views,
             {t: self.destinations.slices[t] for t in self.destinations.slices if t in self.level},
             self._ideal(written),
         )

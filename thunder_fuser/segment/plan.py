@@ -91,6 +91,7 @@ class SegmentedFusion:
     storage   a tensor whose memory is another's (segment_set results, in-place updates) -> its
               owner
     in_place  updates that their kernel writes directly; the others are copied at the end
+    views     tensors that lie in the memory of others, and how
     slices    pieces that kernels write into the memory of other tensors, and where they lie there
     """
 
@@ -100,6 +101,7 @@ class SegmentedFusion:
     layouts: dict[TensorView, Layout]
     storage: dict[TensorView, TensorView]
     in_place: dict[TensorView, TensorView]
+    views: dict[TensorView, View]
     slices: dict[TensorView, View]
     bytes_ideal: int
 
@@ -121,13 +123,9 @@ class SegmentedFusion:
     def root(self, tensor: TensorView) -> TensorView:
         """The tensor that was allocated, or given, where `tensor` lies: views lie in their base."""
         found = self.owner(tensor)
-        while found in self._views:
-            found = self.owner(self._views[found].base)
+        while found in self.views:
+            found = self.owner(self.views[found].base)
         return found
-
-    @property
-    def _views(self) -> dict[TensorView, View]:
-        return {t: v for s in self.segments for t, v in zip(s.outputs, s.views, strict=False)}
 
     @property
     def last_readers(self) -> dict[TensorView, int]:
