@@ -65,13 +65,16 @@ def _outputs(p: Program, joined: TensorView) -> None:
     """The cat, a view of it, or what another kernel makes of it."""
     b = p.builder
     x = p.pooled(b.segment_set(joined)) if p.chance(0.4) else joined
-    kind = p.rng.randrange(7)
+    kind = p.rng.choice((0, 1, 2, 2, 3, 4, 5))
     if kind == 0:
         x = p.pooled(b.permute(x, p.rng.sample(range(x.rank), x.rank)))
     elif kind == 1:
         x = p.pooled(b.reshape(x, [x.numel]))
     elif kind == 2:
-        x = p.pooled(b.pointwise("relu", x))
+        sizes = p.rng.choice((x.sizes, x.sizes[-1:], [*x.sizes[:-1], 1]))
+        other = p.tensor(sizes, x.dtype)
+        total = p.pooled(b.pointwise("add", p.pooled(b.pointwise("relu", x)), other))
+        x = p.pooled(_narrow(p, b.pointwise("mul", total, x), x.dtype))
     elif kind == 3:
         x = _normalised(p, x)
     elif kind == 4:

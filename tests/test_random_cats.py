@@ -19,9 +19,9 @@ from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.plan import SegmentedFusion
 
-CASES = 240
+CASES = 120
 BATCH = 60
-GUARDED = range(7_000, 7_060)
+GUARDED = range(7_000, 7_040)
 
 
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))

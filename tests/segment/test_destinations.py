@@ -166,6 +166,33 @@ def test_a_result_lies_as_torch_has_it(b: FusionBuilder, device: torch.device) -
     assert runs(fusion, device)[0].stride() == (12, LONG, 1)
 
 
+@pytest.mark.parametrize("length", [1, 3, 100])
+def test_what_is_computed_from_a_cat_is_computed_in_parts(b: FusionBuilder, length: int) -> None:
+    """What is as large as the cat is sliced, what is repeated along it is not."""
+    wide, column = b.tensor([ROWS, LONG + SHORT], Float), b.tensor([ROWS, 1], Float)
+    y = b.cat(list(two(b)), 1)
+    for _ in range(length):
+        y = op(b, "add", op(b, "mul", y, column), op(b, "neg", wide))
+    b.output(y)
+    plan = partition(b.build())
+    # Far from the cat, much would be computed in other kernels than it is now.
+    near = length < 100
+    assert plan.kernels == (2 if near else 3)
+    assert bool(plan.slices) == near
+    if near:
+        assert plan.bytes == plan.bytes_ideal + column.bytes
+
+
+def test_numbers_of_parts(b: FusionBuilder, device: torch.device) -> None:
+    wide, row = b.tensor([ROWS, LONG + SHORT], Float), b.tensor([LONG + SHORT], Float)
+    joined = b.cat(list(two(b)), 1)
+    scaled = op(b, "mul", op(b, "add", joined, op(b, "mul", joined, wide)), row)
+    b.output(op(b, "sub", op(b, "exp", scaled), 1.0))
+    fusion = b.build()
+    assert partition(fusion).kernels == 2
+    runs(fusion, device)
+
+
 def test_a_view_of_rows_is_written_as_rows(b: FusionBuilder, device: torch.device) -> None:
     """The kernel that folds rows cannot write [768, 8] point by point; what it is a view of, it
     can.

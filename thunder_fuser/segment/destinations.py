@@ -7,9 +7,10 @@ plans both ways and takes the better one.
 
 Which memory a piece has follows from the strides of the cat: a slice is an offset, a permutation
 reorders strides, a reshape of something dense multiplies them. So pieces are found behind views,
-and in cats of cats; and a tensor that is just a view of what a kernel computes has one piece. Where
-no kernel could write a piece alone (it is an input, it is there twice, or a caller sees its memory
-through another result) a copy of it is the piece.
+in cats of cats, and in front of what is computed from a cat point by point; and a tensor that is
+just a view of what a kernel computes has one piece. Where no kernel could write a piece alone (it
+is an input, it is there twice, or a caller sees its memory through another result) a copy of it is
+the piece.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.segment.parts import Definitions, Parts, cat_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +81,23 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
     if fusion.updates:
         return []
     late = _late(fusion)
+    definitions = fusion.definitions()
     return [
         expr.output
         for expr in fusion.exprs
         if expr.output in layouts
         and isinstance(expr.output, TensorView)
         and expr.output.numel
-        and not late.isdisjoint(expr.inputs)
-        and _is_joined(expr, layouts[expr.output])
+        and _is_joined(expr, layouts[expr.output], definitions, late)
     ]
 
 
-def _is_joined(expr: Expr, layout: Layout) -> bool:
-    if not isinstance(expr, ViewOp) or expr.op == "segment_set":
-        return isinstance(expr, CatOp)
-    return bool(_widths(expr)) or _source_strides(expr, layout.strides) is not None
+def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[Val]) -> bool:
+    if _is_collection(expr, definitions, late):
+        return True
+    if not isinstance(expr, ViewOp) or expr.op == "segment_set" or expr.input not in late:
+        return False
+    return _source_strides(expr, layout.strides) is not None
 
 
 def destinations(
@@ -128,6 +132,7 @@ class _Finder:
         self.definitions = fusion.definitions()
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
+        self._late = _late(fusion)
         self._seen = _memory_of_results(fusion)
         self._added: dict[Val, list[Expr]] = {}
         self._next = max(v.id for v in fusion.values())
@@ -136,7 +141,7 @@ class _Finder:
         """Have pieces of a tensor written, if that can be."""
         place = View(tensor, tensor.sizes, strides, 0)
         expr = self.definitions[tensor]
-        if _is_collection(expr):
+        if _is_collection(expr, self.definitions, self._late):
             self.placed(tensor, place)
             return
         assert isinstance(expr, ViewOp)
@@ -150,24 +155,42 @@ class _Finder:
         if tensor is not place.base:
             self.slices[tensor] = place
         expr = self.definitions.get(tensor)
-        if expr is None or not _is_collection(expr):
+        if expr is None or not _is_collection(expr, self.definitions, self._late):
             return (tensor,)
         self.pieces[tensor] = ()
-        parts = self._cat(expr, place) if isinstance(expr, CatOp) else self._padded(expr, place)
+        match expr:
+            case CatOp():
+                parts = self._cat(expr.inputs, expr.dim, place)
+            case ViewOp():
+                parts = self._padded(expr, place)
+            case _:
+                parts = self._computed(expr, place)
         found = tuple(p for part, at in parts if part.numel for p in self._piece(expr, part, at))
         self.pieces[tensor] = found
         return found
 
-    def _cat(self, cat: CatOp, place: View) -> Iterator[tuple[TensorView, View]]:
-        begin = 0
-        for piece in cat.inputs:
-            offset = place.offset + begin * place.strides[cat.dim]
-            begin += piece.sizes[cat.dim]
+    def _cat(
+        self, pieces: Sequence[TensorView], dim: int, place: View
+    ) -> Iterator[tuple[TensorView, View]]:
+        offset = place.offset
+        for piece in pieces:
             yield piece, View(place.base, piece.sizes, place.strides, offset)
+            offset += piece.sizes[dim] * place.strides[dim]
 
-    def _padded(self, pad: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
+    def _computed(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
+        """What is computed from a cat, as parts that are computed from its pieces."""
+        cat = cat_below(expr, self.definitions, self._late)
+        assert cat is not None
+        assert isinstance(expr.output, TensorView)
+        parts = Parts(cat, self.definitions, self._late, self._next)
+        found = parts.of(expr.output)
+        self._next = parts.next_id
+        for made in parts.added:
+            self._add(expr, made)
+        return self._cat(found, cat.dim, place)
+
+    def _padded(self, pad: ViewOp, place: View) -> Iterator[tuple[TensorView, View]]:
         """What is padded, in a frame of constants: two for each dimension that grows."""
-        assert isinstance(pad, ViewOp)
         assert pad.fill is not None
         sizes, offset = list(place.sizes), place.offset
         for axis, (left, inner, right) in _widths(pad).items():
@@ -223,13 +246,21 @@ class _Finder:
         self._added.setdefault(owner.output, []).append(expr)
 
     def with_additions(self) -> Fusion:
-        exprs = [e for expr in self.fusion.exprs for e in (*self._added.get(expr.output, ()), expr)]
+        exprs = [e for expr in self.fusion.exprs for e in self._in_order(expr)]
         return replace(self.fusion, exprs=tuple(exprs)) if self._added else self.fusion
 
+    def _in_order(self, expr: Expr) -> Iterator[Expr]:
+        """What was added for an expression comes before it."""
+        for added in self._added.get(expr.output, ()):
+            yield from self._in_order(added)
+        yield expr
 
-def _is_collection(expr: Expr) -> bool:
-    """A cat, or a pad: its elements are those of pieces, and constants."""
-    return isinstance(expr, CatOp) or (isinstance(expr, ViewOp) and bool(_widths(expr)))
+
+def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:
+    """A cat, a pad, or what is computed from a cat, of what several kernels have to compute."""
+    if isinstance(expr, ViewOp):
+        return expr.input in late and bool(_widths(expr))
+    return cat_below(expr, definitions, late) is not None
 
 
 def _widths(expr: ViewOp) -> dict[int, tuple[int, int, int]]:
