@@ -69,9 +69,11 @@ class Kernels:
         tensors = fusion.tensor_inputs
         given = layouts or [declared_layout(t) for t in tensors]
         self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
-        self.orders = memory_orders(fusion, self.layouts)
-        self.destinations = destinations(fusion, joined, self.orders)
+        orders = memory_orders(fusion, self.layouts)
+        self.destinations = destinations(fusion, joined, orders)
         self.fusion = self.destinations.fusion
+        added = self.fusion is not fusion
+        self.orders = memory_orders(self.fusion, self.layouts) if added else orders
         self.definitions: dict[Val, Expr] = self.fusion.definitions()
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}
