@@ -89,6 +89,15 @@ class _Run:
                 self.memory[value] = _TORCH.to_carrier(flat)
 
     def allocate(self, tensor: TensorView) -> None:
+        """Memory for a tensor that is written now: of its own, or a slice of another's."""
+        if tensor in self.memory:
+            return
+        if tensor in self.plan.slices:
+            view = self.plan.slices[tensor]
+            self.allocate(view.base)
+            self.memory[tensor] = self.memory[view.base][view.offset :]
+            self.written[tensor] = self.written[view.base][view.offset :]
+            return
         span = _span(tensor.sizes, self.plan.layouts[tensor].strides)
         self.memory[tensor] = _TORCH.to_carrier(torch.zeros(span, dtype=tensor.dtype.torch))
         self.written[tensor] = np.zeros(span, dtype=np.int64)
@@ -100,7 +109,8 @@ class _Run:
         times = torch.from_numpy(self.written[tensor])
         strides = self.plan.layouts[tensor].strides
         assert torch.equal(times.as_strided(tensor.sizes, strides), torch.ones(tensor.sizes).long())
-        assert int(times.sum()) == tensor.numel
+        if tensor not in self.plan.slices:
+            assert int(times.sum()) == tensor.numel
 
     def logical(self, tensor: TensorView) -> torch.Tensor:
         owner = self.plan.storage.get(tensor, tensor)

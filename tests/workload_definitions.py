@@ -193,12 +193,12 @@ def rope_backward(
     for head in heads[1:]:
         summed = op.add(summed, head)
     nothing = b.full([batch, groups, 1, time, size], 0.0, BFloat16)
-    parts = [_turned_back(b, g, cos, sin) for g in (grouped[0], summed)]
+    parts = [turned_back(b, g, cos, sin) for g in (grouped[0], summed)]
     joined = b.cat([*parts, nothing], 2)
     b.output(b.reshape(b.permute(joined, [0, 3, 1, 2, 4]), [batch, time, groups * 6 * size]))
 
 
-def _turned_back(b: FusionBuilder, g: TensorView, cos: TensorView, sin: TensorView) -> TensorView:
+def turned_back(b: FusionBuilder, g: TensorView, cos: TensorView, sin: TensorView) -> TensorView:
     op = Arithmetic(b)
     n = g.sizes[-1]
     by_sine = op.mul(g, sin)

@@ -22,6 +22,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.symint import Context
+from thunder_fuser.passes import run
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 SIZES = (1, 2, 3, 4, 6)
@@ -285,6 +286,57 @@ def test_pointwise_results_lie_as_in_torch(seed: int) -> None:
     b.output(b.pointwise("relu", first))  # type: ignore[arg-type]
     expected = [(x + y).stride(), (y + x).stride(), torch.relu(x).stride()]
     assert orders_of(b.build(), x, y) == expected
+
+
+@pytest.mark.parametrize("seed", range(0, 600, 100))
+def test_results_of_views_lie_as_in_torch(seed: int) -> None:
+    """Also when the views have become one, which then stands for several of torch's."""
+    looked_at = 0
+    for k in range(seed, seed + 100):
+        rng = random.Random(k)
+        x = permuted(rng, [rng.choice((2, 3, 4, 6)) for _ in range(rng.randint(2, 4))])
+        b = FusionBuilder()
+        view, y = b.tensor(x.shape, Float, contiguity=[False] * x.dim()), x
+        given = view
+        for _ in range(rng.randint(1, 4)):
+            view, y = rng.choice((_turn, _merge, _divide, _cut))(rng, b, view, y)
+        # Behind a copy several orders are torch's, depending on where it was made.
+        if view is given or y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():
+            continue
+        looked_at += 1
+        b.output(b.pointwise("relu", view))  # type: ignore[arg-type]
+        assert orders_of(run(b.build()), x) == [torch.relu(y).stride()], f"seed {k}"
+    assert looked_at > 50
+
+
+Viewed = tuple[TensorView, torch.Tensor]
+
+
+def _turn(rng: random.Random, b: FusionBuilder, x: TensorView, y: torch.Tensor) -> Viewed:
+    order = rng.sample(range(x.rank), x.rank)
+    return b.permute(x, order), y.permute(order)
+
+
+def _merge(rng: random.Random, b: FusionBuilder, x: TensorView, y: torch.Tensor) -> Viewed:
+    k = rng.randrange(x.rank)
+    sizes = [*x.sizes[:k], x.sizes[k] * x.sizes[k + 1], *x.sizes[k + 2 :]] if k + 1 < x.rank else []
+    return (b.reshape(x, sizes), y.reshape(sizes)) if sizes else (x, y)
+
+
+def _divide(rng: random.Random, b: FusionBuilder, x: TensorView, y: torch.Tensor) -> Viewed:
+    k = rng.randrange(x.rank)
+    if x.sizes[k] % 2 or x.sizes[k] == 2:
+        return x, y
+    sizes = [*x.sizes[:k], 2, x.sizes[k] // 2, *x.sizes[k + 1 :]]
+    return b.reshape(x, sizes), y.reshape(sizes)
+
+
+def _cut(rng: random.Random, b: FusionBuilder, x: TensorView, y: torch.Tensor) -> Viewed:
+    k = rng.randrange(x.rank)
+    if x.sizes[k] < 3:
+        return x, y
+    starts = [int(i == k) for i in range(x.rank)]
+    return b.slice(x, starts, list(x.sizes)), y.narrow(k, 1, x.sizes[k] - 1)
 
 
 def test_channels_last_goes_through_a_network() -> None:

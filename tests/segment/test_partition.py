@@ -407,3 +407,9 @@ def test_four_values_of_two_reductions_do_not_go_through_memory(b: FusionBuilder
     definitions = plan.fusion.definitions()
     assert [definitions[v.tensor].op for v in plan.boundaries] == ["div", "div"]
     assert "rsqrt" in plan.segments[1].operations
+
+
+def test_a_cut_of_an_empty_input_that_is_broadcast(b: FusionBuilder) -> None:
+    x = b.broadcast(b.tensor([0], Float), [False, True])
+    b.output(op(b, "exp", b.segment_set(x)))
+    assert CompiledFusion(b.build()).plan().kernels == 0

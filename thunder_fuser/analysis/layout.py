@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.ir.domain import Layout, Reorder, dense_strides, pull
+from thunder_fuser.ir.domain import (
+    Expand,
+    Layout,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    dense_strides,
+    pull,
+)
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context, Form
 
@@ -126,8 +137,8 @@ def memory_orders(
 ) -> dict[TensorView, tuple[int, ...]]:
     """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
 
-    Pointwise results follow the operand that moves in all dimensions, permutations reorder, other
-    views fall back to row-major; an explicit stride_order wins.
+    Pointwise results follow the operand that moves in all dimensions, views what they look at, as
+    far as torch has a view for them; all others are row-major. An explicit stride_order wins.
     """
     orders: dict[TensorView, tuple[int, ...]] = {}
     for tensor in fusion.tensor_inputs:
@@ -138,7 +149,7 @@ def memory_orders(
         if not isinstance(out, TensorView):
             continue
         identity = tuple(range(out.rank))
-        if out.domain.allocation != identity:
+        if out.domain.allocation != identity or expr.op == "stride_order":
             orders[out] = out.domain.allocation
         elif isinstance(expr, PointwiseOp):
             leaders = [
@@ -157,15 +168,46 @@ def memory_orders(
 def _order_of_view(
     expr: ViewOp, order: tuple[int, ...] | None, identity: tuple[int, ...]
 ) -> tuple[int, ...]:
+    """As torch's views have it, which end where a reshape needs a copy: that is row-major."""
     if order is None:
         return identity
-    steps = expr.output.domain.transforms
-    if expr.op in ("set", "segment_set", "slice", "pad") and len(order) == len(identity):
+    if expr.op == "set" and len(order) == len(identity):
         return order
-    if len(steps) == 1 and isinstance(steps[0], Reorder):
-        place = steps[0].order
-        return tuple(place.index(k) for k in order)
-    return identity
+    found = list(order)
+    # Dimensions whose neighbour further out is more than their size away.
+    apart: set[int] = set()
+    for step in expr.output.domain.transforms:
+        match step:
+            case Reorder(places):
+                found = [places.index(k) for k in found]
+                apart = {places.index(k) for k in apart}
+            case Resize(axis):
+                apart.add(axis)
+            case Expand(axis):
+                apart.update(range(axis, min(axis + 2, len(found))))
+            case Split(axis):
+                found = [j for k in found for j in _opened(k, axis)]
+                apart = {k + (k > axis) for k in apart}
+            case NewBroadcast(axis):
+                found = [k + (k >= axis) for k in found]
+                at = found.index(axis + 1) if axis + 1 in found else len(found)
+                found.insert(at, axis)
+                apart = {k + (k >= axis) for k in apart}
+            case Squeeze(axis):
+                found = [k - (k > axis) for k in found if k != axis]
+                apart = {k - (k > axis) for k in apart if k != axis}
+            case Merge(axis):
+                place = found.index(axis)
+                if axis + 1 in apart or found[place + 1 : place + 2] != [axis + 1]:
+                    return identity
+                found = [k - (k > axis) for k in found if k != axis + 1]
+                apart = {k - (k > axis) for k in apart if k != axis + 1}
+    return tuple(found)
+
+
+def _opened(k: int, axis: int) -> tuple[int, ...]:
+    """What dimension `k` is when `axis` has been split."""
+    return (axis, axis + 1) if k == axis else (k + (k > axis),)
 
 
 def _order_of_strides(tensor: TensorView, strides: Sequence[int]) -> tuple[int, ...]:
@@ -190,6 +232,12 @@ def loop_order(tensor: TensorView, layout: Layout) -> tuple[int, ...]:
 def dense_layout(tensor: TensorView, order: Sequence[int]) -> Layout:
     """The layout of freshly allocated memory in that order."""
     return Layout(dense_strides(tensor.sizes, order))
+
+
+def aligned_layout(view: View, itemsize: int, alignment: int = 64) -> Layout:
+    """The layout of a view of memory that is aligned to so many bytes."""
+    shift = view.offset * itemsize
+    return Layout(view.strides, alignment if shift == 0 else min(alignment, shift & -shift))
 
 
 def declared_layout(tensor: TensorView) -> Layout:

@@ -24,8 +24,9 @@ from thunder_fuser.segment.plan import Kind, SegmentedFusion
 
 @dataclass(frozen=True, slots=True)
 class TraceSegment:
-    """One step of a fusion: a kernel, or views that cost nothing.
+    """One step of a fusion: a kernel, or what costs nothing.
 
+    kind      map and row are kernels, alias are views, join is what kernels have written in pieces
     inputs    proxies whose memory it reads
     outputs   proxies that it leaves in memory
     alias_of  for views, the proxy whose memory they share

@@ -20,7 +20,7 @@ from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
-from thunder_fuser.runtime.steps import Read, Slot, Step
+from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
 from thunder_fuser.schedule.pointwise import schedule_pointwise
 from thunder_fuser.schedule.row import schedule_rows
@@ -67,8 +67,6 @@ class Executable:
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
-        lenders = plan.lenders()
-        self._views = {t: lenders[t] for s in plan.segments if s.views for t in s.outputs}
         self._empty = steps.allocator(device)
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
@@ -102,15 +100,23 @@ class Executable:
     def _slot(self, tensor: TensorView) -> Slot:
         return self._slots.setdefault(self.plan.owner(tensor), len(self._slots))
 
+    def _pointer(self, tensor: TensorView) -> Pointer:
+        """Where a kernel finds a tensor: in a slot, or in a slice of what is there."""
+        written = self.plan.storage.get(tensor, tensor)
+        return Pointer(self._slot(tensor), self.plan.slices.get(written), tensor.dtype.itemsize)
+
     def _link(
         self, launches: dict[int, Launch], generated: dict[int, GeneratedKernel]
     ) -> tuple[Step, ...]:
         found: list[Step] = []
+        known = set(self.plan.fusion.tensor_inputs)
         for segment in self.plan.segments:
             if segment.kind == "alias":
                 found += self._aliases(segment)
             else:
-                found += [self._allocate(t) for t in segment.outputs if t not in self.plan.in_place]
+                made = dict.fromkeys(map(self.plan.owner, segment.outputs))
+                found += [self._allocate(t) for t in made if t not in known]
+                known.update(made)
             if segment.index in launches:
                 found += self._launch(launches[segment.index], generated[segment.index])
             found += self._freed_after(segment)
@@ -126,12 +132,12 @@ class Executable:
 
     def _aliases(self, segment: Segment) -> list[Step]:
         return [
-            steps.alias(self._slot(t), self._slot(v.base), v.sizes, v.strides, v.offset)
+            steps.alias(self._slot(t), self._pointer(v.base), v)
             for t, v in zip(segment.outputs, segment.views, strict=True)
         ]
 
     def _launch(self, launch: Launch, generated: GeneratedKernel) -> list[Step]:
-        pointers: list[Slot] = []
+        pointers: list[Pointer] = []
         scalars: list[Read] = []
         before: list[Step] = []
         after: list[Step] = []
@@ -142,11 +148,11 @@ class Executable:
                 slot = self._scratch()
                 before.append(self._provide(bound, slot))
                 after.append(steps.free(slot))
-                pointers.append(slot)
+                pointers.append(Pointer(slot))
                 continue
             if is_pointer:
                 assert isinstance(bound, TensorView)
-                pointers.append(self._slot(bound))
+                pointers.append(self._pointer(bound))
                 continue
             slot = self._slots[bound]
             read = steps.element(slot) if isinstance(bound, TensorView) else steps.number(slot)
@@ -171,7 +177,7 @@ class Executable:
     def _freed_after(self, segment: Segment) -> list[Step]:
         """Memory that nobody reads any more, and the views of it, which hold it as well."""
         dead = [n.tensor for n in self._buffers if n.last == segment.index]
-        views = [t for t in self._views if self._views[t] in dead]
+        views = [t for t in self.plan.views if self.plan.root(t) in dead]
         return [steps.free(self._slot(t)) for t in (*dead, *views)]
 
 

@@ -7,10 +7,12 @@ slots of that list, and does nothing else that could have been done earlier.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from thunder_fuser.analysis.layout import View
 from thunder_fuser.runtime.target import Launch
 
 Slot = int
@@ -18,6 +20,20 @@ Values = list[Any]
 Step = Callable[[Values], None]
 Read = Callable[[Values], Any]
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """What a kernel is given the address of: what is in a slot, or a slice of that."""
+
+    slot: Slot
+    slice: View | None = None
+    itemsize: int = 1
+
+    @property
+    def offset(self) -> int:
+        """Bytes."""
+        return self.slice.offset * self.itemsize if self.slice else 0
 
 
 def allocator(device: torch.device) -> Empty:
@@ -75,23 +91,26 @@ def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
     return step_of_stream
 
 
-def launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[Read]) -> Step:
+def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
     """One launch: addresses of tensors, then numbers."""
-    if not scalars:
+    slots = [p.slot for p in pointers]
+    places = [(p.slot, p.offset) for p in pointers]
+    sliced = any(offset for _, offset in places)
+    if not (scalars or sliced):
 
         def step(values: Values) -> None:
-            kernel(*[values[k].data_ptr() for k in pointers])
+            kernel(*[values[k].data_ptr() for k in slots])
 
         return step
 
-    def step_with_scalars(values: Values) -> None:
+    def step_with_more(values: Values) -> None:
         numbers = [read(values) for read in scalars]
-        kernel(*[values[k].data_ptr() for k in pointers], *numbers)
+        kernel(*[values[k].data_ptr() + offset for k, offset in places], *numbers)
 
-    return step_with_scalars
+    return step_with_more
 
 
-def guarded_launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[Read]) -> Step:
+def guarded_launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
     """A launch on the host in which every access out of a tensor's bounds is an error."""
     # Not needed by anybody who does not debug, and not there for other targets.
     from thunder_fuser.runtime.host import HostLaunch
@@ -100,22 +119,30 @@ def guarded_launch(kernel: Launch, pointers: Sequence[Slot], scalars: Sequence[R
     assert isinstance(kernel, HostLaunch)
 
     def step(values: Values) -> None:
-        tensors = [values[k].detach() for k in pointers]
+        tensors = [_pointed_to(p, values) for p in pointers]
         debug_launch(kernel, [*tensors, *(read(values) for read in scalars)])
 
     return step
 
 
-def alias(
-    slot: Slot, base: Slot, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
-) -> Step:
+def _pointed_to(pointer: Pointer, values: Values) -> torch.Tensor:
+    memory: torch.Tensor = values[pointer.slot].detach()
+    return memory if pointer.slice is None else _window(memory, pointer.slice, 0)
+
+
+def _window(memory: torch.Tensor, view: View, offset: int) -> torch.Tensor:
+    start = memory.storage_offset() + offset + view.offset
+    return memory.as_strided(view.sizes, view.strides, start)
+
+
+def alias(slot: Slot, base: Pointer, view: View) -> Step:
     """A view of memory that exists; it takes no part in autograd, like everything a
     call returns.
     """
+    offset = base.slice.offset if base.slice else 0
 
     def step(values: Values) -> None:
-        memory = values[base].detach()
-        values[slot] = memory.as_strided(sizes, strides, memory.storage_offset() + offset)
+        values[slot] = _window(values[base.slot].detach(), view, offset)
 
     return step
 

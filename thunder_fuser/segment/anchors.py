@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import (
     View,
+    aligned_layout,
     declared_layout,
     dense_layout,
     memory_orders,
@@ -21,6 +22,7 @@ from thunder_fuser.analysis.layout import (
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.segment.destinations import destinations
 
 Anchors = int
 """A set of anchors: bit k is the k-th, in program order."""
@@ -75,13 +77,22 @@ class Program:
     anchors  in program order; `number` finds them by their tensors
     """
 
-    def __init__(self, fusion: Fusion, layouts: Sequence[Layout] | None) -> None:
-        self.fusion = fusion
-        self.definitions: dict[Val, Expr] = fusion.definitions()
+    def __init__(
+        self,
+        fusion: Fusion,
+        layouts: Sequence[Layout] | None,
+        joined: Sequence[TensorView] = (),
+    ) -> None:
+        """`joined`: tensors whose pieces are written where these have them."""
         tensors = fusion.tensor_inputs
         given = layouts or [declared_layout(t) for t in tensors]
         self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
-        self.orders = memory_orders(fusion, self.layouts)
+        orders = memory_orders(fusion, self.layouts)
+        self.destinations = destinations(fusion, joined, orders)
+        self.fusion = self.destinations.fusion
+        added = self.fusion is not fusion
+        self.orders = memory_orders(self.fusion, self.layouts) if added else orders
+        self.definitions: dict[Val, Expr] = self.fusion.definitions()
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}
         self.anchors: list[Anchor] = []
@@ -111,9 +122,9 @@ class Program:
             self._bytes[value] = math.prod(sizes) * value.dtype.itemsize
         return self._bytes[value]
 
-    def dense(self, tensor: TensorView) -> Layout:
+    def layout_of(self, tensor: TensorView) -> Layout:
         """The layout of a tensor that a kernel makes."""
-        return dense_layout(tensor, self.orders[tensor])
+        return self.destinations.layout(tensor) or dense_layout(tensor, self.orders[tensor])
 
     @property
     def stops(self) -> set[TensorView]:
@@ -122,7 +133,7 @@ class Program:
 
     def _walk(self) -> None:
         """Find what must be in memory, and what it is computed from, in program order."""
-        results = set(self.fusion.results)
+        wanted = {*self.fusion.results, *self.destinations.written}
         # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
@@ -142,7 +153,7 @@ class Program:
                 self._settle(source, bases)
                 self._cut(output, source)
                 bases.add(output)
-            elif output in results:
+            elif output in wanted:
                 self._settle(output, bases)
 
     def _seen(self, operand: Val) -> Reach:
@@ -156,24 +167,26 @@ class Program:
         """Decide how a tensor comes to be in memory, unless that is decided."""
         if tensor in self.layouts:
             return
-        seen = self._seen_through(tensor)
-        if seen is not None:
-            self._settle(seen, bases)
-        view = view_of(tensor, self.definitions, bases, self.layouts)
-        if view is None:
-            self._anchor(tensor, None, is_stored=True)
-            self.layouts[tensor] = self.dense(tensor)
-        else:
+        view = None
+        if tensor not in self.destinations.written:
+            seen = self._seen_through(tensor)
+            if seen is not None:
+                self._settle(seen, bases)
+            view = view_of(tensor, self.definitions, bases, self.layouts)
+        if view is not None:
             self.see(tensor, view)
+        else:
+            # Pieces come before what they are pieces of, which needs no kernel then.
+            if tensor not in self.destinations.pieces:
+                self._anchor(tensor, None, is_stored=True)
+            self.layouts[tensor] = self.layout_of(tensor)
         bases.add(tensor)
 
     def see(self, tensor: TensorView, view: View) -> None:
         """A result lies in the memory of another tensor."""
-        shift = view.offset * tensor.dtype.itemsize
-        base = self.layouts[view.base].alignment
-        alignment = base if shift == 0 else min(base, shift & -shift)
         self.views[tensor] = view
-        self.layouts[tensor] = Layout(view.strides, alignment)
+        base = self.layouts[view.base].alignment
+        self.layouts[tensor] = aligned_layout(view, tensor.dtype.itemsize, base)
 
     def _seen_through(self, tensor: TensorView) -> TensorView | None:
         """What a result is a view of that is computed, if that is better stored: because it takes
@@ -182,9 +195,11 @@ class Program:
         source = self.origin(tensor)
         if source is tensor or source in self.layouts or source not in self.definitions:
             return None
+        if tensor in self.destinations.pieces or source in self.destinations.pieces:
+            return None
         if source.numel > tensor.numel or any(u.value is tensor for u in self.fusion.updates):
             return None
-        dense = self.dense(source)
+        dense = self.layout_of(source)
         view = view_of(tensor, self.definitions, {source}, {source: dense})
         if view is None:
             return None
@@ -213,9 +228,15 @@ class Program:
         """What reads `output` runs in a later kernel than what makes `source`."""
         self.storage[output] = self.storage.get(source, source)
         self.layouts[output] = self._logical_layout(source)
-        owner = self.owner(source)
-        behind = 1 << self.number[owner] if owner in self.number else 0
+        behind = 0
+        for made in self.made_of(self.owner(source)):
+            behind |= 1 << self.number[made]
         self._reach[output] = Reach(0, behind, frozenset({output}))
+
+    def made_of(self, tensor: TensorView) -> list[TensorView]:
+        """The anchors that a tensor in memory consists of: itself, its pieces, or none."""
+        parts = self.destinations.pieces.get(tensor, (tensor,))
+        return [part for part in parts if part in self.number]
 
     def owner(self, tensor: TensorView) -> TensorView:
         """The tensor whose memory a tensor lies in."""
@@ -225,8 +246,8 @@ class Program:
         return tensor
 
     def _live(self) -> set[Val]:
-        """Values that a result needs."""
-        live: set[Val] = set(self.fusion.results)
+        """Values that a result needs, or is made of."""
+        live: set[Val] = {*self.fusion.results, *self.destinations.written}
         for expr in reversed(self.fusion.exprs):
             if expr.output in live:
                 live.update(expr.inputs)
@@ -245,6 +266,8 @@ class Program:
         layout = self.layouts[tensor]
         if tensor in self.definitions or not tensor.domain.transforms:
             return layout
+        if not tensor.numel:
+            return dense_layout(tensor, range(tensor.rank))
         view = view_of(tensor, self.definitions, {tensor}, self.layouts)
         if view is None or view.offset:
             raise FuserValueError(

@@ -51,6 +51,26 @@ class Group:
     outputs: list[TensorView]
     reads: dict[TensorView, Offer] = field(default_factory=dict)
 
+    def loads(self, program: Program) -> set[TensorView]:
+        """Tensors in memory, where computing what it writes ends."""
+        return program.stops | set(self.reads)
+
+
+def cone(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
+    """What a kernel computes for its results that have elements, and what it loads for them."""
+    stops = group.loads(program)
+    computed: set[Val] = set()
+    loaded: set[TensorView] = set()
+    stack: list[Val] = [t for t in group.outputs if t.numel]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, TensorView) and value in stops and value not in group.outputs:
+            loaded.add(value)
+        elif value in program.definitions and value not in computed:
+            computed.add(value)
+            stack.extend(program.definitions[value].inputs)
+    return computed, loaded
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

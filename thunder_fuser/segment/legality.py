@@ -39,7 +39,7 @@ class Legality:
         folds = [a.tensor for a in program.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions of other kernels.
         self._memory = {t: program.layouts[t] for t in program.stops}
-        self._memory |= {t: program.dense(t) for t in folds}
+        self._memory |= {t: program.layout_of(t) for t in folds}
         self._singles: dict[int, ReductionOp | None] = {}
 
     def of(self, anchors: Anchors) -> Legal | Refusal:

@@ -1,27 +1,33 @@
 """Partition: a fusion as segments, in execution order, with what goes through memory between them.
 
 Each kernel that `search.py` decides on is a segment. Results that are views of memory that exists
-anyway are segments that launch nothing.
+anyway are segments that launch nothing, and so is a cat whose pieces kernels have written where it
+has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View, view_of
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.segment.anchors import Anchors, Program
-from thunder_fuser.segment.boundaries import Group, grouped
+from thunder_fuser.segment.boundaries import Group, cone, grouped
+from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.legality import Legality
+from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 from thunder_fuser.segment.search import search
 
 CUT = "the definition cuts here (segment_set)"
+MAX_TRIALS = 4
+"""As many tensors are asked about one by one: whether kernels had better write slices of them."""
 
 
 Divide = Callable[[Program, Legality], Sequence[Anchors]]
@@ -34,15 +40,47 @@ def partition(
     """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are
     declared).
     """
-    return _Partition(fusion, layouts, divide).plan()
+    best = _Partition(fusion, layouts, divide).plan()
+    joined: tuple[TensorView, ...] = ()
+    tensors = _collected(best)
+    # All at once, then with one more or less, where these are few enough to ask about each.
+    trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
+    for changed in trials if tensors else ():
+        trial = tuple(t for t in tensors if (t in joined) != (t in changed))
+        found = _Partition(fusion, layouts, divide, trial).plan()
+        if found.bytes <= best.bytes and _cost(found) < _cost(best):
+            best, joined = found, trial
+        if best.bytes == best.bytes_ideal:
+            break
+    return best
+
+
+def _collected(pulled: SegmentedFusion) -> list[TensorView]:
+    """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
+    others wrote.
+    """
+    consumers = {k for b in pulled.boundaries for k in b.consumers}
+    late = [s for s in pulled.segments if s.kind == "map" and s.index in consumers]
+    layouts = {t: pulled.layouts[t] for s in late for t in s.outputs}
+    return joined_tensors(pulled.fusion, layouts) if late else []
+
+
+def _cost(plan: SegmentedFusion) -> int:
+    return int(plan.bytes) * PER_BYTE + plan.kernels * LAUNCH
 
 
 class _Partition:
-    """level: of the kernel that writes a tensor; -1 for inputs."""
+    """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
 
-    def __init__(self, fusion: Fusion, layouts: Sequence[Layout] | None, divide: Divide) -> None:
-        self.fusion = fusion
-        self.program = Program(fusion, layouts)
+    def __init__(
+        self,
+        fusion: Fusion,
+        layouts: Sequence[Layout] | None,
+        divide: Divide,
+        joined: Sequence[TensorView] = (),
+    ) -> None:
+        self.program = Program(fusion, layouts, joined)
+        self.fusion = self.program.fusion
         self.legality = Legality(self.program)
         parts = divide(self.program, self.legality)
         self.groups = grouped(self.program, self.legality, parts)
@@ -51,18 +89,32 @@ class _Partition:
         self._see_what_is_stored()
         for group in self.groups:
             for tensor in group.outputs:
-                self.layouts.setdefault(tensor, self.program.dense(tensor))
+                self.layouts.setdefault(tensor, self.program.layout_of(tensor))
                 self.level[tensor] = group.level
+        for tensor, pieces in self.program.destinations.pieces.items():
+            if tensor in self.layouts:
+                self.level[tensor] = max(self.level[piece] for piece in pieces)
         for tensor in (*self.program.views, *self.program.storage):
             self.level[tensor] = self.level[self.program.owner(tensor)]
+        order_boundaries(self.program, self.groups, self._unseen())
+
+    def _unseen(self) -> list[TensorView]:
+        """What kernels write for each other, in memory that no result shows."""
+        if self.fusion.updates:
+            return []
+        program = self.program
+        shown = {program.owner(t) for t in (*self.fusion.results, *program.views)}
+        shown.update(program.destinations.slices)
+        return [t for g in self.groups for t in g.outputs if t not in shown]
 
     def _see_what_is_stored(self) -> None:
         """Results that are views of what others read anyway are not written again."""
         program = self.program
-        dense = {t: program.dense(t) for g in self.groups for t in g.outputs}
+        dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
         read = {t for g in self.groups for t in g.reads}
         fixed = read | {u.value for u in self.fusion.updates} | set(program.storage.values())
         fixed |= {view.base for view in program.views.values()}
+        fixed |= program.destinations.slices.keys()
         for group in self.groups:
             for tensor in [t for t in group.outputs if t not in fixed]:
                 if (source := program.origin(tensor)) in read and source in dense:
@@ -84,7 +136,7 @@ class _Partition:
             program.views,
             written,
             {t for g in self.groups if g.kernel.kind == "row" for t in g.outputs},
-            {t: self._loaded(g) for g in self.groups for t in g.outputs},
+            {t: g.loads(program) for g in self.groups for t in g.outputs},
         )
         with conditions() as assumed:
             segments = self._segments()
@@ -96,6 +148,8 @@ class _Partition:
             self.layouts,
             program.storage,
             in_place,
+            program.views,
+            {t: v for t, v in program.destinations.slices.items() if t in self.level},
             ideal,
             conditions=without_implied(assumed),
         )
@@ -109,13 +163,13 @@ class _Partition:
                 if group.level == level:
                     segments.append(self._segment(group, before, len(segments)))
                     before.append((group, segments[-1]))
+            for tensor, pieces in self.program.destinations.pieces.items():
+                if self.level.get(tensor) == level:
+                    segments.append(Segment(len(segments), "join", pieces, (tensor,), ()))
             for tensor, view in self.program.views.items():
                 if self.level[tensor] == level:
                     segments.append(_alias_segment(len(segments), tensor, view))
         return segments
-
-    def _loaded(self, group: Group) -> set[TensorView]:
-        return self.program.stops | set(group.reads)
 
     def _memory_of(self, stops: set[TensorView]) -> set[TensorView]:
         """Without views behind cuts: what is read of them is read of the memory that they show."""
@@ -127,16 +181,17 @@ class _Partition:
         self, group: Group, before: Sequence[tuple[Group, Segment]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        reads = footprint(self.fusion, outputs, self._memory_of(self._loaded(group)))
+        reads = footprint(self.fusion, outputs, self._memory_of(group.loads(self.program)))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
+        computed, _ = cone(self.program, group)
         return Segment(
             index,
             group.kernel.kind,
             inputs,
             outputs,
-            self._operations(group),
-            bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
+            tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
+            bytes_read=self._distinct({t: f.elements * t.dtype.itemsize for t, f in read.items()}),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
             folds=group.kernel.folds,
@@ -155,42 +210,41 @@ class _Partition:
                     found[whole] = None
         return tuple(found)
 
-    def _operations(self, group: Group) -> tuple[str, ...]:
-        """What a kernel computes, in program order."""
-        loaded = self._loaded(group)
-        computed: set[Val] = set()
-        stack: list[Val] = [t for t in group.outputs if t.numel]
-        while stack:
-            value = stack.pop()
-            loads = value in loaded and value not in group.outputs
-            if not loads and value in self.program.definitions and value not in computed:
-                computed.add(value)
-                stack.extend(self.program.definitions[value].inputs)
-        return tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast")
-
     def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
+        owner = self.program.owner
         made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
-        why: dict[TensorView, str] = dict.fromkeys(self.program.storage.values(), CUT)
+        why: dict[TensorView, str] = dict.fromkeys(map(owner, self.program.storage.values()), CUT)
         for group in self.groups:
             for tensor, offer in group.reads.items():
                 apart = offer.reason or self.legality.apart(group.anchors, offer.writer.anchors)
                 why.setdefault(tensor, apart)
+        read = [set(map(owner, s.inputs)) for s in segments]
         found: list[Boundary] = []
         for tensor, reason in why.items():
             producer = made.get(tensor)
             readers = tuple(
                 s.index
                 for s in segments
-                if s.kernels and tensor in s.inputs and s.index != producer
+                if s.kernels and tensor in read[s.index] and s.index != producer
             )
             if producer is not None and readers:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
 
+    def _distinct(self, read: Mapping[TensorView, int]) -> int:
+        """Bytes, where some of what is read may be views of the same memory."""
+        found: dict[TensorView, int] = {}
+        for tensor, count in read.items():
+            owner = self.program.owner(tensor)
+            known = found.get(owner)
+            found[owner] = count if known is None else min(known + count, max(owner.bytes, count))
+        return sum(found.values())
+
     def _ideal(self) -> int:
         """Bytes if nothing but inputs and results touched memory."""
-        owners = dict.fromkeys(map(self.program.owner, self.fusion.results))
-        made = [t for t in owners if t in self.program.number]
+        program = self.program
+        owners = dict.fromkeys(map(program.owner, self.fusion.results))
+        made = [t for t in owners if t in program.number or t in program.destinations.pieces]
         reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made)

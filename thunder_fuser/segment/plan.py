@@ -17,18 +17,21 @@ from thunder_fuser.ir.counts import Condition, most
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
 
-Kind = Literal["map", "row", "alias"]
+Kind = Literal["map", "row", "alias", "join"]
+"""Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
+where it has them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One step of a plan: a kernel, or views that cost nothing.
+    """One step of a plan: a kernel, or what costs nothing, because others leave it in memory.
 
     inputs         tensors whose memory the segment reads, in order of first use
     outputs        tensors that it leaves in memory
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
-    kernels        launches (0 for views)
+    kernels        launches (0 for views, and for what its pieces are)
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          for a row segment: the reductions that it does, in order
     refusals       why it is not one kernel with those before it that share data with it
@@ -60,7 +63,8 @@ class Segment:
         outputs = ", ".join(t.name for t in self.outputs)
         head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
         if not self.kernels:
-            return f"{head}: {'views' if self.views else 'empty'}, no kernel"
+            why = "written in place" if self.kind == "join" else "views" if self.views else "empty"
+            return f"{head}: {why}, no kernel"
         cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
         return f"{head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
 
@@ -126,6 +130,8 @@ class SegmentedFusion:
     in_place    updates that their kernel writes directly; the others are copied at the end
     sizes       where the definition leaves sizes open: which, and what is planned for
     conditions  of the formulas that bytes are then, for sizes of at least 2
+    views       tensors that lie in the memory of others, and how
+    slices      pieces that kernels write into the memory of other tensors, and where they lie there
     """
 
     fusion: Fusion
@@ -134,6 +140,8 @@ class SegmentedFusion:
     layouts: dict[TensorView, Layout]
     storage: dict[TensorView, TensorView]
     in_place: dict[TensorView, TensorView]
+    views: dict[TensorView, View]
+    slices: dict[TensorView, View]
     bytes_ideal: int
     sizes: OpenSizes | None = None
     conditions: tuple[Condition, ...] = ()
@@ -146,6 +154,19 @@ class SegmentedFusion:
         stored += [b.tensor for b in self.boundaries if segment.index in b.consumers]
         found = (*self.fusion.tensor_inputs, *self.storage, *stored)
         return {t: self.layouts[t] for t in found}
+
+    def owner(self, tensor: TensorView) -> TensorView:
+        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
+        found = self.storage.get(tensor, tensor)
+        found = self.in_place.get(found, found)
+        return self.slices[found].base if found in self.slices else found
+
+    def root(self, tensor: TensorView) -> TensorView:
+        """The tensor that was allocated, or given, where `tensor` lies: views lie in their base."""
+        found = self.owner(tensor)
+        while found in self.views:
+            found = self.owner(self.views[found].base)
+        return found
 
     @property
     def kernels(self) -> int:
@@ -163,36 +184,19 @@ class SegmentedFusion:
         copied = sum(2 * u.value.bytes for u in self.fusion.updates if u.value not in self.in_place)
         return sum(s.bytes for s in self.segments) + copied
 
-    def owner(self, tensor: TensorView) -> TensorView:
-        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
-        owner = self.storage.get(tensor, tensor)
-        return self.in_place.get(owner, owner)
-
-    def lenders(self) -> dict[TensorView, TensorView]:
-        """Of every tensor that lies in another's memory, the one that was allocated or given."""
-        bases = {
-            t: view.base for s in self.segments for t, view in zip(s.outputs, s.views, strict=False)
-        }
-        found: dict[TensorView, TensorView] = {}
-        for tensor in (*self.storage, *self.in_place, *bases):
-            owner = self.owner(tensor)
-            while owner in bases:
-                owner = self.owner(bases[owner])
-            found[tensor] = owner
-        return found
-
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """What is allocated (inputs are not), in order, and from when to when."""
-        lenders = self.lenders()
-        kept = {lenders.get(t, t) for t in self.fusion.results}
-        last = {lenders.get(t, t): s.index for s in self.segments for t in s.inputs}
+        kept = set(map(self.root, self.fusion.results))
+        last = {self.root(t): s.index for s in self.segments for t in s.inputs}
+        first: dict[TensorView, int] = {}
+        for segment in self.segments:
+            for tensor in map(self.owner, segment.outputs if segment.kind != "alias" else ()):
+                if tensor not in self.fusion.inputs:
+                    first.setdefault(tensor, segment.index)
         return tuple(
-            Buffer(t, t.bytes, s.index, None if t in kept else max(s.index, last.get(t, 0)))
-            for s in self.segments
-            if s.kind != "alias"
-            for t in s.outputs
-            if t not in self.in_place
+            Buffer(t, t.bytes, k, None if t in kept else max(k, last.get(t, 0)))
+            for t, k in first.items()
         )
 
     @property

@@ -1,0 +1,134 @@
+"""Orders: how tensors between kernels lie in memory.
+
+What a caller gets has the strides that torch would give it. What goes from one kernel to another
+may lie in any order, and a kernel that steps over memory gets one element from every 32-byte sector
+that it moves. So each tensor between kernels takes the order in which the fewest bytes are
+accessed that way, by its producer, which has inputs to read as well, and by its readers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import dense_layout, loop_order
+from thunder_fuser.analysis.pull import Pull
+from thunder_fuser.analysis.rows import pull_rows
+from thunder_fuser.analysis.space import arrangements
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.boundaries import Group, cone
+
+SECTOR_BYTES = 32
+MANY_BYTES = 1 << 16
+"""Tensors of fewer bytes stay in caches, however they are read."""
+
+
+def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
+    """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
+    involved: dict[TensorView, list[Group]] = {t: [g] for g in groups for t in g.outputs}
+    for group in groups:
+        _, loaded = cone(program, group)
+        for tensor in dict.fromkeys(program.storage.get(t, t) for t in loaded):
+            if group not in involved.get(tensor, [group]):
+                involved[tensor].append(group)
+    for tensor in free:
+        _order(program, tensor, involved[tensor])
+
+
+def _order(program: Program, tensor: TensorView, involved: Sequence[Group]) -> None:
+    order = program.orders[tensor]
+    moving = [k for k in order if tensor.sizes[k] > 1]
+    if len(moving) < 2 or tensor.bytes < MANY_BYTES:
+        return
+    names = [tensor, *(t for t, owner in program.storage.items() if owner is tensor)]
+
+    def cost(order: Sequence[int]) -> int:
+        layout = dense_layout(tensor, order)
+        layouts = program.layouts | dict.fromkeys(names, layout)
+        return sum(_strided(program, group, layouts) for group in involved)
+
+    best, least = tuple(order), cost(order)
+    for innermost in reversed(moving[:-1]):
+        other = (*(k for k in order if k != innermost), innermost)
+        found = cost(other) if least else least
+        if found < least:
+            best, least = other, found
+    program.orders[tensor] = best
+    program.layouts.update(dict.fromkeys(names, dense_layout(tensor, best)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A tensor's address, and the variables of the loops around it, the innermost one first."""
+
+    tensor: TensorView
+    address: Form
+    loops: tuple[str, ...]
+
+    @property
+    def is_strided(self) -> bool:
+        """Whether the innermost loop that moves it moves it by a sector or more."""
+        names = [variable.name for variable in self.address.variables()]
+        start = self.address.evaluate(dict.fromkeys(names, 0))
+        for loop in self.loops:
+            moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
+            if moved:
+                return abs(moved) * self.tensor.dtype.itemsize >= SECTOR_BYTES
+        return False
+
+
+def _strided(program: Program, group: Group, layouts: Mapping[TensorView, Layout]) -> int:
+    """Bytes that a kernel accesses with steps of a sector and more."""
+    loaded = group.loads(program)
+    memory = {t: layouts[t] for t in loaded if t not in group.outputs or t in program.storage}
+    accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
+    found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.is_strided}
+    return sum(t.bytes for t in found)
+
+
+def _map_accesses(
+    program: Program,
+    group: Group,
+    memory: Mapping[TensorView, Layout],
+    layouts: Mapping[TensorView, Layout],
+) -> Iterator[_Access]:
+    for tensor in group.outputs:
+        context = Context()
+        index = [context.var(f"d{k}", 0, max(n - 1, 0)) for k, n in enumerate(tensor.sizes)]
+        pull = Pull(program.definitions, memory, context)
+        pull.emit(tensor, index)
+        order = loop_order(tensor, layouts[tensor])
+        loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
+        for load in pull.graph.loads:
+            yield _Access(load.tensor, load.address, loops[:1])
+
+
+def _row_accesses(
+    program: Program,
+    group: Group,
+    memory: Mapping[TensorView, Layout],
+    layouts: Mapping[TensorView, Layout],
+) -> Iterator[_Access]:
+    for arrangement in arrangements(group.kernel.folds, program.definitions, memory):
+        found = pull_rows(
+            "columns",
+            1,
+            arrangement,
+            group.outputs,
+            group.kernel.folds,
+            program.definitions,
+            memory,
+            {t: layouts[t] for t in group.outputs},
+        )
+        if isinstance(found, Refusal):
+            continue
+        loops = ("r", "c") if arrangement.space.is_outer else ("c", "r")
+        for load in found.graph.loads:
+            yield _Access(load.tensor, load.address, loops)
+        for tensor, _, address in (*found.wide, *found.narrow):
+            yield _Access(tensor, address, loops)
+        return

@@ -1,0 +1,105 @@
+"""Parts: what is computed point by point from a cat is a cat of what is computed from its pieces.
+
+`out = f(cat(a, b), c)` is `cat(f(a, c[:n]), f(b, c[n:]))`: each part then belongs to the kernel of
+its piece. Only what lies between the cat and the result is written once more; from there on, parts
+are slices, which cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from itertools import accumulate, pairwise
+
+from thunder_fuser.ir.domain import Resize, TensorDomain, iteration, tensor_domain
+from thunder_fuser.ir.fusion import CatOp, Expr, PointwiseOp, TensorView, Val, ViewOp
+
+Definitions = Mapping[Val, Expr]
+NEAR = 64
+"""Expressions between a cat and what is computed from it: parts write all of them once more."""
+
+
+def cat_below(expr: Expr, definitions: Definitions, late: AbstractSet[Val]) -> CatOp | None:
+    """A cat of something `late` that a pointwise result is computed from, point by point."""
+    seen: set[Val] = set()
+    stack = [expr]
+    while stack and len(seen) <= NEAR:
+        expr = stack.pop()
+        if isinstance(expr, CatOp) and not late.isdisjoint(expr.inputs):
+            return expr
+        if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
+            continue
+        for operand in reversed(expr.inputs):
+            made = definitions.get(operand)
+            alike = isinstance(operand, TensorView) and operand.sizes == expr.output.sizes
+            if made is not None and alike and operand not in seen:
+                seen.add(operand)
+                stack.append(made)
+    return None
+
+
+class Parts:
+    """The parts of a tensor along the pieces of a cat below it; `added` are the new expressions."""
+
+    def __init__(
+        self, cat: CatOp, definitions: Definitions, late: AbstractSet[Val], next_id: int
+    ) -> None:
+        self.added: list[Expr] = []
+        self.next_id = next_id
+        self._cat = cat
+        self._definitions = definitions
+        self._late = late
+        self._depth = 0
+        self._known: dict[tuple[TensorView, int, int], TensorView] = {}
+
+    def of(self, tensor: TensorView) -> list[TensorView]:
+        ends = accumulate((t.sizes[self._cat.dim] for t in self._cat.inputs), initial=0)
+        return [self._part(tensor, self._cat.dim, *ends) for ends in pairwise(ends)]
+
+    def _part(self, tensor: TensorView, dim: int, begin: int, end: int) -> TensorView:
+        """Elements begin..end along a dimension."""
+        key = tensor, begin, end
+        if key not in self._known:
+            self._known[key] = self._made(tensor, dim, begin, end)
+        return self._known[key]
+
+    def _made(self, tensor: TensorView, dim: int, begin: int, end: int) -> TensorView:
+        expr = self._definitions.get(tensor)
+        if isinstance(expr, CatOp) and expr.dim == dim:
+            starts = accumulate((t.sizes[dim] for t in expr.inputs), initial=0)
+            for piece, start in zip(expr.inputs, starts, strict=False):
+                if (start, start + piece.sizes[dim]) == (begin, end):
+                    return piece
+        if not (isinstance(expr, PointwiseOp) and self._is_near(expr)):
+            steps = (Resize(dim, -begin, end - tensor.sizes[dim]),)
+            domain = tensor_domain(tensor.domain.logical, steps)
+            return self._add(ViewOp("slice", tensor, self._new(tensor, domain)))
+        self._depth += 1
+        operands = tuple(self._operand(v, tensor, dim, begin, end) for v in expr.inputs)
+        self._depth -= 1
+        dims = list(tensor.domain.logical)
+        dims[dim] = iteration(end - begin)
+        made = self._new(tensor, tensor_domain(dims))
+        return self._add(PointwiseOp(expr.op, operands, made, expr.origin))
+
+    def _is_near(self, expr: Expr) -> bool:
+        """Whether a cat is, which makes a part another thing than a slice."""
+        cat = cat_below(expr, self._definitions, self._late) if self._depth < NEAR else None
+        return cat is not None
+
+    def _operand(self, operand: Val, whole: TensorView, dim: int, begin: int, end: int) -> Val:
+        """Broadcasting aligns dimensions at the right, and repeats those of size 1."""
+        own = dim - whole.rank + operand.rank
+        if not isinstance(operand, TensorView) or own < 0:
+            return operand
+        repeated = operand.sizes[own] != whole.sizes[dim]
+        return operand if repeated else self._part(operand, own, begin, end)
+
+    def _new(self, like: TensorView, domain: TensorDomain) -> TensorView:
+        self.next_id += 1
+        return TensorView(self.next_id, like.dtype, domain)
+
+    def _add(self, expr: PointwiseOp | ViewOp) -> TensorView:
+        self.added.append(expr)
+        assert isinstance(expr.output, TensorView)
+        return expr.output
