@@ -225,7 +225,8 @@ class RowLoops:
         number.
         """
         schedule = self._schedule
-        if not schedule.has_steps:
+        some = bool(ahead.loads) and schedule.unroll[number] < schedule.steps
+        if some or not schedule.has_steps:
             name, begin, end, step = self._walk
             return self._walked(name, str(begin), str(end), step, lines, number, ahead)
         loads = self._steps(ahead.loads, ["TF_UNROLL"]) if ahead.loads else []

@@ -211,6 +211,8 @@ class RowValueWriter(LaneWriter):
         together = schedule.unroll[number]
         if schedule.is_written_out or not schedule.walks_columns or together == 1:
             return StepsAhead()
+        if schedule.crew.tiles > 1 and together < schedule.steps:
+            return StepsAhead()
         vector, words = self.lanes.vector, 0
         for k in self._column_accesses(self._needed(roots)):
             access = self.accesses[k]
