@@ -9,6 +9,7 @@ import pytest
 from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
+from tests.hash_seeds import printed_under_any
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -169,6 +170,35 @@ def test_a_chain_of_norms_is_asked_about_once(norms: int, monkeypatch: pytest.Mo
     b.output(x)
     assert partition(b.build()).kernels == 1
     assert len(asked) == 1
+
+
+def test_plans_do_not_depend_on_hashes_or_on_threads() -> None:
+    text = """
+import threading
+from tests.generator import random_case
+from tests.generator_cats import cat_case
+from thunder_fuser.options import options
+from thunder_fuser.runtime.dispatch import CompiledFusion
+
+def plans(first, into):
+    with options(verify=True):
+        for seed in range(first, first + 40):
+            for case in (random_case(seed, reductions=True), cat_case(seed)):
+                into.append(str(CompiledFusion(case.fusion).plan(case.inputs)))
+
+alone, together = [], [[], []]
+plans(0, alone)
+threads = [threading.Thread(target=plans, args=(0, into)) for into in together]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert together == [alone, alone]
+print(*alone, sep="\\n")
+"""
+    found = printed_under_any(text)
+    assert found.count("boundary") > 40
+    assert found.count("(join)") > 10
 
 
 def test_groups_come_in_an_order_in_which_they_can_run() -> None:

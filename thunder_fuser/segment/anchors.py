@@ -168,7 +168,8 @@ class Program:
         if tensor in self.layouts:
             return
         view = None
-        if tensor not in self.destinations.written:
+        is_joined = tensor in self.destinations.pieces
+        if not is_joined and tensor not in self.destinations.written:
             seen = self._seen_through(tensor)
             if seen is not None:
                 self._settle(seen, bases)
@@ -177,7 +178,7 @@ class Program:
             self.see(tensor, view)
         else:
             # Pieces come before what they are pieces of, which needs no kernel then.
-            if tensor not in self.destinations.pieces:
+            if not is_joined:
                 self._anchor(tensor, None, is_stored=True)
             self.layouts[tensor] = self.layout_of(tensor)
         bases.add(tensor)
