@@ -54,6 +54,21 @@ def test_shapes_and_dtypes_change_with_a_new_trace() -> None:
     assert (thunder.cache_misses(compiled), thunder.cache_hits(compiled)) == (3, 1)
 
 
+def test_views_of_one_result_have_one_owner_as_in_torch() -> None:
+    def shown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x, -1)
+        return y.reshape(12, 32), y.permute(2, 0, 1)
+
+    compiled, x = jit(shown), torch.randn(3, 4, 32, dtype=torch.float64)
+    found, expected = compiled(x), shown(x)
+    torch.testing.assert_close(found, expected)
+    for results in (found, expected):
+        assert len({t.untyped_storage().data_ptr() for t in results}) == 1
+    assert [t.stride() for t in found] == [t.stride() for t in expected]
+    # The argument is the first value; the results come after it.
+    assert only_call(compiled).owners() == [1, 1]
+
+
 @pytest.mark.parametrize("layers", [2, 6])
 def test_equal_layers_are_planned_and_compiled_once(layers: int) -> None:
     def model(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:

@@ -26,7 +26,7 @@ from thunder_fuser.errors import (
     TargetError,
 )
 from thunder_fuser.executor import repro
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import current
 from thunder_fuser.runtime.bind import bind
@@ -100,16 +100,13 @@ class FusionCall:
     def owners(self) -> list[int]:
         """For each output, whose memory holds it: a position among inputs, then outputs."""
         plan = self.plan()
-        values = [*plan.fusion.inputs, *plan.fusion.outputs]
-        base = {t: v.base for s in plan.segments for t, v in zip(s.outputs, s.views, strict=False)}
-        base |= {update.value: update.target for update in plan.fusion.updates}
-        found = []
-        for value in plan.fusion.outputs:
-            owner = value
-            while owner in base:
-                owner = base[owner]
-            found.append(values.index(owner if owner in values else value))
-        return found
+        targets = {update.value: update.target for update in plan.fusion.updates}
+        # Several views of what is no output share its memory: it is the first one's.
+        first: dict[Val, int] = {value: k for k, value in enumerate(plan.fusion.inputs)}
+        return [
+            first.setdefault(targets.get(t) or plan.root(t), k)
+            for k, t in enumerate(plan.fusion.outputs, len(first))
+        ]
 
     def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
         if reason := self._unreadable(inputs):
