@@ -22,6 +22,8 @@ def test_launches_reach_the_driver_as_meant(tmp_path: Path) -> None:
     command = [COMPILER, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
     subprocess.run([part for part in command if part], check=True, timeout=120)
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("LD_LIBRARY_PATH"))))
+    # The options of this run are not those of the one within.
+    others = {k: v for k, v in os.environ.items() if k != "PYTEST_ADDOPTS"}
     pytest_command = [
         sys.executable,
         "-m",
@@ -35,7 +37,7 @@ def test_launches_reach_the_driver_as_meant(tmp_path: Path) -> None:
     run = subprocess.run(
         [*pytest_command, str(HERE / "fake_driver_cases.py")],
         cwd=HERE.parents[1],
-        env=os.environ | {"LD_LIBRARY_PATH": path},
+        env=others | {"LD_LIBRARY_PATH": path},
         capture_output=True,
         text=True,
         timeout=300,
