@@ -18,9 +18,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.table import flatten, operands
 from thunder_fuser.executor.liveness import liveness
-from thunder_fuser.executor.names import Prims
 from thunder_fuser.executor.regions import Part, Region, Survey, region_of
 from thunder_fuser.executor.rematerialization import rematerialize
+from thunder_fuser.executor.renames import Prims
 
 Pieces = Sequence[Sequence[int]]
 """Symbols of a part, by position."""

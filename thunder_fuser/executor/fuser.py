@@ -34,9 +34,9 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
-from thunder_fuser.executor.names import Prims
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
+from thunder_fuser.executor.renames import Prims
 from thunder_fuser.executor.symbol import bind_fusion
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import current

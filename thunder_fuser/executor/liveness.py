@@ -19,8 +19,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE
-from thunder_fuser.executor.names import Prims
 from thunder_fuser.executor.regions import Part, Region, Survey
+from thunder_fuser.executor.renames import Prims
 
 _SMALLEST = 512
 """Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""

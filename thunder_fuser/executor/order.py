@@ -19,9 +19,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.table import operands
 from thunder_fuser.executor.liveness import Liveness, Step, liveness
-from thunder_fuser.executor.names import Prims
 from thunder_fuser.executor.regions import Part, Survey
 from thunder_fuser.executor.rematerialization import rematerialize
+from thunder_fuser.executor.renames import Prims
 
 _REACH = 64
 """Positions that a region may move."""

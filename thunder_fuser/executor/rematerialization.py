@@ -18,8 +18,8 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, operands
-from thunder_fuser.executor.names import Prims, one_name
 from thunder_fuser.executor.regions import Part, Place, Region, Survey, made_by, region_of
+from thunder_fuser.executor.renames import Prims, one_name
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 
