@@ -8,8 +8,11 @@ are chosen, so sets of anchors are integers, a bit for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from thunder_fuser.analysis.layout import (
     View,
@@ -36,6 +39,11 @@ def members(anchors: Anchors) -> Iterator[int]:
         anchors ^= lowest
 
 
+def union(sets: Iterable[Anchors]) -> Anchors:
+    """The anchors of all sets."""
+    return reduce(or_, sets, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Where computing a value ends.
@@ -49,6 +57,11 @@ class Reach:
     folds: Anchors = 0
     behind: Anchors = 0
     sources: frozenset[TensorView] = frozenset()
+
+    @property
+    def needs(self) -> Anchors:
+        """All that must be done before what a kernel computes from is there."""
+        return self.folds | self.behind
 
     def with_(self, other: Reach) -> Reach:
         return Reach(
@@ -101,6 +114,8 @@ class Program:
         self._reach: dict[Val, Reach] = {
             t: Reach(sources=frozenset({t}) if t.numel > 1 else frozenset()) for t in tensors
         }
+        self._seen_by = Counter(map(self.origin, dict.fromkeys(self.fusion.results)))
+        self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
         self.users = self._users()
@@ -108,6 +123,10 @@ class Program:
     def reach(self, value: Val) -> Reach:
         """Where computing a value ends; of a reduction, where computing its elements does."""
         return self._reach.get(value, Reach())
+
+    def has_fold(self, anchors: Anchors) -> bool:
+        """Whether a kernel of these anchors does a reduction: it is a row kernel then."""
+        return any(self.anchors[k].fold is not None for k in members(anchors))
 
     def bytes_of(self, value: Val) -> int:
         """What is in memory of a tensor: a kernel writes repeated elements as often as they show,
@@ -198,15 +217,15 @@ class Program:
             return None
         if tensor in self.destinations.pieces or source in self.destinations.pieces:
             return None
-        if source.numel > tensor.numel or any(u.value is tensor for u in self.fusion.updates):
+        if source.numel > tensor.numel or tensor in self._updating:
             return None
         dense = self.layout_of(source)
         view = view_of(tensor, self.definitions, {source}, {source: dense})
         if view is None:
             return None
         is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)
-        seen = sum(self.origin(t) is source for t in dict.fromkeys(self.fusion.results))
-        is_better = source.numel < tensor.numel or seen > 1 or (self._has_folds and is_moved)
+        is_shared = self._seen_by[source] > 1
+        is_better = source.numel < tensor.numel or is_shared or (self._has_folds and is_moved)
         return source if is_better else None
 
     def origin(self, tensor: TensorView) -> TensorView:
@@ -229,15 +248,11 @@ class Program:
         """What reads `output` runs in a later kernel than what makes `source`."""
         self.storage[output] = self.storage.get(source, source)
         self.layouts[output] = self._logical_layout(source)
-        behind = 0
-        for made in self.made_of(self.owner(source)):
-            behind |= 1 << self.number[made]
+        made = self.owner(source)
+        # The anchors that it consists of: itself, its pieces, or none.
+        parts = self.destinations.pieces.get(made, (made,))
+        behind = union(1 << self.number[part] for part in parts if part in self.number)
         self._reach[output] = Reach(0, behind, frozenset({output}))
-
-    def made_of(self, tensor: TensorView) -> list[TensorView]:
-        """The anchors that a tensor in memory consists of: itself, its pieces, or none."""
-        parts = self.destinations.pieces.get(tensor, (tensor,))
-        return [part for part in parts if part in self.number]
 
     def owner(self, tensor: TensorView) -> TensorView:
         """The tensor whose memory a tensor lies in."""

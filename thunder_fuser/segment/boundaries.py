@@ -27,7 +27,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE
@@ -89,9 +89,7 @@ def grouped(program: Program, legality: Legality, parts: Sequence[Anchors]) -> l
     for part in parts:
         kernel = legality.of(part)
         assert isinstance(kernel, Legal)
-        needs = 0
-        for k in members(part):
-            needs |= program.anchors[k].reach.folds | program.anchors[k].reach.behind
+        needs = union(program.anchors[k].reach.needs for k in members(part))
         level = 1 + max((home[k].level for k in members(needs & ~part)), default=-1)
         stored = (program.anchors[k] for k in members(part))
         group = Group(part, kernel, level, [a.tensor for a in stored if a.is_stored])

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.boundaries import Group, grouped
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
-from thunder_fuser.segment.relations import union
 
 
 class Cost:
@@ -50,7 +49,7 @@ class Cost:
         """Updates that a kernel cannot write in place: a map kernel can, if it does all that reads
         what is overwritten.
         """
-        is_row = any(self.program.anchors[k].fold is not None for k in members(anchors))
+        is_row = self.program.has_fold(anchors)
         copied = [
             self.program.anchors[k].tensor
             for k, readers in self._readers.items()

@@ -6,22 +6,15 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
 NEIGHBOURS = 8
 """Anchors that are near the next one for the same reason: what is far apart in a program rarely
 goes together.
 """
-
-
-def union(sets: Iterable[Anchors]) -> Anchors:
-    found = 0
-    for anchors in sets:
-        found |= anchors
-    return found
 
 
 class Relations:
@@ -30,7 +23,7 @@ class Relations:
     """
 
     def __init__(self, program: Program) -> None:
-        self.needs = [a.reach.folds | a.reach.behind for a in program.anchors]
+        self.needs = [a.reach.needs for a in program.anchors]
         self.near: list[Anchors] = [0] * len(self.needs)
         readers: dict[tuple[TensorView, object], list[int]] = {}
         for k, anchor in enumerate(program.anchors):

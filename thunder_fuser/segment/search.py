@@ -13,10 +13,10 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.legality import MAX_OUTPUTS, Legality
-from thunder_fuser.segment.relations import Relations, union
+from thunder_fuser.segment.relations import Relations
 
 EXACT = 7
 """Related anchors that are divided in every possible way."""
@@ -149,10 +149,14 @@ class _Search:
         """
         parts = self._ordered(parts)
         for first in parts:
-            if first not in parts or self._is_row(first):
+            if first not in parts or self.program.has_fold(first):
                 continue
             for other in parts:
-                if other == first or self._is_row(other) or not self._is_legal(first | other):
+                if (
+                    other == first
+                    or self.program.has_fold(other)
+                    or not self._is_legal(first | other)
+                ):
                     continue
                 joined = [*(p for p in parts if p not in (first, other)), first | other]
                 order = self.relations.in_order(joined)
@@ -168,12 +172,12 @@ class _Search:
     def _is_legal(self, anchors: Anchors) -> bool:
         return not isinstance(self.legality.of(anchors), Refusal)
 
-    def _is_row(self, anchors: Anchors) -> bool:
-        return any(self.program.anchors[k].fold is not None for k in members(anchors))
-
     def _is_one_piece(self, anchors: Anchors) -> bool:
         """Whether a kernel has more than a launch to gain; map kernels may do with that."""
-        return not self._is_row(anchors) or next(self.relations.components(anchors)) == anchors
+        return (
+            not self.program.has_fold(anchors)
+            or next(self.relations.components(anchors)) == anchors
+        )
 
 
 def _divisions(items: Sequence[int]) -> Iterator[tuple[Anchors, ...]]:
