@@ -53,7 +53,7 @@ def test_a_plan_without_sizes_says_bytes_in_sizes(b: FusionBuilder) -> None:
         "  segment 0 (map): (T0, T1) -> (T2): 1 kernel, 2*i0*i1 + 2*i1 B read, "
         "4*i0*i1 B written: add",
         "  segment 1 (map): (T2) -> (T4): 1 kernel, 4*i0*i1 B read, 4*i0*i1 B written: exp",
-        "  boundary T2 (4*i0*i1 B): segment 0 -> 1: the definition cuts here (segment_set)",
+        "  boundary T2 (4*i0*i1 B): segment 0 -> 1: [cut] the definition cuts here (segment_set)",
         "  sizes i0 = T0.size(0) (here 2,048), i1 = T0.size(1) = T1.size(0) (here 2,304)",
     ]
 

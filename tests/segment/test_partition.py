@@ -285,7 +285,7 @@ def test_plans_print_what_they_do_and_why(b: FusionBuilder) -> None:
         "  segment 0 (alias): (T0) -> (T4): views, no kernel",
         "  segment 1 (map): (T0) -> (T1): 1 kernel, 400 B read, 400 B written: exp",
         "  segment 2 (map): (T1) -> (T3): 1 kernel, 400 B read, 400 B written: neg",
-        "  boundary T1 (400 B): segment 1 -> 2: the definition cuts here (segment_set)",
+        "  boundary T1 (400 B): segment 1 -> 2: [cut] the definition cuts here (segment_set)",
     ]
 
 

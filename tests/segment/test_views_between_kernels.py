@@ -59,6 +59,17 @@ def test_what_is_stored_is_what_was_computed(chain: Chain) -> None:
     assert kernels[0].bytes == 2 * boundary.bytes
 
 
+def test_what_several_views_show_is_read_once(b: FusionBuilder) -> None:
+    y = op(b, "exp", b.tensor([100], Float))
+    b.output(y)
+    ends = [b.segment_set(b.slice(y, [first], [first + 80])) for first in (0, 20)]
+    b.output(op(b, "add", *ends))
+    plan = CompiledFusion(b.build()).plan()
+    (boundary,) = plan.boundaries
+    assert boundary.tensor is plan.segments[0].outputs[0]
+    assert plan.segments[-1].bytes_read == boundary.bytes == 400
+
+
 @CHAINS
 def test_numbers(chain: Chain, device: torch.device) -> None:
     fusion = across(chain)

@@ -15,10 +15,11 @@ from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""
+CUT = Refusal("cut", "the definition cuts here (segment_set)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,14 @@ class Legality:
         return "others gain more by sharing a kernel, or kernels would wait for each other"
 
     def _decide(self, anchors: Anchors) -> Legal | Refusal:
-        behind, folds = 0, []
-        for k in members(anchors):
-            anchor = self.program.anchors[k]
-            behind |= anchor.reach.behind
-            if anchor.fold is not None:
-                folds.append(anchor.fold)
+        mine = [self.program.anchors[k] for k in members(anchors)]
+        behind = union(anchor.reach.behind for anchor in mine)
+        folds = [anchor.fold for anchor in mine if anchor.fold is not None]
         outputs = self.outputs(anchors)
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
         if behind & anchors:
-            return Refusal("cut", "the definition cuts here (segment_set)")
+            return CUT
         if not folds:
             return Legal("map", ())
         refusal = self._refuse(outputs, folds)

@@ -7,7 +7,7 @@ has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View, view_of
@@ -19,13 +19,12 @@ from thunder_fuser.segment.anchors import Anchors, Program
 from thunder_fuser.segment.boundaries import Group, cone, grouped
 from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
-from thunder_fuser.segment.legality import Legality
+from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 from thunder_fuser.segment.search import search
 
-CUT = "the definition cuts here (segment_set)"
 MAX_TRIALS = 4
 """As many tensors are asked about one by one: whether kernels had better write slices of them."""
 
@@ -171,17 +170,20 @@ class _Partition:
                     segments.append(_alias_segment(len(segments), tensor, view))
         return segments
 
-    def _memory_of(self, stops: set[TensorView]) -> set[TensorView]:
-        """Without views behind cuts: what is read of them is read of the memory that they show."""
+    def _memory_of(self, group: Group) -> set[TensorView]:
+        """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
+        what several of them show counts once.
+        """
         program = self.program
-        shown = {t: program.views[s] for t, s in program.storage.items() if s in program.views}
-        return {t for t in stops if t not in shown or shown[t].base not in stops}
+        owners = {t: program.owner(t) for t, s in program.storage.items() if s in program.views}
+        shown = {t: owner for t, owner in owners.items() if self.level[owner] < group.level}
+        return {shown.get(t, t) for t in group.loads(program)}
 
     def _segment(
         self, group: Group, before: Sequence[tuple[Group, Segment]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        reads = footprint(self.fusion, outputs, self._memory_of(group.loads(self.program)))
+        reads = footprint(self.fusion, outputs, self._memory_of(group))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
         computed, _ = cone(self.program, group)
@@ -191,7 +193,7 @@ class _Partition:
             inputs,
             outputs,
             tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
-            bytes_read=self._distinct({t: f.elements * t.dtype.itemsize for t, f in read.items()}),
+            bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             kernels=int(any(t.numel for t in outputs)),
             folds=group.kernel.folds,
@@ -213,7 +215,8 @@ class _Partition:
     def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
         owner = self.program.owner
         made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
-        why: dict[TensorView, str] = dict.fromkeys(map(owner, self.program.storage.values()), CUT)
+        cut = map(owner, self.program.storage.values())
+        why: dict[TensorView, str] = dict.fromkeys(cut, str(CUT))
         for group in self.groups:
             for tensor, offer in group.reads.items():
                 apart = offer.reason or self.legality.apart(group.anchors, offer.writer.anchors)
@@ -230,15 +233,6 @@ class _Partition:
             if producer is not None and readers:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
-
-    def _distinct(self, read: Mapping[TensorView, int]) -> int:
-        """Bytes, where some of what is read may be views of the same memory."""
-        found: dict[TensorView, int] = {}
-        for tensor, count in read.items():
-            owner = self.program.owner(tensor)
-            known = found.get(owner)
-            found[owner] = count if known is None else min(known + count, max(owner.bytes, count))
-        return sum(found.values())
 
     def _ideal(self) -> int:
         """Bytes if nothing but inputs and results touched memory."""

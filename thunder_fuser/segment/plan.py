@@ -219,7 +219,7 @@ class SegmentedFusion:
         rows: list[object] = []
         for segment in self.segments:
             rows.append(segment)
-            rows += [f"  apart: {r}" for r in segment.refusals if not {str(r), r.text} & told]
+            rows += [f"  apart: {r}" for r in segment.refusals if str(r) not in told]
         rows += self.boundaries
         if self.sizes is not None:
             rows.append(f"sizes {self.sizes}")
