@@ -13,9 +13,9 @@ import thunder
 import torch
 from torch import Tensor
 
+from tests.plan_programs import BLOCK
 from tests.thunder.memory import halves, held
 from tests.thunder.programs import check, fake, jit
-from tests.thunder.test_peak_memory import llama
 from thunder_fuser.errors import FuserValueError
 
 KINDS = pytest.mark.parametrize("kind", ["consecutive", "dataflow"])
@@ -104,7 +104,7 @@ def test_a_cycle_is_not_joined() -> None:
 
 
 def test_a_block_of_llama_moves_less_in_the_same_memory() -> None:
-    block, inputs = llama()
+    block, inputs = BLOCK.function, BLOCK.inputs()
     apart, joined = halves(block, *inputs), halves(block, *inputs, fusion_type="dataflow")
     for one, other in zip(apart, joined, strict=True):
         assert other.peak <= one.peak

@@ -12,6 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.programs import batch_norm
+from tests.plan_programs import (
+    bias_gelu,
+    layer_norm,
+    norm_of_sum,
+    residual_norm,
+    rms_norm,
+    softmax,
+    swiglu,
+)
 from tests.thunder.programs import check, fake, jit, primitives, traced
 from thunder_fuser.executor import fusions
 
@@ -31,46 +41,13 @@ def saved(program: Callable[..., Any], *inputs: Tensor) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, 1e-5)
-
-
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x, weight.shape, weight, bias)
-
-
-def residual_norm(x: Tensor, r: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    h = x + r
-    return h, rms_norm(h, weight)
-
-
-def hidden_residual(x: Tensor, r: Tensor, weight: Tensor) -> Tensor:
-    return rms_norm(x + r, weight)
-
-
-def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    return F.gelu(x + bias)
-
-
-def swiglu(x: Tensor, y: Tensor) -> Tensor:
-    return F.silu(x) * y
-
-
-def softmax(x: Tensor) -> Tensor:
-    return F.softmax(x, -1)
-
-
-def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.batch_norm(x, None, None, weight, bias, training=True)
-
-
 # ---- what is saved
 
 
 def test_statistics_are_saved_and_nothing_as_large_as_an_input() -> None:
     """bf16 [16, 64]: Thunder's own rematerialization saves 6,208 bytes for the first."""
     x, r, w, b = fake((16, 64), (16, 64), (64,), (64,), dtype=BF16, grad=True)
-    assert saved(hidden_residual, x, r, w)[1] == 16 * 4
+    assert saved(norm_of_sum, x, r, w)[1] == 16 * 4
     assert saved(layer_norm, x, w, b)[1] == 2 * 16 * 4
     assert saved(bias_gelu, x, b)[1] == saved(swiglu, x, r)[1] == 0
 
