@@ -19,12 +19,12 @@ from thunder_fuser.analysis.access import (
 )
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Context, Form
-from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.schedule.map import MapPart
 from thunder_fuser.segment.partition import partition
 

@@ -102,7 +102,7 @@ SCRIPT = """
 from tests.codegen.kernels import kernels_of
 from tests.generator import random_case
 from tests.workloads import WORKLOADS
-from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import generate_kernels
 for workload in WORKLOADS:

@@ -12,12 +12,12 @@ from tests.norms import NORMS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.device_table import A100, B200, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host import HOST

@@ -13,10 +13,10 @@ from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
-from thunder_fuser.runtime.device_table import A100, B200, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.runtime.host import HOST
@@ -180,7 +180,7 @@ def norm_schedule(name: str, columns: int) -> RowSchedule:
     from tests.norms import NORMS
 
     norm = next(n for n in NORMS if n.name == name)
-    plan = norm.definition(16, columns, BFloat16).plan()
+    plan = norm.definition(256, columns, BFloat16).plan()
     (segment,) = plan.segments
     made = schedule_of(plan, segment, H200)
     assert isinstance(made, RowSchedule)

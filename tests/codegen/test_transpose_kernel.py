@@ -20,11 +20,11 @@ from tests.tools import sass
 from tests.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.device_table import A100, B200, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.host import HOST

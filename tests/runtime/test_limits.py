@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.hand_written import kernel
+from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import KernelError
-from thunder_fuser.runtime.device_table import DATASHEETS
 from thunder_fuser.runtime.limits import check_limits
 
 H200 = DATASHEETS["sm_90"]

@@ -13,11 +13,11 @@ from tests.generator import random_case
 from tests.norms import NORMS, Norm
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.device_table import A100, H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.schedule.crew import MAX_THREADS, WARP
@@ -230,7 +230,7 @@ def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
 
 
 def test_long_rows_are_read_in_every_stage_and_folded_in_parts() -> None:
-    plan = NORMS[2].definition(4, 1 << 20, Float).plan()
+    plan = NORMS[2].definition(256, 1 << 20, Float).plan()
     (found,) = row_schedules(plan)
     assert found.residency.reread
     assert found.is_folded_in_parts == (found.steps > LONGEST_CHAIN)

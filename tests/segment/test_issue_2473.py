@@ -11,9 +11,9 @@ import torch
 
 from tests.batch import Batch, executable
 from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.counts import formula
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.schedule.row_schedule import RowSchedule

@@ -13,10 +13,10 @@ from tests import oracle
 from tests.batch import Batch, Guarded, allocations, executable
 from tests.inputs import copy_of
 from thunder_fuser.analysis.layout import declared_layout
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.device_table import H200
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host_debug import OrderName

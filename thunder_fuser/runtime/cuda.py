@@ -22,12 +22,12 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserValueError, KernelError
 from thunder_fuser.options import current
 from thunder_fuser.runtime import cuda_driver
 from thunder_fuser.runtime.arguments import ArgumentBlock
 from thunder_fuser.runtime.cuda_program import Cubin, Resources, compile_cubin, nearest_arch
-from thunder_fuser.runtime.device_table import DATASHEETS
 from thunder_fuser.runtime.limits import check_limits
 
 _DEFAULT_ARCH = "sm_90"
