@@ -92,7 +92,7 @@ def choose_crew(
 def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int]:
     """(threads that share a row, rows of a block). A host core runs one thread after the other."""
     if axis == "rows":
-        return 1, (16 if device.kind == "host" else 128)
+        return 1, (max(1, min(16, vectors // HOST_PARTS)) if device.kind == "host" else 128)
     if device.kind == "host":
         return 1, 8
     threads = min(WARP, _power_of_two(vectors))
