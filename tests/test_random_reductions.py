@@ -8,13 +8,16 @@ step by step and threads in other orders.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.batch import Batch, check_between_guards, executable
 from tests.generator import Case, random_case
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.runtime.device_table import H200
+from thunder_fuser.device_table import H200
+from thunder_fuser.runtime import dispatch
 from thunder_fuser.runtime.dispatch import CompiledFusion
 
 CASES = 240
@@ -58,6 +61,28 @@ def test_no_access_out_of_bounds_and_no_order_of_threads_matters(
     guarded = ((c, CompiledFusion(c.fusion)) for c in made)
     launches = check_between_guards(guarded, Batch(torch.device("cpu"), H200), monkeypatch)
     assert launches > len(GUARDED)
+
+
+def test_plans_for_devices_of_any_prices_are_right(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """Where launches are free, few threads are dear and memory moves kilobytes, much is divided and
+    stored that is one kernel for an H200.
+    """
+    divides = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
+    batch = Batch(device, None)
+    planned, kernels = [], dict.fromkeys((H200, divides), 0)
+    for seed in range(6_000, 6_060):
+        made = case(seed)
+        for info in kernels:
+            monkeypatch.setattr(dispatch, "planned_for", lambda _, info=info: info)
+            inputs = made.fresh_inputs(device)
+            compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
+            kernels[info] += compiled.plan.kernels
+            planned.append((made, inputs, compiled))
+    for made, inputs, compiled in planned:
+        made.check(compiled(inputs), made.updated(inputs))
+    assert kernels[divides] > kernels[H200]
 
 
 @pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])

@@ -14,8 +14,11 @@ class DeviceInfo:
 
     vector_bytes            widest useful access of one thread: 16 on a GPU; on the host more, so
                             that one thread's vector loop fills SIMD registers
+    sector_bytes            what memory moves at least
     bytes_in_flight_per_sm  loads that must be outstanding to reach `bandwidth`; 0 on the host,
                             whose cores prefetch by themselves
+    fp32_rate               fp32 instructions of all threads per second
+    launch_seconds          what a kernel takes that does nothing, among others
     """
 
     name: str
@@ -31,4 +34,11 @@ class DeviceInfo:
     vector_bytes: int
     bandwidth: float
     l2_bytes: int
+    sector_bytes: int
     bytes_in_flight_per_sm: int
+    fp32_rate: float
+    launch_seconds: float
+
+    def share(self, threads: float) -> float:
+        """The share of `bandwidth` that so many threads can use: half of those that fit use all."""
+        return min(1.0, 2 * threads / (self.sm_count * self.threads_per_sm))

@@ -12,6 +12,8 @@ from thunder_fuser.device import DeviceInfo
 _GRID = (2**31 - 1, 65535, 65535)
 _KIB = 1024
 _MIB = 1024 * _KIB
+LAUNCH_SECONDS = 3.5e-6
+"""An order of magnitude, of all GPUs: no data sheet says it."""
 
 A100 = DeviceInfo(
     name="NVIDIA A100-SXM4-80GB",
@@ -27,7 +29,10 @@ A100 = DeviceInfo(
     vector_bytes=16,
     bandwidth=2.039e12,
     l2_bytes=40 * _MIB,
+    sector_bytes=32,
     bytes_in_flight_per_sm=24 * _KIB,
+    fp32_rate=9.7e12,
+    launch_seconds=LAUNCH_SECONDS,
 )
 
 H200 = DeviceInfo(
@@ -44,7 +49,10 @@ H200 = DeviceInfo(
     vector_bytes=16,
     bandwidth=4.8e12,
     l2_bytes=50 * _MIB,
+    sector_bytes=32,
     bytes_in_flight_per_sm=48 * _KIB,
+    fp32_rate=33.5e12,
+    launch_seconds=LAUNCH_SECONDS,
 )
 
 B200 = DeviceInfo(
@@ -61,7 +69,10 @@ B200 = DeviceInfo(
     vector_bytes=16,
     bandwidth=8.0e12,
     l2_bytes=126 * _MIB,
+    sector_bytes=32,
     bytes_in_flight_per_sm=64 * _KIB,
+    fp32_rate=37e12,
+    launch_seconds=LAUNCH_SECONDS,
 )
 
 DATASHEETS = {info.arch: info for info in (A100, H200, B200)}

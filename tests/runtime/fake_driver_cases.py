@@ -83,6 +83,7 @@ def test_the_device_is_described_by_its_driver() -> None:
     # 6144 bits twice a clock of 3.201 GHz.
     assert info.bandwidth == pytest.approx(768 * 2 * 3.201e9)
     assert 45_000 < info.bytes_in_flight_per_sm < 50_000
+    assert info.fp32_rate == pytest.approx(33.5e12, rel=0.01)
     assert cuda_driver.driver_version() == "13.1"
 
 

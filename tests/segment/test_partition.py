@@ -330,7 +330,7 @@ def test_long_rows_side_by_side_in_memory_are_shared_by_blocks() -> None:
     """Statistics over all but the innermost dimension: no thread walks down a column alone."""
     for innermost, kernels in ((True, 2), (False, 1)):
         b = FusionBuilder()
-        x = b.tensor([4096, 64] if innermost else [64, 4096], DataType.Float)
+        x = b.tensor([1 << 16, 64] if innermost else [64, 1 << 16], DataType.Float)
         folded = 0 if innermost else 1
         total = b.reduce("sum", x, [folded], keepdim=True)
         b.output(op(b, "div", x, total))
@@ -382,7 +382,7 @@ def test_a_view_of_what_others_read_anyway_is_not_written_again(b: FusionBuilder
 
 def normalised(b: FusionBuilder, *, more: bool) -> None:
     """By columns that blocks share: statistics in one kernel, results in another."""
-    x = b.tensor([5000, 64], BFloat16)
+    x = b.tensor([50_000, 64], BFloat16)
     h = b.cast_tensor(x, Float)
     var, mean = b.var_mean(h, [0], correction=0, keepdim=True)
     y = op(b, "mul", op(b, "sub", h, mean), op(b, "rsqrt", op(b, "add", var, b.scalar(1e-5))))

@@ -19,17 +19,17 @@ from thunder_fuser.segment.boundaries import grouped
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.partition import partition
-from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
 from thunder_fuser.segment.relations import Relations, union
 from thunder_fuser.segment.search import EXACT, search
 
 Float = DataType.Float
 
 
-def greedy(program: Program, legality: Legality) -> list[Anchors]:
+def greedy(cost: Cost) -> list[Anchors]:
     """As segmenters without costs do it: each anchor, in program order, goes into the last set that
     it can share a kernel with.
     """
+    program, legality = cost.program, cost.legality
     relations = Relations(program)
     parts: list[Anchors] = []
     for k in range(len(program.anchors)):
@@ -91,7 +91,7 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
             if (order := relations.in_order(parts)) is not None
             and not any(isinstance(legality.of(part), Refusal) for part in parts)
         )
-        assert cost.of_all(search(program, legality)) == least, f"seed {seed}"
+        assert cost.of_all(search(cost)) == least, f"seed {seed}"
     assert compared > 4
 
 
@@ -114,7 +114,7 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
         layouts = [program.layouts[t] for t in program.fusion.tensor_inputs]
         found = partition(program.fusion, layouts)
         other = partition(program.fusion, layouts, greedy)
-        price, theirs = (LAUNCH * p.kernels + PER_BYTE * p.bytes for p in (found, other))
+        price, theirs = (program.prices(p.kernels, p.bytes) for p in (found, other))
         cheaper += price < theirs
         dearer += price > theirs
     assert cheaper > 30
@@ -206,7 +206,7 @@ def test_groups_come_in_an_order_in_which_they_can_run() -> None:
         program = program_of(seed)
         legality = Legality(program)
         level: dict[int, int] = {}
-        for group in grouped(program, legality, search(program, legality)):
+        for group in grouped(program, legality, search(Cost(program, legality))):
             for k in members(group.anchors):
                 level[k] = group.level
             assert all(offer.writer.level < group.level for offer in group.reads.values())

@@ -39,6 +39,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 5: *value = 2147483647; break;  // grid x, y, z
     case 6: *value = 65535; break;
     case 7: *value = 65535; break;
+    case 13: *value = 1980000; break;    // clock, kHz
     case 16: *value = 132; break;        // multiprocessors
     case 36: *value = 3201000; break;    // memory clock, kHz
     case 37: *value = 6144; break;       // memory bus, bits

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.progression import interval
 from thunder_fuser.analysis.region import (
@@ -51,10 +51,14 @@ from thunder_fuser.ir.fusion import (
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Distinct elements of a tensor's memory that are read; an upper bound unless `exact`."""
+    """Distinct elements of a tensor's memory that are read; an upper bound unless `exact`.
+
+    region  where they are, in the dimensions of the memory
+    """
 
     elements: int
     exact: bool
+    region: Region = field(default=EMPTY, compare=False, repr=False)
 
 
 def footprint(
@@ -75,23 +79,23 @@ def footprint(
 
 def demanded(
     fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
-) -> Mapping[TensorView, int]:
-    """At most how many elements of each tensor on the way computing all of `outputs` asks for,
-    those where it stops included. Nothing is said where no formula says it.
+) -> Mapping[TensorView, Footprint]:
+    """What computing all of `outputs` asks of each tensor on the way, those where it stops
+    included. Nothing is said where no formula says it.
     """
-    passed: dict[TensorView, int] = {}
+    passed: dict[TensorView, Footprint] = {}
     try:
         read = _footprint(fusion, outputs, sources, passed)
     except NoFormula:
         return {}
-    return passed | {tensor: int(found.elements) for tensor, found in read.items()}
+    return passed | dict(read)
 
 
 def _footprint(
     fusion: Fusion,
     outputs: Sequence[TensorView],
     sources: AbstractSet[TensorView],
-    passed: dict[TensorView, int] | None = None,
+    passed: dict[TensorView, Footprint] | None = None,
 ) -> Mapping[TensorView, Footprint]:
     """What is asked of tensors on the way goes into `passed`."""
     needed: dict[TensorView, _Demand] = {}
@@ -107,7 +111,7 @@ def _footprint(
     for expr in reversed(fusion.exprs):
         found = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
         if found and passed is not None and isinstance(expr.output, TensorView):
-            passed[expr.output] = int(_measured(expr.output, found, False).elements)
+            passed[expr.output] = _measured(expr.output, found, False)
         for operand, wanted in _operands(expr, found) if found else ():
             if isinstance(operand, TensorView) and wanted:
                 stops = operand in sources or operand in inputs
@@ -129,7 +133,8 @@ def _whole(
     found: dict[TensorView, Footprint] = {}
     for tensor in sorted(read, key=lambda t: t.id):
         dims = tensor.domain.root if tensor in fusion.inputs else tensor.domain.logical
-        found[tensor] = Footprint(at_most(volume(everything(dims))), False)
+        whole = everything(dims)
+        found[tensor] = Footprint(at_most(volume(whole)), False, whole)
     return found
 
 
@@ -167,10 +172,11 @@ def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:
             for region in (certain, somewhere)
         )
     elements, exact = measure(certain)
-    most, _ = measure(union(certain, somewhere, dims))
+    region = union(certain, somewhere, dims)
+    most, _ = measure(region)
     found = min(elements + demand.number, most, volume(everything(dims)))
     exact = exact and most == elements
-    return Footprint(found if exact else at_most(found), exact)
+    return Footprint(found if exact else at_most(found), exact, region)
 
 
 def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:

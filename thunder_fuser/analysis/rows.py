@@ -30,7 +30,6 @@ once.
 """
 MAX_GROUPS = 512
 """Groups of rows, each of which has blocks, and parts of totals, of its own."""
-_LONG_ROW, _MANY_ROWS = 1024, 65536
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
 """What one block that folds rows has registers for: totals of a column, and words of all columns'
 totals.
@@ -84,10 +83,6 @@ def refuse_rows(
     destinations = dict.fromkeys(outputs, None)
     refusals: list[Refusal] = []
     for arrangement in arrangements(folds, definitions, memory):
-        if _is_slow(arrangement, outputs, folds, definitions, memory):
-            text = "its rows are few, long, and side by side in memory: blocks must share them"
-            refusals.append(Refusal("parallel", text, folds[-1].output.name))
-            continue
         found = pull_rows(
             "columns", 1, arrangement, outputs, folds, definitions, memory, destinations
         )
@@ -95,24 +90,6 @@ def refuse_rows(
             return None
         refusals.append(found)
     return refusals[0]
-
-
-def _is_slow(
-    arrangement: Arrangement,
-    outputs: Sequence[TensorView],
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-) -> bool:
-    """Whether one thread would walk down a long row alone, for a result that is wanted at once."""
-    space = arrangement.space
-    if not space.is_outer or arrangement.sharing != "nothing":
-        return False
-    if space.columns < _LONG_ROW or space.rows >= _MANY_ROWS:
-        return False
-    ready = {fold.output for fold in folds}
-    wide = [t for t in outputs if t.sizes == space.sizes]
-    return any(_reads(t, ready, definitions, memory) for t in [*wide, *(f.input for f in folds)])
 
 
 def pull_rows(

@@ -82,7 +82,7 @@ class FusionCall:
     def plan(self) -> SegmentedFusion:
         """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
         compiled = self.compiled.executables
-        return compiled[-1].plan if compiled else self.compiled.plan()
+        return compiled[-1].plan if compiled else self.compiled.plan(device=self.device)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of `plan()` as text, made for the device that the trace names."""

@@ -20,8 +20,9 @@ from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, operands
 from thunder_fuser.executor.regions import Part, Place, Region, Survey, made_by, region_of
 from thunder_fuser.executor.renames import Prims, one_name
+from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.materialize import Choice, Value, materialize
-from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
+from thunder_fuser.segment.prices import Prices
 
 
 def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[int, Region]:
@@ -152,15 +153,20 @@ class _Table:
         """Prices for the regions of one place; `stored` is in memory already."""
         there = self._outside | stored
         memories, alive = self._memories(there), self._memories(self._alive)
+        prices = Prices.of(planned_for(place.device))
         return [
-            self._value(
-                n, place, n in there, self._memory[n][0] in memories, self._memory[n][0] in alive
-            )
-            for n in range(len(self._proxies))
+            self._value(n, place, prices, n in there, memory in memories, memory in alive)
+            for n, (memory, _) in enumerate(self._memory)
         ]
 
     def _value(
-        self, number: int, place: Place, is_there: bool, in_memory: bool, stays: bool
+        self,
+        number: int,
+        place: Place,
+        prices: Prices,
+        is_there: bool,
+        in_memory: bool,
+        stays: bool,
     ) -> Value:
         """The price of one value.
 
@@ -169,7 +175,7 @@ class _Table:
         stays      until the backward is over
         """
         proxy, prim = self._proxies[number], self.made_by[number]
-        size = PER_BYTE * _bytes(proxy)
+        size = prices(0, _bytes(proxy))
         dies = place.is_backward and not self._is_backward[number] and not stays
         write = size * ((prim is not None and not in_memory) + dies)
         # Another name for what is there costs next to nothing.
@@ -183,7 +189,7 @@ class _Table:
         ):
             return Value((), write, size, None)
         read = dict.fromkeys(self.number(p) for p in operands(prim))
-        return Value(tuple(read), write, size, _arithmetic(prim))
+        return Value(tuple(read), write, size, _arithmetic(prim, prices))
 
     def _may_repeat(self, prim: BoundSymbol) -> bool:
         """Whether a primitive gives the same result wherever it runs."""
@@ -196,7 +202,7 @@ def _bytes(proxy: Proxy) -> int:
     return proxy.numel * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
 
 
-def _arithmetic(prim: BoundSymbol) -> int:
+def _arithmetic(prim: BoundSymbol, prices: Prices) -> int:
     """fp32 instructions that a primitive takes; what only moves data takes none."""
     claim = TABLE[prim.sym.id]
     if claim.role in (Role.VIEW, Role.COPY, Role.RENAME):
@@ -207,4 +213,4 @@ def _arithmetic(prim: BoundSymbol) -> int:
     )
     folds = claim.role is Role.REDUCE and made < read
     # A fold may take a kernel of its own.
-    return claim.cost * max(read, made) + (LAUNCH if folds else 0)
+    return claim.cost * max(read, made) + prices(int(folds), 0)

@@ -12,11 +12,15 @@ import functools
 from typing import Any
 
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import LAUNCH_SECONDS
 from thunder_fuser.errors import KernelError, TargetError
 
 # Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
 # (Little's law): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
 _LATENCY = 1.3e-6
+# Threads of a multiprocessor whose fp32 instruction is issued in the same clock, by compute
+# capability; all others have 128.  CUDA C++ Programming Guide, "Arithmetic Instructions".
+_FP32_LANES = {(8, 0): 64}
 
 
 @functools.cache
@@ -73,10 +77,11 @@ def describe(device: int) -> DeviceInfo:
     # Two transfers a clock; the clock is in kHz and the bus in bits.
     bandwidth = 2e3 * ask("MEMORY_CLOCK_RATE") * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
     sm_count = ask("MULTIPROCESSOR_COUNT")
+    capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     return DeviceInfo(
         name=name.rstrip(b"\0").decode(),
         kind="cuda",
-        arch=f"sm_{ask('COMPUTE_CAPABILITY_MAJOR')}{ask('COMPUTE_CAPABILITY_MINOR')}",
+        arch="sm_{}{}".format(*capability),
         sm_count=sm_count,
         threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
         registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
@@ -87,7 +92,10 @@ def describe(device: int) -> DeviceInfo:
         vector_bytes=16,
         bandwidth=bandwidth,
         l2_bytes=ask("L2_CACHE_SIZE"),
+        sector_bytes=32,
         bytes_in_flight_per_sm=round(bandwidth / sm_count * _LATENCY),
+        fp32_rate=sm_count * _FP32_LANES.get(capability, 128) * 1e3 * ask("CLOCK_RATE"),
+        launch_seconds=LAUNCH_SECONDS,
     )
 
 

@@ -22,7 +22,7 @@ from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.open_sizes import plan_open
-from thunder_fuser.runtime.target import target_for
+from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -61,9 +61,13 @@ class CompiledFusion:
         return executable(inputs)
 
     def plan(
-        self, inputs: Sequence[Any] | None = None, sizes: Mapping[str, int] | None = None
+        self,
+        inputs: Sequence[Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        device: torch.device | None = None,
     ) -> SegmentedFusion:
-        """The plan for `inputs` (fake tensors will do), or for the sizes of the definition alone.
+        """The plan for `inputs` (fake tensors will do), or for the sizes of the definition alone,
+        on `device` if that is known.
 
         Of sizes that the definition leaves open its bytes are formulas then; `sizes` are those that
         it is to be made for, by the names that the plan gives them.
@@ -74,10 +78,11 @@ class CompiledFusion:
                 f"place of inputs; {'it has none' if self.fusion.is_static else 'inputs are given'}"
             )
         if inputs is not None:
-            return self._planned(bind(self.fusion, inputs))
+            return self._planned(bind(self.fusion, inputs, device))
+        info = planned_for(device)
         if self.fusion.is_static:
-            return partition(self._optimised(self.fusion))
-        return plan_open(self.fusion, self._optimised, sizes)
+            return partition(self._optimised(self.fusion), device=info)
+        return plan_open(self.fusion, self._optimised, info, sizes)
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -124,7 +129,8 @@ class CompiledFusion:
 
     def _planned(self, binding: Binding) -> SegmentedFusion:
         fusion = specialise(self.fusion, binding.sizes) if binding.sizes else self.fusion
-        return partition(self._optimised(fusion), binding.layouts)
+        device = planned_for(binding.device)
+        return partition(self._optimised(fusion), binding.layouts, device=device)
 
     def _optimised(self, fusion: Fusion) -> Fusion:
         options = current()

@@ -54,7 +54,10 @@ class HostTarget:
             # Orders of magnitude, not measurements: plans must not depend on the day.
             bandwidth=2e10,
             l2_bytes=1024 * _KIB,
+            sector_bytes=32,
             bytes_in_flight_per_sm=0,
+            fp32_rate=1e11,
+            launch_seconds=5e-6,
         )
 
     def compile(

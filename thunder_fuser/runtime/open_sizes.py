@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count as counting
 
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.counts import count
 from thunder_fuser.ir.domain import Extent
@@ -31,7 +32,10 @@ _FIRST = 8
 
 
 def plan_open(
-    fusion: Fusion, optimise: Callable[[Fusion], Fusion], wanted: Mapping[str, int] | None = None
+    fusion: Fusion,
+    optimise: Callable[[Fusion], Fusion],
+    device: DeviceInfo,
+    wanted: Mapping[str, int] | None = None,
 ) -> SegmentedFusion:
     """The plan of a fusion with open sizes, at representative ones that know their formulas.
 
@@ -56,7 +60,7 @@ def plan_open(
     for variable, place in _places(fusion, optimised):
         if str(known[variable]) in places:
             places[str(known[variable])] += (place,)
-    return replace(partition(optimised), sizes=OpenSizes(places, values))
+    return replace(partition(optimised, device=device), sizes=OpenSizes(places, values))
 
 
 def _values(fusion: Fusion, names: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:

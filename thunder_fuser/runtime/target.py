@@ -3,7 +3,7 @@
 Two targets implement it, ``runtime/cuda.py`` and ``runtime/host.py``. Both take the same ``Kernel``
 text and the same arguments, so everything upstream is written once and never asks where it runs.
 A ``DeviceInfo`` is all that schedules may know of a device, which is why a plan for a GPU can be
-made on a machine that has none (``thunder_fuser/device.py``, ``runtime/device_table.py``).
+made on a machine that has none (``thunder_fuser/device.py``, ``device_table.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import DATASHEETS, H200
 from thunder_fuser.errors import FuserValueError
+from thunder_fuser.options import current
 
 
 class Launch(Protocol):
@@ -48,6 +50,17 @@ class Target(Protocol):
         Raises CompileError when there is no compiler or it rejects the source.
         """
         ...
+
+
+def planned_for(device: torch.device | None = None) -> DeviceInfo:
+    """The device whose time a plan for tensors on `device` saves.
+
+    What CPUs run is what a GPU would: the one of the `cuda_arch` option, if that is known. So it
+    can be seen, tested and debugged there, whatever the machine has.
+    """
+    if device is not None and device.type == "cuda":
+        return target_for(device).device_info(device)
+    return DATASHEETS.get(current().cuda_arch or "", H200)
 
 
 def target_for(device: torch.device) -> Target:

@@ -6,41 +6,50 @@ from collections.abc import Iterator
 
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS
 from thunder_fuser.schedule.row_schedule import RowSchedule
 
 _BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
 """What a kernel pays for a grid barrier and for adding up parts."""
-_SECTOR = 32
-"""Bytes that an access moves at least."""
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
 
 def seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
     """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
-    vectors = max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
-    each = sum(_bytes_per_vector(schedule, device))
-    moved = vectors * each + 2 * schedule.workspace_bytes
+    moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
+    moved += 2 * schedule.workspace_bytes
     time = moved / (device.bandwidth * _share_of(schedule, device))
     return time + (_BARRIER_SECONDS[device.kind] if schedule.totals else 0.0)
+
+
+def _vectors(schedule: RowSchedule) -> float:
+    return max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
 
 
 def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int]:
     lanes = schedule.lanes
     least = _JUMP if device.kind == "host" and schedule.lane_axis == "rows" else 0
+    for address, dtype, times in _accesses(schedule, device):
+        # Lanes that lie apart move a sector each.
+        each = dtype.itemsize if lanes.are_neighbours(address) else device.sector_bytes
+        yield times * max(lanes.vector * each, least)
+
+
+def _accesses(schedule: RowSchedule, device: DeviceInfo) -> Iterator[tuple[Form, DataType, int]]:
+    """Addresses that differ from vector to vector, the types of what is there, and how often it is
+    read or written.
+    """
     found = [
         (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
         for k, a in enumerate(schedule.accesses)
     ]
     found += [(store.address, store.tensor.dtype, 1) for store in schedule.wide]
     for address, dtype, times in found:
-        if schedule.lane_axis == "columns" and not _moves(address, lanes):
-            continue
-        # Lanes that lie apart move a sector each.
-        each = dtype.itemsize if lanes.are_neighbours(address) else _SECTOR
-        yield times * max(lanes.vector * each, least)
+        if schedule.lane_axis == "rows" or _moves(address, schedule.lanes):
+            yield address, dtype, times
 
 
 def _moves(address: Form, lanes: Lanes) -> bool:
@@ -59,13 +68,11 @@ def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
     if device.kind == "host":
         # As many as there could be: results must not depend on how many there are.
         return min(1.0, schedule.blocks / HOST_PARTS)
-    enough = device.sm_count * device.threads_per_sm / 2
-    return min(1.0, schedule.blocks * schedule.block_threads / enough)
+    return device.share(schedule.blocks * schedule.block_threads)
 
 
 def wastes(schedule: RowSchedule, device: DeviceInfo) -> bool:
-    """Whether something is read again, or a part of the device has nothing to do: what fewer
-    stages may repair.
-    """
-    reread = any(_reads(schedule, k, device) > 1 for k in range(len(schedule.accesses)))
-    return schedule.stages > 1 and (reread or _share_of(schedule, device) < 1)
+    """Whether it takes longer than moving each byte once: what fewer stages may repair."""
+    each = sum(dtype.itemsize for _, dtype, _ in _accesses(schedule, device))
+    least = _vectors(schedule) * schedule.lanes.vector * each / device.bandwidth
+    return schedule.stages > 1 and seconds(schedule, device) > least

@@ -7,13 +7,13 @@ are chosen, so sets of anchors are integers, a bit for each.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from thunder_fuser.analysis.footprint import Footprint
 from thunder_fuser.analysis.layout import (
     View,
     aligned_layout,
@@ -22,10 +22,15 @@ from thunder_fuser.analysis.layout import (
     memory_orders,
     view_of,
 )
+from thunder_fuser.analysis.region import Region, everything
+from thunder_fuser.analysis.sectors import sector_bytes
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.segment.destinations import destinations
+from thunder_fuser.segment.prices import Prices
 
 Anchors = int
 """A set of anchors: bit k is the k-th, in program order."""
@@ -88,6 +93,7 @@ class Program:
     storage  a segment_set result is its input, seen from behind the cut
     views    results that lie in the memory of other tensors
     anchors  in program order; `number` finds them by their tensors
+    prices   of the device that kernels are for
     """
 
     def __init__(
@@ -95,8 +101,10 @@ class Program:
         fusion: Fusion,
         layouts: Sequence[Layout] | None,
         joined: Sequence[TensorView] = (),
+        device: DeviceInfo = H200,
     ) -> None:
         """`joined`: tensors whose pieces are written where these have them."""
+        self.prices = Prices.of(device)
         tensors = fusion.tensor_inputs
         given = layouts or [declared_layout(t) for t in tensors]
         self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
@@ -129,17 +137,32 @@ class Program:
         return any(self.anchors[k].fold is not None for k in members(anchors))
 
     def bytes_of(self, value: Val) -> int:
-        """What is in memory of a tensor: a kernel writes repeated elements as often as they show,
-        an input may have them once.
+        """What writing a tensor moves, or reading all of it: a kernel writes repeated elements as
+        often as they show, an input may have them once, or far apart.
         """
         if not isinstance(value, TensorView):
             return 0
         if value not in self._bytes:
-            made = value in self.definitions
-            dims = zip(value.sizes, value.domain.logical, strict=True)
-            sizes = (int(n) for n, d in dims if made or not d.is_broadcast)
-            self._bytes[value] = math.prod(sizes) * value.dtype.itemsize
+            if value in self.definitions:
+                self._bytes[value] = int(value.bytes)
+            else:
+                whole = everything(value.domain.root)
+                self._bytes[value] = self._moved(value, whole, self.layouts[value].strides)
         return self._bytes[value]
+
+    def bytes_read(self, tensor: TensorView, read: Footprint) -> int:
+        """What reading some elements of a tensor moves: whole sectors. Where data say which they
+        are, the elements alone.
+        """
+        if not read.exact:
+            return int(read.elements) * tensor.dtype.itemsize
+        layout = self.layouts.get(tensor)
+        strides = (layout or self.layout_of(tensor)).strides
+        return self._moved(tensor, read.region, strides)
+
+    def _moved(self, tensor: TensorView, region: Region, strides: Sequence[int]) -> int:
+        sector = self.prices.device.sector_bytes
+        return sector_bytes(region, strides, tensor.dtype.itemsize, sector)
 
     def layout_of(self, tensor: TensorView) -> Layout:
         """The layout of a tensor that a kernel makes."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.footprint import demanded
+from thunder_fuser.analysis.footprint import Footprint, demanded
 from thunder_fuser.ir import ops, random
 from thunder_fuser.ir.domain import Resize
 from thunder_fuser.ir.fusion import (
@@ -31,7 +31,6 @@ from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE
-from thunder_fuser.segment.prices import PER_BYTE
 
 _NEVER = INFINITE >> 20
 
@@ -234,8 +233,8 @@ class _Cone:
         (choice,) = materialize(values, [wanted])
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
-    def _asked(self) -> Mapping[TensorView, int]:
-        """Elements of tensors that are asked for, where that may not be all."""
+    def _asked(self) -> Mapping[TensorView, Footprint]:
+        """What is asked of tensors, where that may not be all."""
         exprs = map(self.program.definitions.get, self.order)
         if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
             return {}
@@ -244,13 +243,13 @@ class _Cone:
         return demanded(self.program.fusion, list(self.roots), found)
 
     def _value(
-        self, v: Val, asked: Mapping[TensorView, int], can_be_stored: bool, is_stored: bool
+        self, v: Val, asked: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
     ) -> Value:
-        size = self.program.bytes_of(v)
-        read = PER_BYTE * size
+        size, byte = self.program.bytes_of(v), self.program.prices.byte
+        read = byte * size
         if isinstance(v, TensorView) and v in asked:
-            read = PER_BYTE * min(size, asked[v] * v.dtype.itemsize)
-        write = (0 if is_stored else PER_BYTE * size) if can_be_stored else _NEVER
+            read = byte * min(size, self.program.bytes_read(v, asked[v]))
+        write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
         if operands or v in self.roots:
             return Value(operands, write, read, self._arithmetic(v))

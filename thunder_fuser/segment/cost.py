@@ -1,7 +1,7 @@
-"""What kernels cost: their launches and the bytes that they move.
+"""What kernels cost: their launches, the sectors that they move, and what strains them.
 
 Twice: for one set of anchors whatever the others are, to choose which are worth a closer look, and
-for kernels whose boundaries are decided, to the byte.
+for kernels whose boundaries are decided, to the sector.
 """
 
 from __future__ import annotations
@@ -9,34 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.analysis.footprint import footprint
+from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.boundaries import Group, grouped
 from thunder_fuser.segment.legality import Legality
-from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
+from thunder_fuser.segment.occupancy import Occupancy
 
 
 class Cost:
     def __init__(self, program: Program, legality: Legality) -> None:
         self.program = program
         self.legality = legality
+        self.occupancy = Occupancy(program, legality)
         self._known: dict[Anchors, int] = {}
         self._exact: dict[object, int] = {}
         self._readers = self._overwriting()
 
     def of(self, anchors: Anchors) -> int:
-        """A kernel of these anchors, if it reads whole sources, and reductions of others. Two
-        kernels never cost less than one that does the work of both.
-        """
+        """A kernel of these anchors, if it reads whole sources, and reductions of others."""
         if anchors not in self._known:
-            program = self.program
-            reaches = [program.anchors[k].reach for k in members(anchors)]
-            read: set[TensorView] = set().union(*(reach.sources for reach in reaches))
-            foreign = union(reach.folds for reach in reaches) & ~anchors
-            read.update(program.anchors[k].tensor for k in members(foreign))
-            moved = sum(map(program.bytes_of, read))
-            moved += sum(map(program.bytes_of, self.legality.outputs(anchors)))
-            self._known[anchors] = LAUNCH + PER_BYTE * moved + self.of_copies(anchors)
+            read, written = self._read(anchors), self._written(anchors)
+            price = self.program.prices(1, read + written)
+            self._known[anchors] = price + self._more(anchors, read)
         return self._known[anchors]
 
     def of_all(self, parts: Sequence[Anchors]) -> int:
@@ -45,7 +40,61 @@ class Cost:
         """
         return sum(map(self._of_group, grouped(self.program, self.legality, parts)))
 
-    def of_copies(self, anchors: Anchors) -> int:
+    def more(self, anchors: Anchors) -> int:
+        """What a kernel costs beside its launch and its bytes. If nothing, two kernels never cost
+        less than one that does the work of both.
+        """
+        return self._more(anchors, self._read(anchors))
+
+    def refusal(self, a: Anchors, b: Anchors) -> Refusal | None:
+        """Why two kernels are not one: that cannot be, or is slow."""
+        whole = self.legality.of(a | b)
+        if isinstance(whole, Refusal):
+            return whole
+        strain = self.occupancy.of(a | b, self._read(a | b))
+        is_slow = strain is not None and strain.is_waited
+        if not is_slow or self.of(a | b) <= self.of(a) + self.of(b):
+            return None
+        return Refusal("parallel", str(strain))
+
+    def apart(self, a: Anchors, b: Anchors) -> str:
+        """Why two kernels are not one, in words."""
+        other = "others gain more by sharing a kernel, or kernels would wait for each other"
+        return str(self.refusal(a, b) or other)
+
+    def _read(self, anchors: Anchors) -> int:
+        program = self.program
+        reaches = [program.anchors[k].reach for k in members(anchors)]
+        read: set[TensorView] = set().union(*(reach.sources for reach in reaches))
+        foreign = union(reach.folds for reach in reaches) & ~anchors
+        read.update(program.anchors[k].tensor for k in members(foreign))
+        return sum(map(program.bytes_of, read))
+
+    def _written(self, anchors: Anchors) -> int:
+        return sum(map(self.program.bytes_of, self.legality.outputs(anchors)))
+
+    def _of_group(self, group: Group) -> int:
+        key = group.anchors, tuple(group.outputs), frozenset(group.reads)
+        if key not in self._exact:
+            program = self.program
+            loaded = program.stops | group.reads.keys()
+            found = footprint(program.fusion, group.outputs, loaded)
+            read = sum(program.bytes_read(t, f) for t, f in found.items() if not t.is_cpu)
+            written = sum(map(program.bytes_of, group.outputs))
+            price = program.prices(1, read + written)
+            self._exact[key] = price + self._more(group.anchors, read)
+        return self._exact[key]
+
+    def _more(self, anchors: Anchors, read: int) -> int:
+        prices, strain = self.program.prices, self.occupancy.of(anchors, read)
+        # Waiting that takes no longer than a launch goes on while the next kernel is launched.
+        lost = 0 if strain is None else max(0, prices(0, strain.lost(read)) - prices.launch)
+        if strain is not None and not strain.is_waited:
+            # What blocks pay that share rows: a barrier takes about as long as a launch.
+            lost = min(lost, prices.launch)
+        return lost + self._of_copies(anchors)
+
+    def _of_copies(self, anchors: Anchors) -> int:
         """Updates that a kernel cannot write in place: a map kernel can, if it does all that reads
         what is overwritten.
         """
@@ -55,17 +104,7 @@ class Cost:
             for k, readers in self._readers.items()
             if anchors >> k & 1 and (is_row or readers & ~anchors)
         ]
-        return sum(LAUNCH + 2 * PER_BYTE * int(t.bytes) for t in copied)
-
-    def _of_group(self, group: Group) -> int:
-        key = group.anchors, tuple(group.outputs), frozenset(group.reads)
-        if key not in self._exact:
-            loaded = self.program.stops | group.reads.keys()
-            read = footprint(self.program.fusion, group.outputs, loaded)
-            moved = sum(int(f.elements) * t.dtype.itemsize for t, f in read.items() if not t.is_cpu)
-            moved += sum(int(t.bytes) for t in group.outputs)
-            self._exact[key] = LAUNCH + PER_BYTE * moved + self.of_copies(group.anchors)
-        return self._exact[key]
+        return sum(self.program.prices(1, 2 * int(t.bytes)) for t in copied)
 
     def _overwriting(self) -> dict[int, Anchors]:
         """Anchors that overwrite an input, and all that read it."""

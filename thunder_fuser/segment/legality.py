@@ -31,7 +31,7 @@ class Legal:
 
 
 class Legality:
-    """What kernels of a program can be."""
+    """What kernels of a program can be. `memory`: what they may find there."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -39,8 +39,8 @@ class Legality:
         self._writable: dict[object, bool] = {}
         folds = [a.tensor for a in program.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions of other kernels.
-        self._memory = {t: program.layouts[t] for t in program.stops}
-        self._memory |= {t: program.layout_of(t) for t in folds}
+        self.memory = {t: program.layouts[t] for t in program.stops}
+        self.memory |= {t: program.layout_of(t) for t in folds}
         self._singles: dict[int, ReductionOp | None] = {}
 
     def of(self, anchors: Anchors) -> Legal | Refusal:
@@ -58,6 +58,12 @@ class Legality:
                 found.append(anchor.tensor)
         return found
 
+    def singles(self, anchors: Anchors) -> Anchors:
+        """Reductions that wait for another one of these, and that can be done along with it."""
+        folds = {k: f for k in members(anchors) if (f := self.program.anchors[k].fold) is not None}
+        together = list(folds.values())
+        return union(1 << k for k, f in folds.items() if self._single(f, together) is not f)
+
     def may_write(self, anchors: Anchors, outputs: Sequence[TensorView], more: TensorView) -> bool:
         """Whether the kernel of these anchors, which writes `outputs`, can write one more."""
         kernel = self.of(anchors)
@@ -69,13 +75,6 @@ class Legality:
         if key not in self._writable:
             self._writable[key] = self._refuse((*outputs, more), kernel.folds) is None
         return self._writable[key]
-
-    def apart(self, reader: Anchors, writer: Anchors) -> str:
-        """Why the kernels of two sets are not one."""
-        whole = self.of(reader | writer)
-        if isinstance(whole, Refusal):
-            return str(whole)
-        return "others gain more by sharing a kernel, or kernels would wait for each other"
 
     def _decide(self, anchors: Anchors) -> Legal | Refusal:
         mine = [self.program.anchors[k] for k in members(anchors)]
@@ -93,15 +92,15 @@ class Legality:
             return Legal("row", tuple(folds))
         # A kernel less, where a reduction that waits for another can be done along with it.
         singles = [self._single(fold, folds) for fold in folds]
-        if singles != folds and self._refuse(outputs, singles) is None:
-            return Legal("row", tuple(singles))
-        return refusal
+        if singles != folds:
+            refusal = self._refuse(outputs, singles)
+        return refusal or Legal("row", tuple(singles))
 
     def _refuse(
         self, outputs: Sequence[TensorView], folds: Sequence[ReductionOp]
     ) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
-        memory = dict(self._memory)
+        memory = dict(self.memory)
         for fold in folds:
             memory.pop(fold.output, None)
         return refuse_rows(outputs, folds, self.program.definitions, memory)

@@ -22,7 +22,6 @@ from thunder_fuser.ir.symint import Context, Form
 from thunder_fuser.segment.anchors import Program
 from thunder_fuser.segment.boundaries import Group, cone
 
-SECTOR_BYTES = 32
 MANY_BYTES = 1 << 16
 """Tensors of fewer bytes stay in caches, however they are read."""
 
@@ -69,15 +68,14 @@ class _Access:
     address: Form
     loops: tuple[str, ...]
 
-    @property
-    def is_strided(self) -> bool:
+    def skips(self, sector: int) -> bool:
         """Whether the innermost loop that moves it moves it by a sector or more."""
         names = [variable.name for variable in self.address.variables()]
         start = self.address.evaluate(dict.fromkeys(names, 0))
         for loop in self.loops:
             moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
             if moved:
-                return abs(moved) * self.tensor.dtype.itemsize >= SECTOR_BYTES
+                return abs(moved) * self.tensor.dtype.itemsize >= sector
         return False
 
 
@@ -86,7 +84,8 @@ def _strided(program: Program, group: Group, layouts: Mapping[TensorView, Layout
     loaded = group.loads(program)
     memory = {t: layouts[t] for t in loaded if t not in group.outputs or t in program.storage}
     accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
-    found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.is_strided}
+    sector = program.prices.device.sector_bytes
+    found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}
     return sum(t.bytes for t in found)
 
 

@@ -11,43 +11,58 @@ from collections.abc import Callable, Sequence
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View, view_of
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.segment.anchors import Anchors, Program
 from thunder_fuser.segment.boundaries import Group, cone, grouped
+from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
-from thunder_fuser.segment.prices import LAUNCH, PER_BYTE
+from thunder_fuser.segment.prices import Prices
 from thunder_fuser.segment.search import search
 
 MAX_TRIALS = 4
 """As many tensors are asked about one by one: whether kernels had better write slices of them."""
+MAX_TOLD = 8
+"""Kernels before another one of which that tells why it is not one with them."""
 
-
-Divide = Callable[[Program, Legality], Sequence[Anchors]]
+Divide = Callable[[Cost], Sequence[Anchors]]
 """Anchors as sets that each can be a kernel, in an order in which they can run."""
 
 
 def partition(
-    fusion: Fusion, layouts: Sequence[Layout] | None = None, divide: Divide = search
+    fusion: Fusion,
+    layouts: Sequence[Layout] | None = None,
+    divide: Divide = search,
+    device: DeviceInfo = H200,
 ) -> SegmentedFusion:
-    """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are
-    declared).
+    """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are declared).
+    `device`: the one whose time is to be saved.
     """
-    best = _Partition(fusion, layouts, divide).plan()
+    prices = Prices.of(device)
+
+    def price(plan: SegmentedFusion) -> int:
+        return prices(plan.kernels, int(plan.bytes))
+
+    def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
+        return _Partition(Program(fusion, layouts, joined, device), divide).plan()
+
+    best = planned(())
     joined: tuple[TensorView, ...] = ()
     tensors = _collected(best)
     # All at once, then with one more or less, where these are few enough to ask about each.
     trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
     for changed in trials if tensors else ():
         trial = tuple(t for t in tensors if (t in joined) != (t in changed))
-        found = _Partition(fusion, layouts, divide, trial).plan()
-        if found.bytes <= best.bytes and _cost(found) < _cost(best):
+        found = planned(trial)
+        if found.bytes <= best.bytes and price(found) < price(best):
             best, joined = found, trial
         if best.bytes == best.bytes_ideal:
             break
@@ -64,26 +79,15 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     return joined_tensors(pulled.fusion, layouts) if late else []
 
 
-def _cost(plan: SegmentedFusion) -> int:
-    return int(plan.bytes) * PER_BYTE + plan.kernels * LAUNCH
-
-
 class _Partition:
     """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
 
-    def __init__(
-        self,
-        fusion: Fusion,
-        layouts: Sequence[Layout] | None,
-        divide: Divide,
-        joined: Sequence[TensorView] = (),
-    ) -> None:
-        self.program = Program(fusion, layouts, joined)
-        self.fusion = self.program.fusion
-        self.legality = Legality(self.program)
-        parts = divide(self.program, self.legality)
-        self.groups = grouped(self.program, self.legality, parts)
-        self.level = dict.fromkeys(fusion.tensor_inputs, -1)
+    def __init__(self, program: Program, divide: Divide) -> None:
+        self.program = program
+        self.fusion = program.fusion
+        self.cost = Cost(program, Legality(program))
+        self.groups = grouped(program, self.cost.legality, divide(self.cost))
+        self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
         self.layouts = self.program.layouts
         self._see_what_is_stored()
         for group in self.groups:
@@ -195,6 +199,7 @@ class _Partition:
             tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
+            sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
             kernels=int(any(t.numel for t in outputs)),
             folds=group.kernel.folds,
             refusals=self._refusals(group, inputs, before),
@@ -203,14 +208,11 @@ class _Partition:
     def _refusals(
         self, group: Group, inputs: Sequence[TensorView], before: Sequence[tuple[Group, Segment]]
     ) -> tuple[Refusal, ...]:
-        """Why a kernel is not one with those before it that write or read what it reads."""
-        found: dict[Refusal, None] = {}
-        for other, segment in before:
-            if not set(inputs).isdisjoint((*segment.inputs, *segment.outputs)):
-                whole = self.legality.of(group.anchors | other.anchors)
-                if isinstance(whole, Refusal):
-                    found[whole] = None
-        return tuple(found)
+        """Why a kernel is not one with the last ones that write or read what it reads."""
+        mine = set(inputs)
+        near = [g for g, s in before if not mine.isdisjoint((*s.inputs, *s.outputs))]
+        whys = (self.cost.refusal(group.anchors, g.anchors) for g in near[-MAX_TOLD:])
+        return tuple(dict.fromkeys(why for why in whys if why is not None))
 
     def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
         owner = self.program.owner
@@ -219,7 +221,7 @@ class _Partition:
         why: dict[TensorView, str] = dict.fromkeys(cut, str(CUT))
         for group in self.groups:
             for tensor, offer in group.reads.items():
-                apart = offer.reason or self.legality.apart(group.anchors, offer.writer.anchors)
+                apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
                 why.setdefault(tensor, apart)
         read = [set(map(owner, s.inputs)) for s in segments]
         found: list[Boundary] = []

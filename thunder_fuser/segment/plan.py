@@ -22,6 +22,9 @@ Kind = Literal["map", "row", "alias", "join"]
 where it has them.
 """
 
+MENTIONED_BYTES = 1024
+"""Of sectors beside what is needed of them, before a segment says so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -31,6 +34,8 @@ class Segment:
     outputs        tensors that it leaves in memory
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
+    sector_bytes   bytes of the memory sectors that are read, which hold more than is needed where
+                   that lies apart; for the representative sizes, where sizes are open
     kernels        launches (0 for views, and for what its pieces are)
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          for a row segment: the reductions that it does, in order
@@ -44,6 +49,7 @@ class Segment:
     operations: tuple[str, ...]
     bytes_read: int = 0
     bytes_written: int = 0
+    sector_bytes: int = 0
     kernels: int = 0
     views: tuple[View, ...] = ()
     folds: tuple[ReductionOp, ...] = ()
@@ -65,7 +71,10 @@ class Segment:
         if not self.kernels:
             why = "written in place" if self.kind == "join" else "views" if self.views else "empty"
             return f"{head}: {why}, no kernel"
-        cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
+        beside = self.sector_bytes - self.bytes_read
+        wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES
+        sectors = f" ({self.sector_bytes:,} B of sectors)" if wasted else ""
+        cost = f"{self.bytes_read:,} B read{sectors}, {self.bytes_written:,} B written"
         return f"{head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
 
 

@@ -1,13 +1,37 @@
-"""What moving bytes, arithmetic and launches cost beside each other, in fp32 instructions.
+"""What a device takes for bytes, arithmetic and launches, beside each other.
 
-Orders of magnitude of current GPUs, not measurements: plans must not depend on the machine that
-makes them.
+Whole numbers, because minimum cuts want them: the unit is the time of an fp32 instruction, or
+rather half of it, as most arithmetic hides behind the bytes of other threads.
 """
 
 from __future__ import annotations
 
-PER_BYTE = 16
-"""Instructions that take as long as moving a byte, most of them hidden behind other bytes."""
+from dataclasses import dataclass
 
-LAUNCH = (16 << 20) * PER_BYTE
-"""A kernel's launch: 16 MiB could move meanwhile."""
+from thunder_fuser.device import DeviceInfo
+
+_HIDDEN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """byte    moving it
+    launch  a kernel, however small
+    """
+
+    device: DeviceInfo
+    byte: int
+    launch: int
+
+    @staticmethod
+    def of(device: DeviceInfo) -> Prices:
+        rate = _HIDDEN * device.fp32_rate
+        return Prices(
+            device,
+            max(1, round(rate / device.bandwidth)),
+            round(rate * device.launch_seconds),
+        )
+
+    def __call__(self, kernels: int, moved: int) -> int:
+        """Of so many launches, and bytes."""
+        return kernels * self.launch + moved * self.byte

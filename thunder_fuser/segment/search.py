@@ -1,10 +1,11 @@
 """Search: which anchors share a kernel.
 
-The best way is the cheapest one of those that are legal and can be put into an order. Joining never
-costs anything, so one kernel for all that is related is the best, if there can be one. Otherwise a
-few anchors are divided in every possible way: the cheapest divisions are compared by what then goes
-through memory. Of many anchors, the two sets that gain most are joined while any can be, and then
-single ones are moved between sets while that saves something (as in the priority fusion of XLA).
+The best way is the cheapest one of those that are legal and can be put into an order. Joining
+rarely costs anything: one kernel for all that is related is the best, if there can be one, unless
+it is under strain (`occupancy.py`). Otherwise a few anchors are divided in every possible way: the
+cheapest divisions are compared by what then goes through memory. Of many anchors, the two sets that
+gain most are joined while any can be, and then single ones are moved between sets while that saves
+something (as in the priority fusion of XLA).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.legality import MAX_OUTPUTS, Legality
+from thunder_fuser.segment.legality import MAX_OUTPUTS
 from thunder_fuser.segment.relations import Relations
 
 EXACT = 7
@@ -28,17 +29,17 @@ ROUNDS = 3
 """How often every anchor is offered to other sets."""
 
 
-def search(program: Program, legality: Legality) -> list[Anchors]:
+def search(cost: Cost) -> list[Anchors]:
     """All anchors as sets that each can be a kernel, in an order in which they can run."""
-    return _Search(program, legality).kernels()
+    return _Search(cost).kernels()
 
 
 class _Search:
-    def __init__(self, program: Program, legality: Legality) -> None:
-        self.program = program
-        self.legality = legality
-        self.cost = Cost(program, legality)
-        self.relations = Relations(program)
+    def __init__(self, cost: Cost) -> None:
+        self.cost = cost
+        self.program = cost.program
+        self.legality = cost.legality
+        self.relations = Relations(cost.program)
 
     def kernels(self) -> list[Anchors]:
         found: list[Anchors] = []
@@ -48,7 +49,8 @@ class _Search:
 
     def _divide(self, component: Anchors) -> list[Anchors]:
         """The kernels of related anchors."""
-        if self._is_legal(component) and not self.cost.of_copies(component):
+        # Two kernels are a launch more.
+        if self._is_legal(component) and self.cost.more(component) <= self.program.prices.launch:
             return [component]
         if component.bit_count() <= EXACT:
             return self._cheapest(component)
@@ -96,7 +98,8 @@ class _Search:
         def offer(a: Anchors, b: Anchors) -> None:
             a, b = min(a, b), max(a, b)
             gain = self.cost.of(a) + self.cost.of(b) - self.cost.of(a | b)
-            heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
+            if gain > 0:
+                heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
 
         for a in parts:
             around = self.relations.around(a)

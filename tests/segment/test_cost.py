@@ -1,0 +1,76 @@
+"""What kernels cost: sectors and launches of a device whose figures are data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.building import op
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.prices import Prices
+
+Float = DataType.Float
+ROWS, COLUMNS = 1 << 14, 64
+COLUMN = 4 * ROWS
+WORDWISE = replace(H200, sector_bytes=4)
+"""Memory that moves single elements."""
+
+
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+def test_prices_are_those_of_the_device(device: DeviceInfo) -> None:
+    prices = Prices.of(device)
+    seconds = prices.launch / prices.byte / device.bandwidth
+    assert seconds == pytest.approx(device.launch_seconds, rel=0.1)
+    assert prices(3, 100) == 3 * prices.launch + 100 * prices.byte
+    rate = prices.byte * device.bandwidth
+    assert rate == pytest.approx(2 * device.fp32_rate, rel=0.1)
+
+
+def column_twice() -> Fusion:
+    """One column of a matrix is wanted by a kernel, and by another one behind a cut."""
+    b = FusionBuilder()
+    x = b.tensor([ROWS, COLUMNS], Float)
+    e = op(b, "exp", b.slice(x, [0, 0], [ROWS, 1]))
+    total = b.segment_set(b.reduce("sum", e, [0, 1], keepdim=True))
+    b.output(op(b, "div", e, total))
+    return b.build()
+
+
+def test_a_column_is_stored_rather_than_its_sectors_read_again() -> None:
+    """One element of every row costs a sector each: a copy without gaps is smaller, though it is
+    written first.
+    """
+    found = partition(column_twice())
+    assert sorted(b.bytes for b in found.boundaries) == [4, COLUMN]
+    apart = partition(column_twice(), device=WORDWISE)
+    assert [b.bytes for b in apart.boundaries] == [4]
+    assert found.kernels == apart.kernels == 2
+
+
+def test_a_segment_tells_what_its_sectors_hold_besides() -> None:
+    first, second = partition(column_twice()).segments
+    assert (first.bytes_read, first.sector_bytes) == (COLUMN, 32 * ROWS)
+    assert f"{COLUMN:,} B read ({32 * ROWS:,} B of sectors)" in str(first)
+    # The copy, and the sum.
+    assert (second.bytes_read, second.sector_bytes) == (COLUMN + 4, COLUMN + 32)
+    assert "sectors" not in str(second)
+
+
+def test_inputs_whose_elements_lie_apart_are_dearer() -> None:
+    """The memory of an input counts, as it is bound."""
+    b = FusionBuilder()
+    x = b.tensor([1024], Float, contiguity=[False])
+    b.output(op(b, "exp", x))
+    fusion = b.build()
+    for stride, moved in ((1, 4096), (2, 8192), (8, 32768), (100, 32768)):
+        assert Program(fusion, [Layout((stride,))]).bytes_of(x) == moved
+    (segment,) = partition(fusion, [Layout((8,))]).segments
+    assert (segment.bytes_read, segment.sector_bytes) == (4096, 32768)

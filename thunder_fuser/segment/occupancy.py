@@ -1,0 +1,159 @@
+"""Occupancy: what kernels take longer because their rows are few, or long.
+
+What waits for a reduction of its row is computed by the threads of that row. Where rows are few
+these leave most of a device idle, and rows that do not fit on chip are read once more in each pass.
+Reductions that nothing in their kernel waits for pay a barrier at most: blocks share them.
+
+An estimate from sizes alone. Schedules, which come later, know better; this is to tell which sets
+of anchors had better be several kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.space import Orders, Space
+from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.legality import Legality
+
+_WARP = 32
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What a kernel suffers from: `rows` that its threads have to themselves, of `columns`.
+
+    share      of the threads that can use all of the device's bandwidth
+    sectors    bytes moved for each that is wanted, because neighbouring threads read far apart
+    again      bytes that are read once more
+    is_waited  something waits for the rows: blocks cannot share them
+    """
+
+    rows: int
+    columns: int
+    share: float
+    sectors: int
+    again: int
+    is_waited: bool
+
+    def lost(self, read: int) -> int:
+        """Bytes that could be moved in the time that a kernel loses which reads so many: threads
+        wait for what they read, and not for what they write.
+        """
+        # Those that wait for sectors have more of them under way.
+        return round((read + self.again) * max(self.sectors, 1 / self.share)) - read
+
+    def __str__(self) -> str:
+        rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
+        return (
+            f"what waits for {rows} of {self.columns:,} elements would have {self.share:.1%} of "
+            "the threads that use all bandwidth"
+        )
+
+
+class Occupancy:
+    """The strain of sets of anchors."""
+
+    def __init__(self, program: Program, legality: Legality) -> None:
+        self.program = program
+        self.legality = legality
+        self.device = program.prices.device
+        self._spaces: dict[int, Space] = {}
+        self._orders: Orders = {}
+
+    def of(self, anchors: Anchors, read: int) -> Strain | None:
+        """What slows a kernel of these anchors, which reads so many bytes."""
+        strain = self._strain(anchors, 0, read)
+        if strain is None or not strain.lost(read):
+            return None
+        # Fewer passes, where a reduction that waits for another can be done along with it.
+        alone = self.legality.singles(anchors)
+        return self._strain(anchors, alone, read) if alone else strain
+
+    def _strain(self, anchors: Anchors, alone: Anchors, read: int) -> Strain | None:
+        stages = self._stages(anchors, alone)
+        waited = self._waited_for(anchors, stages)
+        folds = [k for k in stages if self.program.anchors[k].fold is not None]
+        number = max(folds, key=self._points, default=None) if waited is None else waited
+        if number is None or not self._points(number):
+            return None
+        ways = self._ways(number, stages, waited is not None)
+        return min(ways, key=lambda way: way.lost(read))
+
+    def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[Strain]:
+        """How the rows of a reduction can be read."""
+        device, anchor = self.device, self.program.anchors[number]
+        rows = int(anchor.tensor.numel)
+        columns = self._points(number) // rows
+        passes = self._passes(rows, stages)
+        itemsizes = [t.dtype.itemsize for t in passes] or [4]
+        lanes = max(1, device.vector_bytes // min(itemsizes))
+        # Threads with more under way than others need be fewer.
+        usual = 2 * device.bytes_in_flight_per_sm / device.threads_per_sm
+        weight = max(1.0, lanes * sum(itemsizes) / usual)
+        kept = {t: self.program.bytes_of(t) for t, n in passes.items() if n > 1}
+        row = sum(kept.values()) // rows
+        again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
+        if row * min(rows, device.sm_count) <= device.l2_bytes:
+            again = 0
+        held = 0 if row <= device.shared_bytes_per_block else again
+        share = device.share(weight * rows * _threads_of(columns / lanes))
+        if not self._space(number).is_outer:
+            yield Strain(rows, columns, share, 1, held, is_waited)
+            return
+        # Lanes are columns, which lie apart, or rows, whose threads hold nothing.
+        apart = max(1, device.sector_bytes // min(itemsizes))
+        yield Strain(rows, columns, share, apart, held, is_waited)
+        yield Strain(rows, columns, device.share(weight * rows / lanes), 1, again, is_waited)
+
+    def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
+        """Which pass over a row computes each anchor. Those that are `alone` wait for none."""
+        stages: dict[int, int] = {}
+        for k in members(anchors):
+            waits = 0 if alone >> k & 1 else self.program.anchors[k].reach.folds & anchors
+            stages[k] = max((stages[fold] + 1 for fold in members(waits)), default=0)
+        return stages
+
+    def _waited_for(self, anchors: Anchors, stages: Mapping[int, int]) -> int | None:
+        """The last reduction that something waits for which then passes over its rows."""
+        found: int | None = None
+        for k, stage in stages.items():
+            for fold in members(self.program.anchors[k].reach.folds & anchors if stage else 0):
+                if self._points(k) > self.program.anchors[fold].tensor.numel:
+                    found = fold
+        return found
+
+    def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
+        """How many passes over the rows read each tensor that has more than one element a row."""
+        return Counter(
+            source
+            for source, _ in {
+                (source, stage)
+                for k, stage in stages.items()
+                if self._points(k) > rows
+                for source in self.program.anchors[k].reach.sources
+                if source.numel > rows
+            }
+        )
+
+    def _points(self, number: int) -> int:
+        """Points at which an anchor is computed, or folded."""
+        anchor = self.program.anchors[number]
+        return int((anchor.tensor if anchor.fold is None else anchor.fold.input).numel)
+
+    def _space(self, number: int) -> Space:
+        if number not in self._spaces:
+            program, fold = self.program, self.program.anchors[number].fold
+            assert isinstance(fold, ReductionOp)
+            found = Space.of(fold, program.definitions, self.legality.memory, self._orders)
+            self._spaces[number] = found
+        return self._spaces[number]
+
+
+def _threads_of(vectors: float) -> float:
+    """Threads that share a row: a vector each, or two where they are more than a warp."""
+    return min(_MOST_THREADS, max(1.0, min(_WARP, vectors), vectors / 2))
