@@ -297,6 +297,66 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   return value;
 }
 
+// The accumulator of a lane, however those of a vector are kept.
+template <class T>
+TF_DEVICE T lane_of(const T& one, int) {
+  return one;
+}
+template <class T, int N>
+TF_DEVICE T lane_of(const T (&each)[N], int v) {
+  return each[v];
+}
+template <class T, int N>
+TF_DEVICE T lane_of(const Lanes<T, N>& each, int v) {
+  return each.get(v);
+}
+template <class T>
+TF_DEVICE void set_lane(T& one, int, T value) {
+  one = value;
+}
+template <class T, int N>
+TF_DEVICE void set_lane(T (&each)[N], int v, T value) {
+  each[v] = value;
+}
+template <class T, int N>
+TF_DEVICE void set_lane(Lanes<T, N>& each, int v, T value) {
+  each.set(v, value);
+}
+
+// Reduces, for each of N lanes, over the threads of a block of `Threads` that have one number modulo
+// `Rows`, a power of two up to 32: they share rows that lie side by side. `slots` is shared memory
+// for (Threads / 32 + 1) * Rows * N values, which nothing else uses.
+template <class Op, int Threads, int Rows, int N, class Accumulators, class T>
+TF_DEVICE void stacked_reduce(Accumulators& lanes, T* slots TF_SITE_PARAM) {
+  constexpr int warps = Threads / 32, width = Rows * N;
+  static_assert(warps * 32 == Threads, "a block is a whole number of warps");
+  const int row = threadIdx.x % Rows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  TF_UNROLL
+  for (int v = 0; v < N; ++v) {
+    T value = lane_of(lanes, v);
+    TF_UNROLL
+    for (int step = Rows; step < 32; step *= 2) {
+      const T other = shuffle_xor(value, step TF_SITE_ARG);
+      const bool swap = !Op::kCommutes && (lane & step);
+      value = swap ? Op::combine(other, value) : Op::combine(value, other);
+    }
+    set_lane(lanes, v, value);
+    if (warps > 1 && lane < Rows) slots[warp * width + row * N + v] = value;
+  }
+  if (warps == 1) return;
+  __syncthreads();
+  T* const all = slots + warps * width;
+  for (int i = threadIdx.x; i < width; i += Threads) {
+    T value = slots[i];
+    TF_UNROLL_BY(8)
+    for (int w = 1; w < warps; ++w) value = Op::combine(value, slots[w * width + i]);
+    all[i] = value;
+  }
+  __syncthreads();
+  TF_UNROLL
+  for (int v = 0; v < N; ++v) set_lane(lanes, v, all[row * N + v]);
+}
+
 // One of the parts that blocks have left, in either layout.
 template <class T>
 TF_DEVICE T part_at(const T* parts, long long place) {

@@ -71,17 +71,31 @@ def permuted(info: DeviceInfo, sizes: Sequence[int], order: Sequence[int]) -> Ca
 
 
 def rows() -> dict[str, Case]:
-    """Row kernels: stages, totals of columns behind a grid barrier, one total of everything."""
+    """Row kernels: stages, totals of columns behind a grid barrier, one total of everything, and
+    rows side by side of which warps leave each other what they have folded.
+    """
     known = {each.name: each for each in (*NORMS, *REDUCTIONS)}
     wanted = {
         "stages": ("softmax", 3, 300),
         "totals": ("layer_norm_backward", 9, 260),
         "total": ("full_sum", 16, 1024),
     }
-    return {
+    found = {
         case: generated(known[name].definition(rows, columns, DataType.Float).fusion, H200)
         for case, (name, rows, columns) in wanted.items()
     }
+    return found | {"stacked": stacked()}
+
+
+def stacked() -> Case:
+    b = FusionBuilder()
+    x = b.tensor([200, 24], DataType.Float)
+    for fold in ("sum", "max"):
+        x = b.apply("sub", (x, b.reduce(fold, x, [0], keepdim=True)), DataType.Float)
+    b.output(x)
+    case = generated(b.build(), H200)
+    assert "stacked_reduce" in case[0].source
+    return case
 
 
 def turned() -> Case:

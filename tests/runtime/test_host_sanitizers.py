@@ -13,7 +13,7 @@ import pytest
 
 from thunder_fuser.runtime.compiler import find_compiler
 
-GENERATED = ("turned", "stages", "totals", "total", "drawn", "drawn_here")
+GENERATED = ("turned", "stages", "totals", "total", "stacked", "drawn", "drawn_here")
 
 pytestmark = [pytest.mark.sanitizer, pytest.mark.slow]
 

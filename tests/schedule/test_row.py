@@ -176,7 +176,8 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 assert found.rows_per_block == 1 or found.threads <= WARP
                 assert found.blocks // crew.splits * found.rows_per_block >= found.rows
             else:
-                assert found.threads == 1
+                assert found.is_stacked == (found.threads > 1)
+                assert found.steps * found.threads >= found.columns
                 assert found.blocks * found.rows_per_block >= lanes.vectors
             if device.kind != "host" and found.threads > 1:
                 assert found.block_threads % WARP == 0
@@ -193,8 +194,9 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 found.stages,
                 found.lanes.vector,
             }
-            seen.add(f"sharing {found.sharing}")
+            seen |= {f"sharing {found.sharing}", "stacked" if found.is_stacked else "alone"}
     assert {"columns", "rows", True, False, 2, "sharing rows", "sharing nothing"} <= seen
+    assert ("stacked" in seen) == (device.kind != "host")
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,23 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     held = expressions.register_dtype(fold.tensor.dtype).ctype
     if schedule.lane_axis == "rows":
         done = finished(get(f"a{n}", fold, schedule.lanes_of(fold)), fold)
-        return [f"{held} f{n}[{vector}];", "TF_VEC", f"{lane_loop(vector)} f{n}[v] = {done};"]
+        found = [f"{held} f{n}[{vector}];", "TF_VEC", f"{lane_loop(vector)} f{n}[v] = {done};"]
+        return [*_stacked(schedule, n), *found]
     lines, value = reduced(schedule, n)
     return [*lines, f"const {held} f{n} = {finished(value, fold)};"]
+
+
+def _stacked(schedule: RowSchedule, n: int) -> list[str]:
+    """Threads that share rows which lie side by side give each other what they have folded."""
+    if not schedule.is_stacked:
+        return []
+    fold = schedule.folds[n]
+    shape = f"{schedule.block_threads}, {schedule.rows_per_block}, {schedule.lanes.vector}"
+    functor = reductions.lookup(fold.op).functor
+    # One warp has nobody to leave values for.
+    place = f"smem + {slot_offset(schedule, n)}" if schedule.block_threads > WARP else "0"
+    slots = f"({accumulator_type(fold)}*)({place})"
+    return [f"tf::stacked_reduce<{functor}, {shape}>(a{n}, {slots});"]
 
 
 def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:

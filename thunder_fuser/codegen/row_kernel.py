@@ -43,7 +43,7 @@ class RowWriter(RowValueWriter):
             lines += self._loops.over_blocks_of_rows(body)
         elif schedule.sharing == "rows":
             lines += self._loops.over_rows(body, self._first_row())
-        elif schedule.lane_axis == "rows":
+        elif schedule.lane_axis == "rows" and not schedule.is_stacked:
             lines += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
             lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
@@ -161,7 +161,8 @@ class RowWriter(RowValueWriter):
             lines += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
             self._ahead = set()
         if self.schedule.lane_axis == "rows":
-            return lines + (braced("", self._vector_stores(narrow, row)) if narrow else [])
+            first = "if (t == 0)" if self.schedule.is_stacked else ""
+            return lines + (braced(first, self._vector_stores(narrow, row)) if narrow else [])
         return lines + self._row_stores(row)
 
     def _row_stores(self, row: Emitter) -> list[str]:

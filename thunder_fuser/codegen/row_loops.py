@@ -178,6 +178,8 @@ class RowLoops:
     def owned_rows(self) -> list[str]:
         schedule, ctype = self._schedule, self._index_type
         owned = schedule.rows_per_block
+        if schedule.is_stacked:
+            return self._stacked_rows()
         if schedule.lane_axis == "rows":
             return [f"const {ctype} u = ({ctype})blockIdx.x * {owned} + threadIdx.x;"]
         threads = schedule.threads
@@ -204,6 +206,23 @@ class RowLoops:
             ]
         return [*lines, f"const {ctype} r = {own};"]
 
+    def _stacked_rows(self) -> list[str]:
+        """The vector of rows of a thread that shares it: neighbours have neighbouring ones."""
+        ctype, owned = self._index_type, self._schedule.rows_per_block
+        lines = [
+            f"const int g = threadIdx.x % {owned}u;",
+            f"const int t = threadIdx.x / {owned}u;",
+        ]
+        own = f"({ctype})blockIdx.x * {owned} + g"
+        if not self._has_spare_rows:
+            return [*lines, f"const {ctype} u = {own};"]
+        last = self._vectors - 1
+        return [
+            *lines,
+            f"const {ctype} own = {own};",
+            f"const {ctype} u = own < {last} ? own : {last};",
+        ]
+
     def _least(self, text: str) -> str:
         """`text`, but no more than there are vectors in a row."""
         vectors = self._vectors
@@ -214,9 +233,9 @@ class RowLoops:
         schedule, crew = self._schedule, self._schedule.crew
         if schedule.sharing == "rows":
             return schedule.rows // crew.groups % crew.rows != 0
-        return schedule.lane_axis == "columns" and crew.blocks // crew.splits * crew.rows != (
-            schedule.rows
-        )
+        if schedule.lane_axis == "rows":
+            return schedule.is_stacked and crew.blocks * crew.rows != self._vectors
+        return crew.blocks // crew.splits * crew.rows != schedule.rows
 
     def over_columns(
         self, lines: Sequence[str], number: int = -1, ahead: StepsAhead = NOTHING_AHEAD
@@ -236,11 +255,14 @@ class RowLoops:
     def _steps(self, lines: Sequence[str], unroll: Sequence[str]) -> list[str]:
         """`lines` for each of a number of steps that is a constant."""
         schedule = self._schedule
-        vectors, ctype = self._vectors, self._index_type
-        whole = schedule.steps * schedule.threads * schedule.crew.tiles == vectors
-        inside = lines if whole else braced(f"if (u < {vectors})", lines)
+        name, _, _, _ = self._walk
+        ctype = self._index_type
+        end = schedule.columns if schedule.is_stacked else self._vectors
+        whole = schedule.steps * schedule.threads * schedule.crew.tiles == end
+        inside = lines if whole else braced(f"if ({name} < {end})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
-        return [*unroll, *braced(head, [f"const {ctype} u = {self._vector_of_step};", *inside])]
+        place = f"const {ctype} {name} = {self._vector_of_step};"
+        return [*unroll, *braced(head, [place, *inside])]
 
     def _walked(
         self,
@@ -270,7 +292,7 @@ class RowLoops:
         """Variable, begin, end and step of the loop over the columns."""
         schedule = self._schedule
         if schedule.lane_axis == "rows":
-            return "c", "0", schedule.columns, 1
+            return "c", "t" if schedule.is_stacked else "0", schedule.columns, schedule.threads
         if schedule.crew.splits > 1:
             return "u", "begin", "end", schedule.threads
         begin = "t" if schedule.threads > 1 else "0"
@@ -306,4 +328,5 @@ class RowLoops:
 
     @property
     def own_row(self) -> list[str]:
-        return ["own == r"] if self._has_spare_rows else []
+        own = "u" if self._schedule.is_stacked else "r"
+        return [f"own == {own}"] if self._has_spare_rows else []

@@ -255,7 +255,8 @@ class RowValueWriter(LaneWriter):
             ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
             place, target = "", self._register(k, self._copy)
             if k in self.schedule.residency.shared:
-                place = f"({ctype}*)(smem + {kept_offset(self.schedule, k)}) + u * {vector}"
+                row = f"smem + {kept_offset(self.schedule, k)}"
+                place = f"({ctype}*)({row}) + {self._vector_of_block} * {vector}"
             if k in self._kept:
                 lines.append(f"tf::load<{vector}>({place}, {target});")
                 continue
@@ -265,6 +266,13 @@ class RowValueWriter(LaneWriter):
                 self._kept.add(k)
                 lines.append(f"tf::store<{vector}>({place}, {target});")
         return lines
+
+    @property
+    def _vector_of_block(self) -> str:
+        """The number of the vector at hand among those that a block shares."""
+        if not self.schedule.is_stacked:
+            return "u"
+        return f"(c * {self.schedule.rows_per_block} + g)"
 
     def _column_accesses(self, nodes: set[Value]) -> list[int]:
         found = {self._access[n] for n in nodes if isinstance(n, Load)}

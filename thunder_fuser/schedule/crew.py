@@ -25,13 +25,20 @@ _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
+_STACKED_ROWS = 8
+"""Vectors of rows that lie side by side in a block's accesses: whole cache lines."""
+_FEWEST_STACKED_ROWS = 4
+_STACKED_ACCUMULATORS = 16
+"""The same as _ACCUMULATORS: each has its result beside it until the last pass."""
+_STACKED_COLUMNS = 4
+"""Columns that a thread has under way at once, where several share such rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
     """Who does what.
 
-    threads  that share a row (a power of two); 1 where lanes are rows
+    threads  that share a row, or a vector of rows where lanes are rows (a power of two)
     rows     that a block works on at a time (vectors of rows where lanes are rows)
     blocks   of the whole grid
     tiles    blocks side by side, each with its own columns
@@ -66,16 +73,20 @@ class Crew:
 
 def choose_crew(
     axis: LaneAxis,
+    stacks: bool,
     sharing: Sharing,
     vectors: int,
     rows: int,
+    columns: int,
     has_stages: bool,
     accumulators: int,
     groups: int,
     device: DeviceInfo,
 ) -> Crew | None:
-    """The crew for `vectors` of lanes a row and `rows` rows; None where a row is not worth sharing.
+    """The crew for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
+    row is not worth sharing.
 
+    stacks        several threads walk down rows that lie side by side
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
@@ -85,14 +96,31 @@ def choose_crew(
         return _sharing_rows(vectors, rows, has_stages, accumulators, groups, device)
     if sharing == "columns":
         return _sharing_columns(vectors, rows, device)
-    threads, owned = _threads(axis, vectors, device)
-    return Crew(threads, owned, -(-(vectors if axis == "rows" else rows) // owned))
-
-
-def _threads(axis: LaneAxis, vectors: int, device: DeviceInfo) -> tuple[int, int]:
-    """(threads that share a row, rows of a block). A host core runs one thread after the other."""
+    if stacks:
+        return _stacked(vectors, columns, accumulators, device)
     if axis == "rows":
-        return 1, (max(1, min(16, vectors // HOST_PARTS)) if device.kind == "host" else 128)
+        owned = max(1, min(16, vectors // HOST_PARTS)) if device.kind == "host" else 128
+        return Crew(1, owned, -(-vectors // owned))
+    threads, owned = _threads(vectors, device)
+    return Crew(threads, owned, -(-rows // owned))
+
+
+def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) -> Crew | None:
+    """Some vectors of rows that lie side by side for each block."""
+    most = MAX_THREADS
+    while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
+        most //= 2
+    owned = min(_STACKED_ROWS, _power_of_two(vectors))
+    while owned > _FEWEST_STACKED_ROWS and -(-vectors // owned) < device.sm_count:
+        owned //= 2
+    threads = min(most // owned, _power_of_two(columns) // _STACKED_COLUMNS)
+    # Whole warps.
+    threads = max(threads, WARP // owned)
+    return Crew(threads, owned, -(-vectors // owned)) if threads <= columns else None
+
+
+def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
+    """(threads that share a row, rows of a block). A host core runs one thread after the other."""
     if device.kind == "host":
         return 1, 8
     threads = min(WARP, _power_of_two(vectors))

@@ -17,17 +17,15 @@ from thunder_fuser.schedule.row_schedule import Folding, RowSchedule, Total
 
 def shared_bytes(schedule: RowSchedule) -> int:
     """Dynamic shared memory of a block."""
-    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in schedule.residency.shared)
     held = sum(held_bytes(value, schedule.lanes) for value in schedule.residency.held)
-    return exchange_bytes(schedule) + sum(kept) + held * schedule.rows_per_block
+    return _kept_end(schedule, schedule.residency.shared) + held * schedule.rows_per_block
 
 
 def held_offset(schedule: RowSchedule, value: Value) -> int:
     """Bytes before a value that is held, for the first of the block's rows."""
     before = schedule.residency.held[: schedule.residency.held.index(value)]
     held = sum(held_bytes(other, schedule.lanes) for other in before)
-    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in schedule.residency.shared)
-    return exchange_bytes(schedule) + sum(kept) + held * schedule.rows_per_block
+    return _kept_end(schedule, schedule.residency.shared) + held * schedule.rows_per_block
 
 
 def exchange_bytes(schedule: RowSchedule) -> int:
@@ -38,8 +36,13 @@ def exchange_bytes(schedule: RowSchedule) -> int:
 
 def kept_offset(schedule: RowSchedule, access: int) -> int:
     """Bytes before the row of an access that is kept in shared memory."""
-    before = schedule.residency.shared[: schedule.residency.shared.index(access)]
-    kept = (kept_bytes(schedule.accesses[k], schedule.lanes) for k in before)
+    return _kept_end(schedule, schedule.residency.shared[: schedule.residency.shared.index(access)])
+
+
+def _kept_end(schedule: RowSchedule, accesses: Sequence[int]) -> int:
+    """Where what is kept of some accesses ends."""
+    lanes, vectors = schedule.lanes, schedule.block_vectors
+    kept = (kept_bytes(schedule.accesses[k], lanes, vectors) for k in accesses)
     return exchange_bytes(schedule) + sum(kept)
 
 
@@ -54,10 +57,9 @@ def takes_turns(schedule: RowSchedule) -> bool:
 
 def slot_bytes(schedule: RowSchedule) -> int:
     """Shared memory of a block to exchange what the warps of its rows have folded."""
-    if schedule.lane_axis == "rows" or schedule.threads <= WARP:
-        return 0
     turns = 2 if takes_turns(schedule) else 1
-    return row_slot_bytes(schedule) * turns * schedule.rows_per_block
+    groups = 1 if schedule.lane_axis == "rows" else schedule.rows_per_block
+    return row_slot_bytes(schedule) * turns * groups
 
 
 def row_slot_bytes(schedule: RowSchedule) -> int:
@@ -67,8 +69,18 @@ def row_slot_bytes(schedule: RowSchedule) -> int:
 
 def slot_offset(schedule: RowSchedule, n: int) -> int:
     """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
-    sizes = [f.accumulator_bytes for f in _exchanged(schedule)[:n]]
-    return sum(-(-size * (schedule.threads // WARP) // 16) * 16 for size in sizes)
+    sizes = [f.accumulator_bytes * _slots(schedule) for f in _exchanged(schedule)[:n]]
+    return sum(-(-size // 16) * 16 for size in sizes)
+
+
+def _slots(schedule: RowSchedule) -> int:
+    """Values of one fold that warps leave for each other: one each, or one for each row that lies
+    side by side with others, and those that result.
+    """
+    if not schedule.is_stacked:
+        return schedule.threads // WARP if schedule.threads > WARP else 0
+    warps = schedule.block_threads // WARP
+    return (warps + 1) * schedule.rows_per_block * schedule.lanes.vector if warps > 1 else 0
 
 
 def _exchanged(schedule: RowSchedule) -> Sequence[Folding]:

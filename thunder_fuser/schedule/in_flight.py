@@ -15,7 +15,7 @@ from thunder_fuser.schedule.row_schedule import WORD, RowSchedule
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
-_REGISTERS_BESIDE = 24
+_REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
 """What a thread computes with, beside the rows that it has and what it accumulates."""
 
 
@@ -28,7 +28,8 @@ def choose_unroll(schedule: RowSchedule, device: DeviceInfo) -> tuple[int, ...]:
         return tuple(
             schedule.steps if schedule.loads_in_pass(n) else 1 for n in range(len(schedule.passes))
         )
-    is_long = schedule.lane_axis == "columns" and schedule.steps > MAX_STEPS
+    walks = schedule.lane_axis == "columns" or schedule.is_stacked
+    is_long = walks and schedule.steps > MAX_STEPS
     if not is_long and (schedule.folds or not schedule.totals):
         return (1,) * len(schedule.passes)
     if schedule.wide and _has_enough_ahead(schedule, device):
@@ -45,10 +46,22 @@ def _unroll_of(schedule: RowSchedule, roots: Sequence[Value], device: DeviceInfo
     each *= max(schedule.crew.blocks_per_sm, 1)
     # Lanes that may not exist are loaded one by one, with an address and a condition each.
     most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
+    if schedule.is_stacked:
+        words = each // schedule.block_threads // WORD
+        most = max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
     unroll = 1
     while each and unroll < most and unroll * each < device.bytes_in_flight_per_sm:
         unroll += 1
     return unroll
+
+
+def _room_of_stacked(schedule: RowSchedule, device: DeviceInfo) -> int:
+    """Registers that a thread has beside an accumulator for each lane of one fold, whole and of a
+    part, and what others have left.
+    """
+    words = max(fold.accumulator_bytes // WORD for fold in schedule.folds)
+    taken = (2 * words + len(schedule.folds) - 1) * schedule.lanes.vector
+    return device.registers_per_sm // schedule.block_threads - _STACKED_REGISTERS_BESIDE - taken
 
 
 def _has_enough_ahead(schedule: RowSchedule, device: DeviceInfo) -> bool:

@@ -61,7 +61,9 @@ class Residency:
 
 def choose_residency(
     accesses: Sequence[Access],
+    columns: Sequence[int],
     lanes: Lanes,
+    vectors: int,
     passes: Sequence[Sequence[Value]],
     steps: int,
     accumulators: int,
@@ -71,13 +73,14 @@ def choose_residency(
 ) -> Residency:
     """Keep what several of the `passes` read, given as the values that each of them computes.
 
+    columns        accesses that differ from column to column
+    vectors        of one access that a block has
     steps          vectors of a row that a thread works on
     accumulators   32-bit registers that hold totals
     threads        of a block
     shared_in_use  bytes of shared memory that the kernel needs besides
     """
     count = passes_that_read(accesses, passes)
-    columns = [k for k, access in enumerate(accesses) if not access.is_uniform]
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.kind == "host":
         # A core's cache does what registers and shared memory do on a GPU.
@@ -98,7 +101,7 @@ def choose_residency(
     for k in columns:
         if count[k] < 2:
             continue
-        needed = kept_bytes(accesses[k], lanes)
+        needed = kept_bytes(accesses[k], lanes, vectors)
         if needed <= room:
             shared.append(k)
             room -= needed
@@ -110,10 +113,10 @@ def choose_residency(
     return Residency(tuple(registers), tuple(shared), tuple(reread), count)
 
 
-def kept_bytes(access: Access, lanes: Lanes) -> int:
-    """Shared memory for a row of one access, in whole 16-byte vectors."""
+def kept_bytes(access: Access, lanes: Lanes, vectors: int) -> int:
+    """Shared memory for so many vectors of one access, in whole 16-byte vectors."""
     itemsize = access.loads[0].dtype.itemsize
-    return -(-lanes.vectors * lanes.vector * itemsize // 16) * 16
+    return -(-vectors * lanes.vector * itemsize // 16) * 16
 
 
 def passes_that_read(

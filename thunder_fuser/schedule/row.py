@@ -6,7 +6,8 @@ were made; that this is the only place where they are wanted is what makes a seg
 is checked, not matched by patterns.
 
 `lanes` says what the V lanes of a vector are: consecutive columns (some threads share a row) or
-consecutive rows (a thread owns its rows and walks down the columns).
+consecutive rows. Then a thread owns its rows and walks down the columns, or it shares them with
+others of its block, which has a few vectors of rows that lie side by side.
 
 Totals need more than a block sees: reductions along the rows, or along columns that several blocks
 share because the rows are few. Each block leaves its part of them in a workspace; after a grid
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.access import Window, plan_accesses, plan_store
+from thunder_fuser.analysis.access import Access, Window, plan_accesses, plan_store
 from thunder_fuser.analysis.lanes import Lanes
 from thunder_fuser.analysis.one_pass import in_one_pass
 from thunder_fuser.analysis.rows import (
@@ -76,9 +77,17 @@ def schedule_rows(
             *arrangements(folds, definitions, memory),
             *alternatives(folds, definitions, memory),
         ):
-            for axis in _axes(arrangement):
+            for axis, stacks in _ways(arrangement, device):
                 candidate = _Candidate(
-                    arrangement, axis, outputs, folds, definitions, memory, destinations, device
+                    arrangement,
+                    axis,
+                    stacks,
+                    outputs,
+                    folds,
+                    definitions,
+                    memory,
+                    destinations,
+                    device,
                 )
                 made.append(candidate.schedule())
 
@@ -96,9 +105,14 @@ def schedule_rows(
     return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
 
 
-def _axes(arrangement: Arrangement) -> tuple[LaneAxis, ...]:
-    """Totals of columns live in the registers of the threads that own the columns."""
-    return ("columns", "rows") if arrangement.sharing == "nothing" else ("columns",)
+def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAxis, bool]]:
+    """What lanes are, and, where they are rows, whether several threads walk down the same ones."""
+    yield "columns", False
+    # Totals of columns live in the registers of the threads that own the columns.
+    if arrangement.sharing == "nothing":
+        yield "rows", False
+        if arrangement.space.is_outer and device.kind != "host":
+            yield "rows", True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,7 @@ class _Candidate:
 
     arrangement: Arrangement
     axis: LaneAxis
+    stacks: bool
     outputs: Sequence[TensorView]
     folds: Sequence[ReductionOp]
     definitions: Mapping[Val, Expr]
@@ -129,6 +144,8 @@ class _Candidate:
         )
         if isinstance(pulled, Refusal):
             return pulled
+        if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
+            return Refusal("sharing", "nothing waits for the rows: blocks share them, line by line")
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
         accesses = plan_accesses(pulled.graph, lanes, self._alignment)
@@ -137,9 +154,11 @@ class _Candidate:
         words = sum(map(accumulator_words, lanewise))
         crew = choose_crew(
             self.axis,
+            self.stacks,
             self.arrangement.sharing,
             lanes.vectors,
             space.rows,
+            space.columns,
             bool(pulled.folds),
             words * vector + self._double_registers,
             self.arrangement.groups,
@@ -184,24 +203,29 @@ class _Candidate:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
         if schedule.sharing == "columns":
             return Residency()
-        if self.axis == "rows":
+        if self.axis == "rows" and not schedule.is_stacked:
             count = passes_that_read(schedule.accesses, schedule.passes)
             return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
         wide = [t for t in schedule.totals if t.is_of_columns]
-        words = sum(t.accumulator_bytes // WORD for t in wide)
+        accumulators = sum(t.accumulator_bytes // WORD for t in wide) * schedule.steps
+        if schedule.is_stacked:
+            accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.folds)
         held: tuple[Value, ...] = ()
         if self.device.kind == "host":
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
             held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
+        has_block = schedule.rows_per_block == 1 or schedule.is_stacked
         found = choose_residency(
             schedule.accesses,
+            [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
             schedule.lanes,
+            schedule.block_vectors,
             schedule.passes,
             schedule.steps,
-            words * schedule.steps * schedule.lanes.vector,
+            accumulators * schedule.lanes.vector,
             schedule.block_threads,
-            exchange_bytes(schedule) if schedule.rows_per_block == 1 else 1 << 62,
+            exchange_bytes(schedule) if has_block else 1 << 62,
             self.device,
         )
         return replace(found, held=held)
@@ -270,6 +294,15 @@ class _Candidate:
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )
+
+
+def _moves(access: Access, schedule: RowSchedule) -> bool:
+    """Whether a thread has another vector of an access at each of its columns."""
+    if access.is_uniform:
+        return False
+    return schedule.lane_axis == "columns" or any(
+        variable.name == "c" for variable in access.loads[0].address.variables()
+    )
 
 
 def _folds(pulled: PulledRows) -> Iterator[Fold]:

@@ -180,7 +180,7 @@ class RowSchedule:
         """Whether threads pass over a row that registers do not hold in a few steps, as many for
         all of them, and fold it in one part.
         """
-        loops = self.lane_axis == "columns" and self.sharing == "nothing" and self.threads > 1
+        loops = self.walks_columns and self.sharing == "nothing"
         few = self.steps <= min(MAX_STEPS, self.longest_chain)
         return loops and few and not self.residency.registers
 
@@ -192,7 +192,19 @@ class RowSchedule:
     @property
     def walks_columns(self) -> bool:
         """Whether several threads go through the columns of a row."""
-        return self.lane_axis == "columns" and self.threads > 1
+        return self.threads > 1
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether several threads go through the columns of rows that lie side by side."""
+        return self.lane_axis == "rows" and self.threads > 1
+
+    @property
+    def block_vectors(self) -> int:
+        """Vectors of one access that a block reads of what its threads share."""
+        if self.is_stacked:
+            return self.columns * self.rows_per_block
+        return self.lanes.vectors
 
     @property
     def is_written_out(self) -> bool:
@@ -220,9 +232,9 @@ class RowSchedule:
 
     @property
     def steps(self) -> int:
-        """Vectors of a row that one thread works on."""
+        """Vectors of a row (where lanes are rows: columns) that one thread works on."""
         if self.lane_axis == "rows":
-            return self.columns
+            return -(-self.columns // self.threads)
         return self.crew.steps(self.lanes.vectors)
 
     def lanes_of(self, fold: Folding) -> int:

@@ -16,11 +16,14 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.space import Orders, Space
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.legality import Legality
 
 _WARP = 32
-_MOST_THREADS = 1024
+_STACKED, _COLUMNS = 8, 4
+"""Vectors of rows side by side that blocks have, if there are many, and columns that a thread of
+theirs walks at once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,17 @@ class Occupancy:
         self.program = program
         self.legality = legality
         self.device = program.prices.device
+        folds = [a.fold for a in program.anchors]
+        self._results = [int(a.tensor.numel) for a in program.anchors]
+        # Where an anchor is computed, or folded, and reductions whose rows it then passes over.
+        self._points = [
+            n if fold is None else int(fold.input.numel)
+            for n, fold in zip(self._results, folds, strict=True)
+        ]
+        self._passed = [
+            union(1 << k for k in members(a.reach.folds) if n > self._results[k])
+            for n, a in zip(self._points, program.anchors, strict=True)
+        ]
         self._spaces: dict[int, Space] = {}
         self._orders: Orders = {}
 
@@ -75,20 +89,25 @@ class Occupancy:
         return self._strain(anchors, alone, read) if alone else strain
 
     def _strain(self, anchors: Anchors, alone: Anchors, read: int) -> Strain | None:
-        stages = self._stages(anchors, alone)
-        waited = self._waited_for(anchors, stages)
-        folds = [k for k in stages if self.program.anchors[k].fold is not None]
-        number = max(folds, key=self._points, default=None) if waited is None else waited
-        if number is None or not self._points(number):
+        """Reductions that are `alone` wait for none."""
+        number = waited = self._waited_for(anchors & ~alone, anchors)
+        if number is None:
+            folds = (k for k in members(anchors) if self.program.anchors[k].fold is not None)
+            number = max(folds, key=self._points.__getitem__, default=None)
+        if number is None or not self._points[number]:
             return None
-        ways = self._ways(number, stages, waited is not None)
+        ways = self._ways(number, self._stages(anchors, alone), waited is not None)
         return min(ways, key=lambda way: way.lost(read))
+
+    def _waited_for(self, waiting: Anchors, anchors: Anchors) -> int | None:
+        """The last reduction that something waits for which then passes over its rows."""
+        waited = union(self._passed[k] for k in members(waiting)) & anchors
+        return waited.bit_length() - 1 if waited else None
 
     def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[Strain]:
         """How the rows of a reduction can be read."""
-        device, anchor = self.device, self.program.anchors[number]
-        rows = int(anchor.tensor.numel)
-        columns = self._points(number) // rows
+        device, rows = self.device, self._results[number]
+        columns = self._points[number] // rows
         passes = self._passes(rows, stages)
         itemsizes = [t.dtype.itemsize for t in passes] or [4]
         lanes = max(1, device.vector_bytes // min(itemsizes))
@@ -96,19 +115,25 @@ class Occupancy:
         usual = 2 * device.bytes_in_flight_per_sm / device.threads_per_sm
         weight = max(1.0, lanes * sum(itemsizes) / usual)
         kept = {t: self.program.bytes_of(t) for t, n in passes.items() if n > 1}
-        row = sum(kept.values()) // rows
-        again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
-        if row * min(rows, device.sm_count) <= device.l2_bytes:
-            again = 0
-        held = 0 if row <= device.shared_bytes_per_block else again
-        share = device.share(weight * rows * _threads_of(columns / lanes))
-        if not self._space(number).is_outer:
-            yield Strain(rows, columns, share, 1, held, is_waited)
-            return
-        # Lanes are columns, which lie apart, or rows, whose threads hold nothing.
-        apart = max(1, device.sector_bytes // min(itemsizes))
-        yield Strain(rows, columns, share, apart, held, is_waited)
-        yield Strain(rows, columns, device.share(weight * rows / lanes), 1, again, is_waited)
+        row = sum(kept.values()) / rows
+
+        def strain(threads: float, together: float, sectors: int) -> Strain:
+            """So many threads, in blocks that work on so many rows together."""
+            again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
+            is_held = row * together <= device.shared_bytes_per_block
+            is_near = row * min(rows, together * device.sm_count) <= device.l2_bytes
+            reread = 0 if is_held or is_near else again
+            share = device.share(weight * threads)
+            return Strain(rows, columns, share, sectors, reread, is_waited)
+
+        # Lanes are columns, or rows that lie side by side, of which blocks have some vectors.
+        is_outer = self._space(number).is_outer
+        apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
+        yield strain(rows * self._threads_of(columns / lanes), 1, apart)
+        if is_outer:
+            beside = max(4, min(_STACKED, rows / lanes / device.sm_count))
+            each = max(1, min(device.max_threads_per_block / beside, columns / _COLUMNS))
+            yield strain(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
         """Which pass over a row computes each anchor. Those that are `alone` wait for none."""
@@ -118,15 +143,6 @@ class Occupancy:
             stages[k] = max((stages[fold] + 1 for fold in members(waits)), default=0)
         return stages
 
-    def _waited_for(self, anchors: Anchors, stages: Mapping[int, int]) -> int | None:
-        """The last reduction that something waits for which then passes over its rows."""
-        found: int | None = None
-        for k, stage in stages.items():
-            for fold in members(self.program.anchors[k].reach.folds & anchors if stage else 0):
-                if self._points(k) > self.program.anchors[fold].tensor.numel:
-                    found = fold
-        return found
-
     def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
         """How many passes over the rows read each tensor that has more than one element a row."""
         return Counter(
@@ -134,16 +150,11 @@ class Occupancy:
             for source, _ in {
                 (source, stage)
                 for k, stage in stages.items()
-                if self._points(k) > rows
+                if self._points[k] > rows
                 for source in self.program.anchors[k].reach.sources
                 if source.numel > rows
             }
         )
-
-    def _points(self, number: int) -> int:
-        """Points at which an anchor is computed, or folded."""
-        anchor = self.program.anchors[number]
-        return int((anchor.tensor if anchor.fold is None else anchor.fold.input).numel)
 
     def _space(self, number: int) -> Space:
         if number not in self._spaces:
@@ -153,7 +164,7 @@ class Occupancy:
             self._spaces[number] = found
         return self._spaces[number]
 
-
-def _threads_of(vectors: float) -> float:
-    """Threads that share a row: a vector each, or two where they are more than a warp."""
-    return min(_MOST_THREADS, max(1.0, min(_WARP, vectors), vectors / 2))
+    def _threads_of(self, vectors: float) -> float:
+        """Threads that share a row: a vector each, or two where they are more than a warp."""
+        most = self.device.max_threads_per_block
+        return min(most, max(1.0, min(_WARP, vectors), vectors / 2))
