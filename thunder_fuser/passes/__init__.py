@@ -27,6 +27,7 @@ from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
+from thunder_fuser.passes.sums_of_pads import sums_of_pads
 from thunder_fuser.passes.view_chains import view_chains
 
 PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
@@ -39,7 +40,9 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     cast_chains,
     # After casts, which may stand between views only because they did nothing.
     view_chains,
-    # Needs slices that are one view each.
+    # Needs pads that are one view each.
+    sums_of_pads,
+    # Needs slices that are one view each, and makes views of cats that are new.
     cat_of_slices,
     broadcast_reductions,
     # When equal things look equal.
