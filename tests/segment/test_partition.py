@@ -297,11 +297,19 @@ def test_reductions_that_meet_in_one_value_are_one_kernel() -> None:
     b.output(op(b, "mul", op(b, "mul", x, totals[0]), op(b, "mul", y, totals[1])))
     plan = partition(b.build())
     assert (plan.kernels, plan.bytes) == (1, 3 * 64 * 96 * 4)
-    # Nothing brings these together: they stay two.
-    b = FusionBuilder()
+
+
+def test_reductions_that_share_nothing_share_a_launch(b: FusionBuilder) -> None:
+    """If they have the same rows, and nothing waits for these: that would want registers."""
+    for columns in (96, 96, 32):
+        x = b.tensor([64, columns], Float)
+        b.output(b.reduce("sum", x, [1]))
+        b.output(op(b, "exp", x))
+    assert plan_of(b).kernels == 2
     for _ in range(2):
-        b.output(b.reduce("sum", b.tensor([64, 96], DataType.Float), [1]))
-    assert partition(b.build()).kernels == 2
+        x = b.tensor([128, 96], Float)
+        b.output(op(b, "div", x, b.reduce("max", x, [1], keepdim=True)))
+    assert plan_of(b).kernels == 4
 
 
 def test_results_join_the_kernel_that_folds_what_they_read() -> None:

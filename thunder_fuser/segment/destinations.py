@@ -115,8 +115,14 @@ def destinations(
 
 
 def _late(fusion: Fusion) -> set[Val]:
-    """Values that cannot all be in the first map kernel."""
-    found: set[Val] = set()
+    """Values that cannot all be in the first map kernel, or need not: a kernel that folds what they
+    are computed from can compute them as well.
+    """
+    folded: set[Val] = set()
+    for expr in reversed(fusion.exprs):
+        if isinstance(expr, ReductionOp) or expr.output in folded:
+            folded.update(v for v in expr.inputs if isinstance(v, TensorView))
+    found = folded & set(fusion.inputs)
     for expr in fusion.exprs:
         first = isinstance(expr, ReductionOp) or expr.op == "segment_set"
         if first or not found.isdisjoint(expr.inputs):

@@ -88,6 +88,10 @@ class Occupancy:
         alone = self.legality.singles(anchors)
         return self._strain(anchors, alone, read) if alone else strain
 
+    def is_waited(self, anchors: Anchors) -> bool:
+        """Whether something in a kernel of these waits for a reduction of its rows."""
+        return self._waited_for(anchors, anchors) is not None
+
     def _strain(self, anchors: Anchors, alone: Anchors, read: int) -> Strain | None:
         """Reductions that are `alone` wait for none."""
         number = waited = self._waited_for(anchors & ~alone, anchors)

@@ -147,17 +147,18 @@ class _Search:
         return parts
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
-        """The same sets in order, with one launch for map kernels of which none waits for
-        another, though they share nothing.
+        """The same sets in order, with one launch for map kernels, and for row kernels, of which
+        none waits for another, though they share nothing. What waits for rows wants registers.
         """
         parts = self._ordered(parts)
         for first in parts:
-            if first not in parts or self.program.has_fold(first):
+            if first not in parts or self.cost.occupancy.is_waited(first):
                 continue
             for other in parts:
                 if (
                     other == first
-                    or self.program.has_fold(other)
+                    or self.program.has_fold(first) != self.program.has_fold(other)
+                    or self.cost.occupancy.is_waited(other)
                     or not self._is_legal(first | other)
                 ):
                     continue
