@@ -211,7 +211,7 @@ PROGRAMS = (
         "q, k, v of one projection, + bias",
         qkv_bias,
         [(N, 3 * D), (3 * D,)],
-        backward=None,
+        backward=Limit(1, 1.0),
         golden="qkv",
     ),
     Program(
