@@ -161,19 +161,26 @@ class _Finder:
         if tensor is not place.base:
             self.slices[tensor] = place
         expr = self.definitions.get(tensor)
-        if expr is None or not _is_collection(expr, self.definitions, self._late):
+        parts = self._parts(expr, place) if expr is not None else None
+        if expr is None or parts is None:
             return (tensor,)
         self.pieces[tensor] = ()
-        match expr:
-            case CatOp():
-                parts = self._cat(expr.inputs, expr.dim, place)
-            case ViewOp():
-                parts = self._padded(expr, place)
-            case _:
-                parts = self._computed(expr, place)
         found = tuple(p for part, at in parts if part.numel for p in self._piece(expr, part, at))
         self.pieces[tensor] = found
         return found
+
+    def _parts(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]] | None:
+        """What the result of an expression is collected from, and where that lies, if it is."""
+        if not _is_collection(expr, self.definitions, self._late):
+            return None
+        match expr:
+            case CatOp():
+                return self._cat(expr.inputs, expr.dim, place)
+            case ViewOp():
+                inside = _inside(expr, place)
+                return None if inside is None else self._padded(expr, *inside)
+            case _:
+                return self._computed(expr, place)
 
     def _cat(
         self, pieces: Sequence[TensorView], dim: int, place: View
@@ -195,21 +202,16 @@ class _Finder:
             self._add(expr, made)
         return self._cat(found, cat.dim, place)
 
-    def _padded(self, pad: ViewOp, place: View) -> Iterator[tuple[TensorView, View]]:
-        """What is padded, in a frame of constants: two for each dimension that grows."""
+    def _padded(
+        self, pad: ViewOp, inner: View, around: Sequence[View]
+    ) -> Iterator[tuple[TensorView, View]]:
+        """What is padded, in a frame of constants."""
         assert pad.fill is not None
-        sizes, offset = list(place.sizes), place.offset
-        for axis, (left, inner, right) in _widths(pad).items():
-            step = place.strides[axis]
-            for width, begin in ((left, 0), (right, left + inner)):
-                at = (*sizes[:axis], width, *sizes[axis + 1 :])
-                if math.prod(at):
-                    made = self._new(pad.output.dtype, [iteration(n) for n in at])
-                    self._add(pad, FullOp(pad.fill, made, pad.origin))
-                    yield made, View(place.base, at, place.strides, offset + begin * step)
-            sizes[axis] = inner
-            offset += left * step
-        yield pad.input, View(place.base, tuple(sizes), place.strides, offset)
+        for at in around:
+            made = self._new(pad.output.dtype, [iteration(n) for n in at.sizes])
+            self._add(pad, FullOp(pad.fill, made, pad.origin))
+            yield made, at
+        yield pad.input, inner
 
     def _piece(self, owner: Expr, piece: TensorView, place: View) -> tuple[TensorView, ...]:
         tensor, strides = self._source(piece, place.strides, place.base)
@@ -265,23 +267,14 @@ class _Finder:
 def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:
     """A cat, a pad, or what is computed from a cat, of what several kernels have to compute."""
     if isinstance(expr, ViewOp):
-        return expr.input in late and bool(_widths(expr))
+        steps = expr.output.domain.transforms
+        return expr.input in late and any(isinstance(s, Resize) and max(_widths(s)) for s in steps)
     return cat_below(expr, definitions, late) is not None
 
 
-def _widths(expr: ViewOp) -> dict[int, tuple[int, int, int]]:
-    """For each dimension that a pad lets grow: by how much at its begin, from what, and at its end.
-    Nothing for other views.
-    """
-    found: dict[int, tuple[int, int, int]] = {}
-    for step in expr.output.domain.transforms:
-        if not isinstance(step, Resize) or step.axis in found or expr.fill is None:
-            return {}
-        left, right = static(step.left), static(step.right)
-        if min(left, right) < 0:
-            return {}
-        found[step.axis] = left, expr.input.sizes[step.axis], right
-    return found
+def _widths(step: Resize) -> tuple[int, int]:
+    """How many elements come before and after what is there; fewer than none where some go."""
+    return static(step.left), static(step.right)
 
 
 def _memory_of_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:
@@ -306,20 +299,41 @@ def _is_window(expr: ViewOp) -> bool:
 def _source_strides(expr: ViewOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
     """Strides of a view's input such that the view has `strides`, from the same first element.
 
-    None where the view leaves elements out, repeats some, or would have no such strides.
+    None where the view adds elements or leaves some out, repeats some, or has no such strides.
     """
-    if expr.fill is not None:
-        return None
+    found = _inside(expr, View(expr.output, expr.output.sizes, strides, 0))
+    return None if found is None or found[1] else found[0].strides
+
+
+def _inside(expr: ViewOp, place: View) -> tuple[View, list[View]] | None:
+    """Where the input of a view lies that lies at `place`, and the parts with what it is padded.
+
+    None where the view leaves elements out, repeats some, or has no such strides.
+    """
     domain = expr.output.domain
     stages: list[Sequence[IterDomain]] = [domain.root]
     for step in domain.transforms:
         stages.append(replay(stages[-1], (step,)))
-    found: list[int] | None = list(strides)
-    for step, before in zip(reversed(domain.transforms), reversed(stages[:-1]), strict=True):
-        if found is None:
+    sizes, strides, offset = list(place.sizes), list(place.strides), place.offset
+    around: list[View] = []
+    for step, dims in zip(reversed(domain.transforms), reversed(stages[:-1]), strict=True):
+        before = [static(d.size) for d in dims]
+        if isinstance(step, Resize):
+            axis, (left, right) = step.axis, _widths(step)
+            if min(left, right) < 0:
+                return None
+            for width, begin in ((left, 0), (right, left + before[axis])):
+                at = (*sizes[:axis], width, *sizes[axis + 1 :])
+                if math.prod(at):
+                    start = offset + begin * strides[axis]
+                    around.append(View(place.base, at, tuple(strides), start))
+            offset += left * strides[axis]
+        elif (found := _before(step, before, strides)) is not None:
+            strides = found
+        else:
             return None
-        found = _before(step, [static(d.size) for d in before], found)
-    return None if found is None else tuple(found)
+        sizes = before
+    return View(place.base, tuple(sizes), tuple(strides), offset), around
 
 
 def _before(step: Transform, sizes: Sequence[int], strides: list[int]) -> list[int] | None:
@@ -341,8 +355,6 @@ def _before(step: Transform, sizes: Sequence[int], strides: list[int]) -> list[i
             del strides[axis]
         case Squeeze(axis) if sizes[axis] == 1:
             strides.insert(axis, 0)
-        case Resize(left=left, right=right) if static(left) == static(right) == 0:
-            pass
         case Expand(axis, size) if static(size) == sizes[axis]:
             pass
         case _:
