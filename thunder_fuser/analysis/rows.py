@@ -140,9 +140,12 @@ def pull_rows(
     try:
         for fold in folds:
             role = roles[fold.output]
-            point = index if role != "one" else _point(fold.input, space, index, context.const(0))
             assert role is not None
-            assert point is not None
+            point = index
+            if role == "one":
+                placed = _point(fold.input, space, index, context.const(0))
+                assert placed is not None
+                point = placed[0]
             value = pull.emit(fold.input, point)
             position = _position(fold, point, pull)
             if role == "fold":
@@ -151,11 +154,12 @@ def pull_rows(
             else:
                 accumulated.append(PulledTotal(fold, value, position, role))
         for tensor in outputs:
-            point = _point(tensor, space, index, context.const(0))
-            found = None if point is None else _value_at(tensor, point, pull, totals)
-            if point is not None and found is not None:
-                kind = wide if point is index else narrow
-                kind.append((tensor, found, _store_address(point, destinations[tensor], context)))
+            placed = _point(tensor, space, index, context.const(0))
+            found = None if placed is None else _value_at(tensor, placed[0], pull, totals)
+            if placed is not None and found is not None:
+                kind = wide if placed[1] else narrow
+                address = _store_address(placed[0], destinations[tensor], context)
+                kind.append((tensor, found, address))
             elif _reads(tensor, totals, definitions, memory):
                 late[tensor] = None
             else:
@@ -283,7 +287,7 @@ def _reads(
     return False
 
 
-def _index(space: Space, row: Form, column: Form) -> list[Form]:
+def _index(space: Space, row: Form, column: Form) -> Sequence[Form]:
     """The point of a row and a column, one form per dimension."""
     place = unflatten(row, space.sizes, space.kept)
     place |= unflatten(column, space.sizes, space.folded)
@@ -303,11 +307,17 @@ def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | N
 
 def _point(
     tensor: TensorView, space: Space, index: Sequence[Form], zero: Form
-) -> Sequence[Form] | None:
-    """Where a tensor is written from: at every point, at every row, or nowhere in this space."""
+) -> tuple[Sequence[Form], bool] | None:
+    """Where a tensor is written from, and whether that is every point; it is every row otherwise.
+    None where it has no such place in this space.
+    """
     if tensor.sizes == space.sizes:
-        return index
-    return _placed(tensor, space, {k: index[k] for k in space.kept}, zero)
+        return index, True
+    narrow = _placed(tensor, space, {k: index[k] for k in space.kept}, zero)
+    if narrow is not None:
+        return narrow, False
+    wide = _placed(tensor, space, dict(enumerate(index)), zero)
+    return None if wide is None else (wide, True)
 
 
 def _store_address(point: Sequence[Form], layout: Layout | None, context: Context) -> Form:
