@@ -29,5 +29,17 @@ def test_updates_and_duplicated_outputs_are_results() -> None:
     assert dead_code(fusion) is fusion
 
 
+def test_updates_that_write_what_is_there_are_none() -> None:
+    b = FusionBuilder()
+    x, y = b.tensor([4, 6], DataType.Float), b.tensor([4, 6], DataType.Float)
+    turned = b.permute(b.permute(x, [1, 0]), [1, 0])
+    b.output(b.set(turned), x)
+    b.output(b.reshape(b.permute(y, [1, 0]), [4, 6]), y)
+    b.output(b.pointwise("neg", turned))
+    fusion = dead_code(b.build())
+    assert [update.target for update in fusion.updates] == [y]
+    assert ops_of(fusion) == ["permute", "permute", "permute", "reshape", "neg"]
+
+
 def test_results_stay_the_same() -> None:
     check_on_random_fusions(dead_code)

@@ -2,7 +2,8 @@
 
 Inputs stay in place and in order, and bind to the same tensors (they are the calling convention);
 an input's logical domain may get dimensions that its root has not. Outputs and updates keep their
-order, and no pass removes or moves a segment_set that a result depends on: it is the user's cut.
+order, though one that writes what is there goes, and no pass removes or moves a segment_set that a
+result depends on: it is the user's cut.
 
 A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
 Each pass is a file of its name, which is its log channel too ("passes.view_chains"). They share

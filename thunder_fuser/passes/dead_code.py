@@ -1,17 +1,23 @@
-"""dead_code: expressions that no result depends on disappear.
+"""dead_code: expressions that no result depends on disappear, and updates that change nothing.
 
-Needs: nothing.
+Needs: static sizes.
 Leaves: every expression is read by a later one or is a result; inputs and outputs as they were.
 """
 
 from __future__ import annotations
 
-from thunder_fuser.ir.fusion import Fusion, Val
+from collections.abc import Mapping
+from dataclasses import replace
+
+from thunder_fuser.ir.domain import Transform
+from thunder_fuser.ir.fusion import Expr, Fusion, Update, Val, ViewOp
 from thunder_fuser.ir.rebuild import Rebuild
+from thunder_fuser.passes.programs import simplified
 from thunder_fuser.passes.rewrite import Precision
 
 
 def dead_code(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
+    fusion = _without_idle_updates(fusion)
     alive: set[Val] = set(fusion.results)
     for expr in reversed(fusion.exprs):
         if expr.output in alive:
@@ -23,3 +29,18 @@ def dead_code(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
         if expr.output in alive:
             rebuild.copy(expr)
     return rebuild.finish(fusion)
+
+
+def _without_idle_updates(fusion: Fusion) -> Fusion:
+    definitions = fusion.definitions()
+    kept = tuple(update for update in fusion.updates if _changes(update, definitions))
+    return fusion if kept == fusion.updates else replace(fusion, updates=kept)
+
+
+def _changes(update: Update, definitions: Mapping[Val, Expr]) -> bool:
+    """Whether an update writes another thing than what is there."""
+    value, steps = update.value, list[Transform]()
+    while isinstance(expr := definitions.get(value), ViewOp) and expr.op != "segment_set":
+        steps[:0] = expr.output.domain.transforms
+        value = expr.input
+    return value is not update.target or bool(simplified(value.domain.logical, steps))
