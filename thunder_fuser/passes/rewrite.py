@@ -28,7 +28,7 @@ class Rewrite(Rebuild):
     def __init__(self, fusion: Fusion) -> None:
         super().__init__(fusion)
         self._fusion = fusion
-        self._results = frozenset(fusion.results)
+        self.results = frozenset(fusion.results)
         self._behind = memory_behind_results(fusion)
         self._inputs = frozenset(self[v] for v in fusion.inputs)
         self._memory: dict[Val, Val] = {}
@@ -55,7 +55,7 @@ class Rewrite(Rebuild):
 
     def _settle(self, old: Val, new: Val) -> None:
         super().replace(old, new)
-        if old in self._results:
+        if old in self.results:
             self._returned.setdefault(new, old)
         behind = self._behind.get(old) if isinstance(old, TensorView) else None
         if behind is not None:
@@ -83,7 +83,7 @@ class Rewrite(Rebuild):
             and old.domain.logical == new.domain.logical
             and old.is_cpu == new.is_cpu
         )
-        if old in self._results and (
+        if old in self.results and (
             old.domain.allocation != new.domain.allocation
             or self._returned.get(new, old) != old
             or new in self._inputs

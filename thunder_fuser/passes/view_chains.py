@@ -7,6 +7,7 @@ A chain ends at a segment_set, and where two pads have different values. A copy 
 result looks at stays: without it the result would be a view of something else. So does a
 stride_order, the only view that asks for memory; views of it see through it. A result that is a
 view of another result stays one, where the chain starts at no memory: it may lie in the other's.
+And so does one that repeats what is padded, which is smaller.
 """
 
 from __future__ import annotations
@@ -67,10 +68,16 @@ def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
     fill = None if chain.fill is None else rewrite[chain.fill]
     if chain.base == expr.input or not (fill is not None or rewrite.may_share(out, base)):
         return False
+    if fill is not None and out in rewrite.results and _only_repeats(expr):
+        return False
     name = view_name(chain.program, pads=fill is not None)
     view = rewrite.view(name, base, chain.program, fill=fill, allocation=out.domain.allocation)
     rewrite.replace(out, view)
     return True
+
+
+def _only_repeats(expr: ViewOp) -> bool:
+    return expr.fill is None and expr.output.numel > expr.input.numel
 
 
 def _agree(a: Val | None, b: Val | None) -> bool:

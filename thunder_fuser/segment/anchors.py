@@ -119,10 +119,12 @@ class Program:
         self.anchors: list[Anchor] = []
         self._bytes: dict[Val, int] = {}
         self.number: dict[TensorView, int] = {}
-        self._reach: dict[Val, Reach] = {
-            t: Reach(sources=frozenset({t}) if t.numel > 1 else frozenset()) for t in tensors
-        }
-        self._seen_by = Counter(map(self.origin, dict.fromkeys(self.fusion.results)))
+        self._reach: dict[Val, Reach] = {t: Reach(sources=frozenset({t})) for t in tensors}
+        cut = (
+            e.input for e in self.fusion.exprs if isinstance(e, ViewOp) and e.op == "segment_set"
+        )
+        shown = dict.fromkeys((*self.fusion.results, *cut))
+        self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
@@ -212,10 +214,11 @@ class Program:
         view = None
         is_joined = tensor in self.destinations.pieces
         if not is_joined and tensor not in self.destinations.written:
-            seen = self._seen_through(tensor)
+            view = view_of(tensor, self.definitions, bases, self.layouts)
+            seen = self._seen_through(tensor) if view is None else None
             if seen is not None:
                 self._settle(seen, bases)
-            view = view_of(tensor, self.definitions, bases, self.layouts)
+                view = view_of(tensor, self.definitions, bases, self.layouts)
         if view is not None:
             self.see(tensor, view)
         else:
@@ -235,21 +238,29 @@ class Program:
         """What a result is a view of that is computed, if that is better stored: because it takes
         less memory, or others see it, too, or as its points are those of reductions.
         """
-        source = self.origin(tensor)
-        if source is tensor or source in self.layouts or source not in self.definitions:
+        if tensor in self._updating:
             return None
-        if tensor in self.destinations.pieces or source in self.destinations.pieces:
-            return None
-        if source.numel > tensor.numel or tensor in self._updating:
-            return None
+        better = [source for source in self._sources(tensor) if self._is_better(source, tensor)]
+        return min(better, key=lambda source: source.numel, default=None)
+
+    def _is_better(self, source: TensorView, tensor: TensorView) -> bool:
+        if source.numel > tensor.numel or source in self.destinations.slices:
+            return False
         dense = self.layout_of(source)
         view = view_of(tensor, self.definitions, {source}, {source: dense})
         if view is None:
-            return None
+            return False
         is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)
         is_shared = self._seen_by[source] > 1
-        is_better = source.numel < tensor.numel or is_shared or (self._has_folds and is_moved)
-        return source if is_better else None
+        return source.numel < tensor.numel or is_shared or (self._has_folds and is_moved)
+
+    def _sources(self, tensor: TensorView) -> list[TensorView]:
+        """What a chain of views goes through that is computed, or copied; from its begin."""
+        found: list[TensorView] = []
+        while isinstance(expr := self.definitions.get(tensor), ViewOp) and expr.op != "segment_set":
+            tensor = expr.input
+            found.append(tensor)
+        return [source for source in reversed(found) if source in self.definitions]
 
     def origin(self, tensor: TensorView) -> TensorView:
         """What a chain of views begins with."""

@@ -32,7 +32,11 @@ class Relations:
                 self._link(k, other)
                 self._join(met, other)
             points = anchor.tensor.sizes if anchor.fold is None else anchor.fold.input.sizes
+            # One element, such as a learning rate, brings nothing larger together.
             for source in anchor.reach.sources:
+                is_one = source.numel <= 1 < anchor.tensor.numel
+                if is_one and source not in program.definitions:
+                    continue
                 for kind in (None, points):
                     self._join(readers.setdefault((source, kind), []), k)
 
@@ -50,6 +54,10 @@ class Relations:
         """What is near a set and outside it."""
         return union(self.near[k] for k in members(anchors)) & ~anchors
 
+    def waits(self, anchors: Anchors) -> Anchors:
+        """What must be done before a set."""
+        return union(self.needs[k] for k in members(anchors)) & ~anchors
+
     def components(self, anchors: Anchors) -> Iterator[Anchors]:
         """The parts of a set between which nothing is near."""
         while anchors:
@@ -66,7 +74,7 @@ class Relations:
         circle. Of those that are ready at once, the one with the first anchor comes first.
         """
         everything = union(parts)
-        wanted = {p: union(self.needs[k] for k in members(p)) & everything & ~p for p in parts}
+        wanted = {p: self.waits(p) & everything for p in parts}
         left = sorted(parts, key=lambda part: part & -part)
         found: list[Anchors] = []
         there = 0
