@@ -127,3 +127,51 @@ def test_only_what_is_read_of_a_tensor_counts() -> None:
     # The window of four inputs is cheaper than all of one tensor written.
     assert found.bytes <= 4 * WIDE + 2 * ROW + 5 * ROW
     assert not any(b.bytes == WIDE for b in found.boundaries)
+
+
+def both_ways(ops: Ops, a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+    """All elements, and those of rows: no kernel folds both, and neither waits."""
+    x = ops.mul(ops.add(ops.mul(a, b), c), a)
+    return [ops.sum(x, [0, 1]), ops.sum(x, [1])]
+
+
+def small_beside(ops: Ops, a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+    """Rows are folded of what the sum of all does not compute, but could: it is a fourth of one of
+    the tensors that it reads. And it comes later in the program.
+    """
+    x = ops.add(ops.mul(a, b), c)
+    return [ops.max(ops.cast(x, DataType.Int8), [1]), ops.sum(ops.abs(ops.sub(x, a)), [0, 1])]
+
+
+def outputs_of(define: Callable[..., list[Tensor]], rows: int, columns: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        given = [fd.define_tensor([rows, columns], True, DataType.Float) for _ in range(3)]
+        for result in define(fd.ops, *given):
+            fd.add_output(result)
+    return fd
+
+
+def test_kernels_that_need_not_wait_read_what_others_compute() -> None:
+    found = outputs_of(both_ways, N, M).plan()
+    # Three in and one out, and that one in.
+    assert (found.kernels, found.bytes) == (2, 5 * WIDE + COLUMN + 4)
+    assert [b.bytes for b in found.boundaries] == [WIDE]
+
+
+def test_kernels_write_for_others_what_they_could_compute() -> None:
+    found = outputs_of(small_beside, N, M).plan()
+    assert (found.kernels, found.bytes) == (2, 3 * WIDE + 2 * WIDE // 4 + COLUMN // 4 + 4)
+    assert [b.bytes for b in found.boundaries] == [WIDE // 4]
+    assert "max" in found.segments[1].operations
+
+
+@pytest.mark.parametrize("define", [both_ways, small_beside])
+def test_numbers_of_both(define: Callable[..., list[Tensor]], device: torch.device) -> None:
+    a, b, c = (torch.randint(-3, 4, (33, 130), device=device).float() for _ in range(3))
+    found = outputs_of(define, 33, 130).execute([a, b, c])
+    x = a * b + c
+    wanted = [(x * a).sum(), (x * a).sum(1)]
+    if define is small_beside:
+        wanted = [x.to(torch.int8).amax(1), (x - a).abs().sum()]
+    for mine, exact in zip(found, wanted, strict=True):
+        assert torch.equal(mine, exact)

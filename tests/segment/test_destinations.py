@@ -157,6 +157,22 @@ def test_what_is_padded_is_written_into_its_frame(b: FusionBuilder, device: torc
     assert got.is_contiguous()
 
 
+def test_a_frame_is_found_behind_views(b: FusionBuilder, device: torch.device) -> None:
+    """Dimensions that are new, split or turned round where one is padded; and repeated results."""
+    x = b.tensor([ROWS, SHORT], Float)
+    first, second, third = (b.reduce(name, x, [1]) for name in ("sum", "max", "min"))
+    split = b.pad(b.reshape(second, [8, 8]), [0, 0, 1, 1], 0.5)
+    b.output(b.pad(b.broadcast(first, [False, True]), [2, 3, 1, 0], 0.25))
+    b.output(b.permute(split, [1, 0]))
+    b.output(b.expand(b.broadcast(b.pad(third, [1, 1], 0.75), [True, False]), [5, ROWS + 2]))
+    fusion = b.build()
+    plan = partition(fusion)
+    assert plan.bytes == plan.bytes_ideal == 4 * (ROWS * SHORT + 6 * 65 + 10 * 8 + 66)
+    assert plan.boundaries == ()
+    assert sorted(len(p) for p in pieces(plan)) == [3, 3, 4]
+    runs(fusion, device)
+
+
 def test_a_result_lies_as_torch_has_it(b: FusionBuilder, device: torch.device) -> None:
     """The rows are one behind the other under a view that is not row-major, in torch either."""
     rows = softmax(b, b.tensor([ROWS, LONG], Float))

@@ -365,6 +365,32 @@ def test_views_of_a_normalised_tensor_are_one_kernel_and_share_its_memory(
     assert strides == [(256, 1), (1, 128 * 256, 256), (128 * 256, 256, 16, 1)]
 
 
+@pytest.mark.parametrize("pads", [False, True])
+def test_a_copy_is_not_repeated_in_memory(b: FusionBuilder, pads: bool) -> None:
+    x = b.tensor([64, 1], Float)
+    copy = b.pad(x, [0, 0, 2, 2], b.scalar(0.0)) if pads else b.set(x)
+    b.output(b.expand(copy, [copy.sizes[0], 96]))
+    plan = plan_of(b)
+    assert kinds(plan) == ["map", "alias"]
+    assert plan.bytes == plan.bytes_ideal == (64 + copy.sizes[0]) * 4
+
+
+def test_a_row_kernel_writes_what_a_result_shows_with_more_dimensions(b: FusionBuilder) -> None:
+    x = b.tensor([64, 96], BFloat16)
+    b.output(b.reduce("sum", x, [1]))
+    b.output(b.reshape(op(b, "exp", x), [64, 1, 96]))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
+
+
+def test_a_value_and_a_view_of_it_behind_cuts_are_one_tensor(b: FusionBuilder) -> None:
+    y = op(b, "exp", b.tensor([64, 96], Float))
+    b.output(b.segment_set(b.reshape(y, [1, 64 * 96])))
+    b.output(b.segment_set(y))
+    plan = plan_of(b)
+    assert (plan.kernels, plan.bytes) == (1, 2 * 64 * 96 * 4)
+
+
 def test_repeated_results_take_the_memory_of_one(b: FusionBuilder) -> None:
     x = b.tensor([64], Float)
     b.output(b.expand(b.broadcast(op(b, "exp", x), [False, True]), [64, 96]))

@@ -5,7 +5,7 @@ compute, a reduction that is done elsewhere, it reads, or else something that is
 And where computing reads more than an earlier kernel would write, a value in between is stored.
 Both are one minimum cut for each kernel (`materialize.py`), the earlier ones first. What can be
 stored is what an earlier kernel computes anyway, or computes from reductions that it has and that
-are no smaller.
+are no smaller, or from what it reads anyway.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.footprint import Footprint, demanded
+from thunder_fuser.analysis.footprint import Footprint, demanded, footprint
 from thunder_fuser.ir import ops, random
 from thunder_fuser.ir.domain import Resize
 from thunder_fuser.ir.fusion import (
@@ -33,6 +33,7 @@ from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE
 
 _NEVER = INFINITE >> 20
+_FEWER = "it moves fewer bytes than computing it again would"
 
 
 @dataclass(slots=True, eq=False)
@@ -88,21 +89,26 @@ def grouped(program: Program, legality: Legality, parts: Sequence[Anchors]) -> l
     for part in parts:
         kernel = legality.of(part)
         assert isinstance(kernel, Legal)
-        needs = union(program.anchors[k].reach.needs for k in members(part))
-        level = 1 + max((home[k].level for k in members(needs & ~part)), default=-1)
         stored = (program.anchors[k] for k in members(part))
-        group = Group(part, kernel, level, [a.tensor for a in stored if a.is_stored])
+        group = Group(part, kernel, 0, [a.tensor for a in stored if a.is_stored])
         groups.append(group)
         home.update(dict.fromkeys(members(part), group))
-    groups.sort(key=lambda g: g.level)
     _Boundaries(program, legality, groups, home).choose()
+    for group in groups:
+        needs = union(program.anchors[k].reach.needs for k in members(group.anchors))
+        waits = [home[k].level for k in members(needs & ~group.anchors)]
+        waits += [offer.writer.level for offer in group.reads.values()]
+        group.level = 1 + max(waits, default=-1)
+    groups.sort(key=lambda g: g.level)
     # Reductions that only results without elements ask for are not done.
     return [group for group in groups if group.outputs]
 
 
 class _Boundaries:
-    """writer    of each value that is in memory, or will be
+    """groups     in an order in which they can run
+    writer     of each value that is in memory, or will be
     computing  the first group that computes a value
+    sources    what a group reads of what is in memory before any of them runs
     """
 
     def __init__(
@@ -115,19 +121,19 @@ class _Boundaries:
         self.program = program
         self.legality = legality
         self.groups = groups
+        self.place = {group: k for k, group in enumerate(groups)}
         self.home = home
         self.writer: dict[Val, Group] = {t: g for g in groups for t in g.outputs}
         self.computing: dict[Val, Group] = {}
+        self.sources: dict[Group, set[TensorView]] = {}
 
     def choose(self) -> None:
         """Give each group what it reads, and to others what they write for it."""
         for group in self.groups:
-            cone = _Cone(self.program, group)
-            for v in self._read(group, cone):
-                self.computing.setdefault(v, group)
+            self._read(group, _Cone(self.program, group))
 
-    def _read(self, group: Group, cone: _Cone) -> list[Val]:
-        """Decide what a group reads; what it computes."""
+    def _read(self, group: Group, cone: _Cone) -> None:
+        """Decide what a group reads, and what it computes."""
         offers = {v: o for v in cone.order if (o := self._offer(v, group, cone)) is not None}
         while True:
             choice = cone.choose(offers, self.writer)
@@ -144,7 +150,10 @@ class _Boundaries:
             group.reads[v] = offers[v]
             if v not in writer.outputs:
                 writer.outputs.append(v)
-        return [cone.order[number] for number in sorted(choice.computed)]
+        for v in map(cone.order.__getitem__, sorted(choice.computed)):
+            self.computing.setdefault(v, group)
+        found = map(cone.order.__getitem__, choice.read)
+        self.sources[group] = self.program.stops.intersection(found)
 
     def _offer(self, v: Val, reader: Group, cone: _Cone) -> Offer | None:
         """Who would write a value that a group could read, or None."""
@@ -155,13 +164,29 @@ class _Boundaries:
         if not cone.is_inner(v):
             return None
         able = (
-            (self.writer.get(v), "it is in memory anyway"),
-            (self._after_folds(v), ""),
-            (self.computing.get(v), "it moves fewer bytes than computing it again would"),
+            [(self.writer[v], "it is in memory anyway")]
+            if v in self.writer
+            else [
+                (self._after_folds(v), ""),
+                (self.computing.get(v), _FEWER),
+                (self._beside(v, reader), _FEWER),
+            ]
         )
         for writer, reason in able:
-            if writer is not None and writer.level < reader.level:
+            if writer is not None and self.place[writer] < self.place[reader]:
                 return Offer(writer, reason)
+        return None
+
+    def _beside(self, v: TensorView, reader: Group) -> Group | None:
+        """The first kernel that reads all that a value is computed from, if the value is smaller
+        than that: written and read once more.
+        """
+        reach, size = self.program.reach(v), self.program.bytes_of
+        if reach.folds or 2 * size(v) >= sum(map(size, reach.sources)):
+            return None
+        for group in self.groups[: self.place[reader]]:
+            if reach.sources <= self.sources[group] and self._is_after(group, reach.behind):
+                return group
         return None
 
     def _after_folds(self, v: TensorView) -> Group | None:
@@ -173,14 +198,26 @@ class _Boundaries:
         )
         if not homes or any(h is not homes[0] for h in homes) or v.bytes > largest:
             return None
-        in_time = all(self.home[k].level < homes[0].level for k in members(reach.behind))
-        return homes[0] if in_time else None
+        return homes[0] if self._is_after(homes[0], reach.behind) else None
+
+    def _is_after(self, group: Group, anchors: Anchors) -> bool:
+        return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
 
     def _may_write(self, group: Group, v: Val) -> bool:
         assert isinstance(v, TensorView)
         number = self.program.number.get(v)
         mine = number is not None and group.anchors >> number & 1
-        return bool(mine) or self.legality.may_write(group.anchors, group.outputs, v)
+        if mine:
+            return True
+        is_free = self.computing.get(v) is group or not self._reads_more(group, v)
+        return is_free and self.legality.may_write(group.anchors, group.outputs, v)
+
+    def _reads_more(self, group: Group, v: TensorView) -> bool:
+        """Whether a group reads only some of what a value is computed from."""
+        fusion, loaded = self.program.fusion, group.loads(self.program)
+        made = [self.program.anchors[k].tensor for k in members(group.anchors)]
+        done = list(dict.fromkeys((*made, *group.outputs)))
+        return footprint(fusion, [*done, v], loaded) != footprint(fusion, done, loaded)
 
 
 class _Cone:

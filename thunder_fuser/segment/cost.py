@@ -62,11 +62,18 @@ class Cost:
         other = "others gain more by sharing a kernel, or kernels would wait for each other"
         return str(self.refusal(a, b) or other)
 
+    def shares(self, a: Anchors, b: Anchors) -> bool:
+        """Whether two kernels read the same."""
+        return not self._sources(a).isdisjoint(self._sources(b))
+
+    def _sources(self, anchors: Anchors) -> set[TensorView]:
+        reaches = (self.program.anchors[k].reach for k in members(anchors))
+        return set().union(*(reach.sources for reach in reaches))
+
     def _read(self, anchors: Anchors) -> int:
         program = self.program
-        reaches = [program.anchors[k].reach for k in members(anchors)]
-        read: set[TensorView] = set().union(*(reach.sources for reach in reaches))
-        foreign = union(reach.folds for reach in reaches) & ~anchors
+        read = self._sources(anchors)
+        foreign = union(program.anchors[k].reach.folds for k in members(anchors)) & ~anchors
         read.update(program.anchors[k].tensor for k in members(foreign))
         return sum(map(program.bytes_of, read))
 
@@ -96,14 +103,14 @@ class Cost:
 
     def _of_copies(self, anchors: Anchors) -> int:
         """Updates that a kernel cannot write in place: a map kernel can, if it does all that reads
-        what is overwritten.
+        what is overwritten, the update among that.
         """
         is_row = self.program.has_fold(anchors)
-        copied = [
-            self.program.anchors[k].tensor
-            for k, readers in self._readers.items()
-            if anchors >> k & 1 and (is_row or readers & ~anchors)
-        ]
+        copied = []
+        for k, readers in self._readers.items():
+            is_reader = readers >> k & 1 and not readers & ~anchors
+            if anchors >> k & 1 and (is_row or (readers and not is_reader)):
+                copied.append(self.program.anchors[k].tensor)
         return sum(self.program.prices(1, 2 * int(t.bytes)) for t in copied)
 
     def _overwriting(self) -> dict[int, Anchors]:

@@ -20,7 +20,7 @@ from thunder_fuser.ir.symint import Context
 def updates_in_place(
     fusion: Fusion,
     layouts: dict[TensorView, Layout],
-    level: Mapping[TensorView, int],
+    kernel: Mapping[TensorView, int],
     storage: Mapping[TensorView, TensorView],
     views: Mapping[TensorView, View],
     written: Sequence[TensorView],
@@ -31,7 +31,7 @@ def updates_in_place(
 
     written  tensors that kernels write; `rows`: those of row kernels, which write nothing in place
     loaded   for each of them, where computing it ends: what its kernel loads
-    level    of the kernel that writes a tensor
+    kernel   that writes a tensor, by number
     """
     if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
@@ -49,7 +49,7 @@ def updates_in_place(
         and not u.target.domain.transforms
         and u.value not in shared
     }
-    check = _Check(fusion.definitions(), layouts, level, written, rows, loaded)
+    check = _Check(fusion.definitions(), layouts, kernel, written, rows, loaded)
     while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
@@ -63,7 +63,7 @@ def updates_in_place(
 class _Check:
     definitions: Mapping[Val, Expr]
     layouts: Mapping[TensorView, Layout]
-    level: Mapping[TensorView, int]
+    kernel: Mapping[TensorView, int]
     written: Sequence[TensorView]
     rows: Collection[TensorView]
     loaded: Mapping[TensorView, Collection[TensorView]]
@@ -79,7 +79,7 @@ class _Check:
             together = (
                 tensor not in self.rows
                 and tensor.sizes == value.sizes
-                and self.level[tensor] == self.level[value]
+                and self.kernel[tensor] == self.kernel[value]
                 and loop_order(tensor, destination) == order
             )
             if not together or not self._reads_in_step(tensor, target):

@@ -71,11 +71,18 @@ def partition(
 
 def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
-    others wrote.
+    others wrote, or read for their reductions, and views of what others wrote for it.
     """
     consumers = {k for b in pulled.boundaries for k in b.consumers}
-    late = [s for s in pulled.segments if s.kind == "map" and s.index in consumers]
-    layouts = {t: pulled.layouts[t] for s in late for t in s.outputs}
+    folded = {t for s in pulled.segments if s.kind == "row" for t in s.inputs}
+    late = [
+        s
+        for s in pulled.segments
+        if s.kind == "map" and (s.index in consumers or not folded.isdisjoint(s.inputs))
+    ]
+    between = {boundary.tensor for boundary in pulled.boundaries}
+    shown = [t for t, view in pulled.views.items() if view.base in between]
+    layouts = {t: pulled.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))}
     return joined_tensors(pulled.fusion, layouts) if late else []
 
 
@@ -134,7 +141,7 @@ class _Partition:
         in_place = updates_in_place(
             self.fusion,
             self.layouts,
-            self.level,
+            {t: k for k, g in enumerate(self.groups) for t in g.outputs},
             program.storage,
             program.views,
             written,
@@ -240,7 +247,7 @@ class _Partition:
         """Bytes if nothing but inputs and results touched memory."""
         program = self.program
         owners = dict.fromkeys(map(program.owner, self.fusion.results))
-        made = [t for t in owners if t in program.number or t in program.destinations.pieces]
+        made = [t for t in owners if t in program.definitions]
         reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made)

@@ -32,6 +32,11 @@ class Prices:
             round(rate * device.launch_seconds),
         )
 
+    @property
+    def sector(self) -> int:
+        """The least that a kernel moves."""
+        return self.byte * self.device.sector_bytes
+
     def __call__(self, kernels: int, moved: int) -> int:
         """Of so many launches, and bytes."""
         return kernels * self.launch + moved * self.byte

@@ -45,7 +45,7 @@ class _Search:
         found: list[Anchors] = []
         for component in self.relations.components((1 << len(self.program.anchors)) - 1):
             found += self._divide(component)
-        return self._side_by_side(found)
+        return self._swapped(self._side_by_side(found))
 
     def _divide(self, component: Anchors) -> list[Anchors]:
         """The kernels of related anchors."""
@@ -58,7 +58,9 @@ class _Search:
         if component.bit_count() <= SMALL:
             starts.append([1 << k for k in members(component)])
         ends = [self._side_by_side(self._moved(self._joined(start))) for start in starts]
-        return min(ends, key=self.cost.of_all) if len(ends) > 1 else ends[0]
+        if len(ends) == 1:
+            return ends[0]
+        return self._refined(min(ends, key=self.cost.of_all))
 
     def _cheapest(self, component: Anchors) -> list[Anchors]:
         """The best of all divisions."""
@@ -109,10 +111,10 @@ class _Search:
         left = set(parts)
         while waiting:
             _, _, a, b = heapq.heappop(waiting)
-            if a not in left or b not in left or not self._is_legal(a | b):
+            if a not in left or b not in left:
                 continue
-            joined = [*(p for p in parts if p not in (a, b)), a | b]
-            if self.relations.in_order(joined) is None:
+            joined = self._changed(parts, (a, b), (a | b,))
+            if joined is None:
                 continue
             parts, left = joined, set(joined)
             around = self.relations.around(a | b)
@@ -132,18 +134,44 @@ class _Search:
         return parts
 
     def _move(self, anchor: Anchors, parts: list[Anchors]) -> list[Anchors]:
+        for home, other in self._moves(anchor, parts):
+            old, new = _transfer(anchor, home, other)
+            if sum(map(self.cost.of, new)) < sum(map(self.cost.of, old)):
+                changed = self._changed(parts, old, new)
+                if changed is not None:
+                    return changed
+        return parts
+
+    def _moves(self, anchor: Anchors, parts: list[Anchors]) -> Iterator[tuple[Anchors, Anchors]]:
+        """From where to where an anchor could go."""
         (home,) = [p for p in parts if p & anchor]
-        left = [home & ~anchor] if home != anchor else []
         around = self.relations.around(anchor)
-        for other in parts:
-            if other == home or not around & other:
+        return ((home, other) for other in parts if other != home and around & other)
+
+    def _changed(
+        self, parts: list[Anchors], old: Sequence[Anchors], new: Sequence[Anchors]
+    ) -> list[Anchors] | None:
+        """With new sets for old ones, in order, if that can be."""
+        order = self.relations.in_order([*(p for p in parts if p not in old), *new])
+        return order if order is not None and all(map(self._is_legal, new)) else None
+
+    def _refined(self, parts: list[Anchors]) -> list[Anchors]:
+        """Move single anchors where what then goes through memory costs less. Those moves are tried
+        that seem to cost least.
+        """
+        moves = [
+            (sum(map(self.cost.of, new)) - sum(map(self.cost.of, old)), 1 << k, old, new)
+            for k in members(union(parts))
+            for home, other in self._moves(1 << k, parts)
+            for old, new in [_transfer(1 << k, home, other)]
+        ]
+        least = self.cost.of_all(parts)
+        for _, anchor, (home, other), _ in sorted(moves)[:TRIED]:
+            if home not in parts or other not in parts:
                 continue
-            changed = [other | anchor, *left]
-            before = self.cost.of(home) + self.cost.of(other)
-            if sum(map(self.cost.of, changed)) < before and all(map(self._is_legal, changed)):
-                moved = [*(p for p in parts if p not in (home, other)), *changed]
-                if self.relations.in_order(moved) is not None:
-                    return moved
+            changed = self._changed(parts, *_transfer(anchor, home, other))
+            if changed is not None and (found := self.cost.of_all(changed)) < least:
+                parts, least = changed, found
         return parts
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
@@ -168,6 +196,26 @@ class _Search:
                     parts, first = order, first | other
         return parts
 
+    def _swapped(self, parts: list[Anchors]) -> list[Anchors]:
+        """The same sets, of which one comes before another that it need not wait for, where that
+        can write something for the other one then that saves reading a sector.
+        """
+        if not 1 < len(parts) <= EXACT:
+            return parts
+        least, sector = self.cost.of_all(parts), self.program.prices.sector
+        for later in range(1, len(parts)):
+            for earlier in reversed(range(later)):
+                a, b = parts[earlier], parts[later]
+                if self.relations.waits(b) & union(parts[earlier:later]):
+                    break
+                if not self.cost.shares(a, b):
+                    continue
+                changed = [*parts[:earlier], b, *parts[earlier:later], *parts[later + 1 :]]
+                if (found := self.cost.of_all(changed)) <= least - sector:
+                    parts, least = changed, found
+                    break
+        return parts
+
     def _ordered(self, parts: list[Anchors]) -> list[Anchors]:
         order = self.relations.in_order(parts)
         assert order is not None
@@ -182,6 +230,14 @@ class _Search:
             not self.program.has_fold(anchors)
             or next(self.relations.components(anchors)) == anchors
         )
+
+
+def _transfer(
+    anchor: Anchors, home: Anchors, other: Anchors
+) -> tuple[list[Anchors], list[Anchors]]:
+    """Two sets before and after an anchor goes from one to the other."""
+    left = [home & ~anchor] if home != anchor else []
+    return [home, other], [other | anchor, *left]
 
 
 def _divisions(items: Sequence[int]) -> Iterator[tuple[Anchors, ...]]:
