@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thunder_fuser.errors import FuserValueError, InternalError
 from thunder_fuser.ir.symint import Form
@@ -260,6 +260,8 @@ class TensorDomain:
     allocation: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
     loop: tuple[Transform, ...] = ()
+    # Asked for more often than anything else.
+    _sizes: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def rank(self) -> int:
@@ -272,7 +274,10 @@ class TensorDomain:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape as ints; FuserValueError while it is symbolic."""
-        return tuple(static(d.size) for d in self.logical)
+        if self._sizes is None:
+            object.__setattr__(self, "_sizes", tuple(static(d.size) for d in self.logical))
+            assert self._sizes is not None
+        return self._sizes
 
     @property
     def is_static(self) -> bool:
