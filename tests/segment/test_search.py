@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, permutations
+from operator import or_
 
 import pytest
 
@@ -68,9 +70,17 @@ def divisions(anchors: Sequence[int]) -> Iterator[list[Anchors]]:
         yield [1 << anchors[0], *parts]
 
 
+def orders(parts: Sequence[Anchors], relations: Relations) -> Iterator[Sequence[Anchors]]:
+    """Each set comes after what it waits for."""
+    for order in permutations(parts):
+        left = accumulate(reversed(order), or_)
+        if not any(relations.waits(p) & u for p, u in zip(reversed(order), left, strict=True)):
+            yield order
+
+
 @pytest.mark.parametrize("first", [0, 60, 120])
 def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
-    """Every division that is legal and can be put into an order, with its boundaries decided."""
+    """Every division that is legal, in every order it can run in, with its boundaries decided."""
     compared = 0
     for seed in range(first, first + 60):
         program = program_of(seed)
@@ -88,16 +98,16 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
         least = min(
             cost.of_all(order)
             for parts in divisions(anchors)
-            if (order := relations.in_order(parts)) is not None
-            and not any(isinstance(legality.of(part), Refusal) for part in parts)
+            if not any(isinstance(legality.of(part), Refusal) for part in parts)
+            for order in orders(parts, relations)
         )
         assert cost.of_all(search(cost)) == least, f"seed {seed}"
     assert compared > 4
 
 
-@pytest.mark.parametrize("first", [0, 100, 200])
+@pytest.mark.parametrize("first", range(0, 3000, 500))
 def test_no_plan_moves_more_than_one_operation_a_kernel(first: int) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + 500):
         case = random_case(seed, reductions=True)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         apart = CompiledFusion(with_cuts(case.fusion, 0, probability=1)).plan(case.inputs)
@@ -108,7 +118,7 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
     """What a kernel costs is a launch and its bytes: by that, greedy plans are rarely as good, and
     almost never better.
     """
-    cheaper = dearer = 0
+    cheaper = dearer = larger = 0
     for seed in range(300):
         program = program_of(seed)
         layouts = [program.layouts[t] for t in program.fusion.tensor_inputs]
@@ -117,8 +127,10 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
         price, theirs = (program.prices(p.kernels, p.bytes) for p in (found, other))
         cheaper += price < theirs
         dearer += price > theirs
+        larger += found.bytes > other.bytes
     assert cheaper > 30
     assert dearer <= 3
+    assert larger <= 3
 
 
 def test_a_wide_program_joins_what_shares_most() -> None:
