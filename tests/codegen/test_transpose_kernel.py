@@ -29,7 +29,7 @@ from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
-from thunder_fuser.schedule import plane
+from thunder_fuser.schedule import plane, transpose
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = torch.device("cpu")
@@ -156,7 +156,7 @@ def test_random_fusions_with_tiles_however_few_points_there_are(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, info: DeviceInfo | None
 ) -> None:
     """Over the whole op table, views and several outputs; every element within its bound."""
-    monkeypatch.setattr(plane, "SECTOR_BYTES", 1)
+    monkeypatch.setattr(transpose, "find_axes", lambda group, _: plane.find_axes(group, 1))
     monkeypatch.setattr(plane, "SHORTEST_I", 4)
     batch = batch_for(device, info)
     planned = []

@@ -87,7 +87,7 @@ EXPONENTIALS = Accumulator(
 class Reduction:
     """One row.
 
-    functor      C++ operator type of csrc_templates/reduce.cuh
+    functor      C++ operator type of csrc_templates/accumulators.cuh
     identity     the value that folding starts from, given the type it is folded in
     reference    the reduction in torch, on a tensor of that type, over some dimensions
     of_empty     whether folding nothing has a value (the identity)

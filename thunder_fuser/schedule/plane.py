@@ -17,8 +17,6 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.symint import Form, Variable
 from thunder_fuser.schedule.points import PointGroup
 
-SECTOR_BYTES = 32
-"""What memory delivers at least. A dimension that is shorter is no loss to read with a stride."""
 SHORTEST_I = 128
 """Points along I that make a dimension of their own; fewer are joined with what lies above them."""
 
@@ -33,8 +31,11 @@ class Axes:
     i: int
 
 
-def find_axes(group: PointGroup) -> list[tuple[Axes, int]] | Refusal:
-    """Ways to see the points such that some load has stride 1 along J, and these loads' bytes."""
+def find_axes(group: PointGroup, sector: int) -> list[tuple[Axes, int]] | Refusal:
+    """Ways to see the points such that some load has stride 1 along J, and these loads' bytes.
+
+    Memory delivers a sector of bytes at least: to step over shorter dimensions is no loss.
+    """
     found: dict[Axes, int] = {}
     refusal = Refusal("stride", "no load has stride 1 along another dimension than the stores")
     for load in group.graph.loads:
@@ -44,7 +45,7 @@ def find_axes(group: PointGroup) -> list[tuple[Axes, int]] | Refusal:
         if simplify(group.graph.contexts[load]) != ALWAYS:
             text = "it is read with a stride, but only where a pad or cat asks for it"
             refusal = Refusal("guard", text, load.tensor.name)
-        elif min(axes.j, axes.i) * load.dtype.itemsize < SECTOR_BYTES:
+        elif min(axes.j, axes.i) * load.dtype.itemsize < sector:
             text = f"{axes.j} x {axes.i} points are too few to turn"
             refusal = Refusal("extent", text, load.tensor.name)
         else:

@@ -166,7 +166,7 @@ def _transpose_part(
 ) -> TransposePart | Refusal:
     if group.graph.checks:
         return Refusal("position", "data decides what is read")
-    found = find_axes(group)
+    found = find_axes(group, device.sector_bytes)
     if isinstance(found, Refusal):
         return found
     axes, _ = max(found, key=lambda each: each[1])
