@@ -78,7 +78,7 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     late = [
         s
         for s in pulled.segments
-        if s.kind == "map" and (s.index in consumers or not folded.isdisjoint(s.inputs))
+        if s.index in consumers or (s.kind == "map" and not folded.isdisjoint(s.inputs))
     ]
     between = {boundary.tensor for boundary in pulled.boundaries}
     shown = [t for t, view in pulled.views.items() if view.base in between]
