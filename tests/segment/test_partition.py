@@ -391,6 +391,15 @@ def test_a_value_and_a_view_of_it_behind_cuts_are_one_tensor(b: FusionBuilder) -
     assert (plan.kernels, plan.bytes) == (1, 2 * 64 * 96 * 4)
 
 
+def test_results_that_are_views_of_one_constant_share_its_memory(b: FusionBuilder) -> None:
+    full = b.full([64, 96], 0.5, Float)
+    b.output(full)
+    b.output(b.reshape(full, [64 * 96]))
+    plan = CompiledFusion(b.build()).plan()
+    assert kinds(plan) == ["map", "alias"]
+    assert plan.bytes == 64 * 96 * 4
+
+
 def test_repeated_results_take_the_memory_of_one(b: FusionBuilder) -> None:
     x = b.tensor([64], Float)
     b.output(b.expand(b.broadcast(op(b, "exp", x), [False, True]), [64, 96]))

@@ -11,14 +11,15 @@ their parts (inf * 0), and implementations differ in the sign of zeros.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number
-from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
 from thunder_fuser.passes.conversions import holds
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, memory_behind_results
 from thunder_fuser.passes.sign_of_zero import PositiveZeros
 from thunder_fuser.passes.uniform import Uniform
 
@@ -70,6 +71,8 @@ class _Fold:
         self.rewrite = Rewrite(fusion)
         self._precision = precision
         self._definitions = fusion.definitions()
+        self._behind = memory_behind_results(fusion)
+        self._results = Counter(self._behind[t] for t in dict.fromkeys(fusion.results))
         self._uniform = Uniform(precision)
         self._positive = PositiveZeros(self._uniform)
 
@@ -80,7 +83,7 @@ class _Fold:
         out = expr.output
         if not isinstance(out, TensorView) or isinstance(expr, FullOp):
             return False
-        if uniform:
+        if uniform and not self._is_shown(expr):
             return self._become_full(out, self._uniform.number(out))
         if not isinstance(expr, PointwiseOp):
             return False
@@ -88,6 +91,13 @@ class _Fold:
         if absorbing is not None:
             return self._become_full(out, self._uniform.passed_on(expr, absorbing))
         return any(self._become(expr, k, x) for k, x in self._unchanged(expr))
+
+    def _is_shown(self, expr: Expr) -> bool:
+        """Whether a result is a view of a constant that is in memory for another one, too."""
+        base = self._behind.get(expr.output) if isinstance(expr.output, TensorView) else None
+        if not isinstance(expr, ViewOp) or base is None or base is expr.output:
+            return False
+        return self._results[base] > 1 and base.numel <= expr.output.numel
 
     def _unchanged(self, expr: PointwiseOp) -> Iterator[tuple[int, Val]]:
         """Values that the result equals, up to their dtype, and which operand they stand for."""
