@@ -221,11 +221,14 @@ def far_reads(
 ) -> Iterator[tuple[TensorView, Form, int]]:
     """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
 
-    A core has few loads under way, and waits for these where memory jumps.
+    A core has few loads under way, and waits for these where memory jumps. Where data decide on an
+    address (a gather), nobody knows those of later vectors.
     """
     for access in accesses if device.kind == "host" else ():
         tensor = access.loads[0].tensor
-        if access.is_vector and len(access.variants) == 1 and tensor.bytes > device.l2_bytes:
+        is_known = not any(load.positions for load in access.loads)
+        is_one = access.is_vector and len(access.variants) == 1
+        if is_known and is_one and tensor.bytes > device.l2_bytes:
             windows = access.variants[0].windows
             moved = sum(w.width for w in windows) * tensor.dtype.itemsize
             yield tensor, windows[0].address, moved
