@@ -7,7 +7,7 @@ the record is found, and with it the record goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -64,18 +64,14 @@ class Compilation:
 
     def fused(self, name: str, symbols: Sequence[BoundSymbol]) -> None:
         """These symbols became a fusion."""
-        places = list(self._positions(symbols))
+        places = list(self._recorded.positions(symbols))
         self._fusions[name] = range(min(places), max(places) + 1) if places else range(0)
 
     def refused(self, symbols: Sequence[BoundSymbol], refusals: Sequence[Refusal]) -> None:
         """These symbols, which could have been fused, stay with torch."""
-        first = min(self._positions(symbols), default=None)
+        first = min(self._recorded.positions(symbols), default=None)
         if first is not None and refusals:
             self._refuse(first, symbols[0], refusals)
-
-    def _positions(self, symbols: Sequence[BoundSymbol]) -> Iterator[int]:
-        known = self._recorded.positions
-        return (known[p.name] for b in symbols for p in b.flat_proxy_outs if p.name in known)
 
     def _refuse(self, k: int, bsym: BoundSymbol, refusals: Sequence[Refusal]) -> None:
         line = self._recorded.line_of(bsym)

@@ -20,11 +20,10 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.executor.claims.random import NORMAL_PHILOX
+from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.runtime.generator import draw
 
 _NAME = "fuser_draw"
-_COPY = "bw_"
-"""How Thunder names what the backward computes again, after what the forward has computed."""
 _normal_philox = Symbol(NORMAL_PHILOX, id=NORMAL_PHILOX, is_prim=True)
 
 
@@ -49,8 +48,9 @@ def _draw(device: Any, count: int) -> tuple[int, ...]:
 class Draws:
     """The seeds and offsets of one trace, in the making."""
 
-    def __init__(self, trace: TraceCtx, symbol: Symbol) -> None:
+    def __init__(self, trace: TraceCtx, recorded: Recorded, symbol: Symbol) -> None:
         self._trace = trace
+        self._recorded = recorded
         self._symbol = symbol
         self._seeds: dict[Device, NumberProxy] = {}
         self._offsets: dict[Device, list[NumberProxy]] = {}
@@ -77,8 +77,8 @@ class Draws:
 
     def _state(self, prim: BoundSymbol) -> tuple[NumberProxy, NumberProxy]:
         name, device = prim.output.name, prim.kwargs["device"]
-        if BoundSymbolTag.BACKWARD in prim.tags and name.startswith(_COPY):
-            first = self._states.get(name.removeprefix(_COPY))
+        if BoundSymbolTag.BACKWARD in prim.tags:
+            first = self._states.get(self._recorded.first_name(name))
             if first is not None:
                 return first
         with tracectx(self._trace):

@@ -23,8 +23,8 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
-from thunder_fuser.errors import FuserValueError, Refusal
-from thunder_fuser.executor import order, regions
+from thunder_fuser.errors import FuserValueError, InternalError, Refusal
+from thunder_fuser.executor import order, regions, repro
 from thunder_fuser.executor.apart import take_apart
 from thunder_fuser.executor.build import build
 from thunder_fuser.executor.call import FusionCall, warn_of_failure
@@ -37,7 +37,9 @@ from thunder_fuser.executor.fuel import Tank
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.renames import Prims
+from thunder_fuser.executor.single_assignment import single_assignment
 from thunder_fuser.executor.symbol import bind_fusion
+from thunder_fuser.executor.trace_check import fault
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import current
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -73,17 +75,35 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._tank.set(value)
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
-        """The trace with every region that is worth it replaced by one call."""
+        """The trace with every region that is worth it replaced by one call; a trace in which we
+        make a mistake as it is.
+        """
         start = time.perf_counter_ns()
-        recorded = Recorded(trace)
+        may_reorder = _may_reorder()
+        try:
+            fused = self._fused(trace, may_reorder)
+        except Exception as error:
+            if current().strict:
+                raise
+            warn_of_failure(f"a trace that {self.name} got", error, repro.save_trace(trace))
+            return trace
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(
+            TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
+        )
+        return fused
+
+    def _fused(self, trace: TraceCtx, may_reorder: bool) -> TraceCtx:
+        trace, originals = single_assignment(trace)
+        recorded = Recorded(trace, originals)
         compilation = Compilation(recorded)
-        draws = Draws(trace, self._draw)
-        facts = regions.survey(trace)
+        draws = Draws(trace, recorded, self._draw)
+        facts = regions.survey(trace, recorded)
         parts = list(regions.form(trace, facts, self._is_fusible))
         prims: Prims = {
             k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
         }
-        if _may_reorder():
+        if may_reorder:
             parts, prims = order.join(parts, prims, facts)
         parts, prims = take_apart(parts, prims, facts)
         parts = [self._fuelled(p) for p in parts]
@@ -99,10 +119,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fused = from_trace(trace)
         fused.bound_symbols = list(draws.drawn(symbols))
         fused = dce(fused)
-        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
-        fused.set_provenance(
-            TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
-        )
+        if wrong := fault(fused, trace, None if facts.forward is None else facts.kept):
+            raise InternalError(f"in the trace with fusions, {wrong}")
         for refusal in compilation.finish(trace).all_refusals():
             logger.debug("%s", refusal)
         return fused

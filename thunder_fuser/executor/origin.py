@@ -8,14 +8,17 @@ Backward values are the exception: they have no line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from thunder.core.compile_data import _compile_data
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.ir.fusion import Origin
+
+_COPY = "bw_"
+"""How Thunder names what the backward computes again, after what the forward has computed."""
 
 
 class Line(NamedTuple):
@@ -28,19 +31,23 @@ class Line(NamedTuple):
 class Recorded:
     """What earlier traces of the function that is being compiled say, by name of a value.
 
-    symbols    of the last trace before executors made their claims
-    positions  in `symbols` of whatever gives a value, whether as a whole or in one of its parts
+    symbols  of the last trace before executors made their claims
     """
 
-    def __init__(self, trace: TraceCtx) -> None:
-        """`trace` stands in for earlier ones where there are none."""
+    def __init__(self, trace: TraceCtx, originals: Mapping[str, str]) -> None:
+        """`trace` stands in for earlier ones where there are none; `originals` are the names by
+        which they know values that were renamed since.
+        """
         _, stats = _compile_data.get()
         traces = (stats.last_traces if stats is not None else None) or [trace]
         self.symbols: list[BoundSymbol] = traces[-1].bound_symbols
-        self.positions: dict[str, int] = {}
+        self._originals = originals
+        # Of whatever gives a value, whether as a whole or in one of its parts. What is computed
+        # again in the backward may have the names of the forward's parts.
+        self._positions: dict[tuple[str, bool], int] = {}
         for k, bsym in enumerate(self.symbols):
             for name in _given(bsym):
-                self.positions.setdefault(name, k)
+                self._positions.setdefault((name, _is_backward(bsym)), k)
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
         for k, bsym in enumerate(traces[0].bound_symbols):
@@ -50,16 +57,29 @@ class Recorded:
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
 
+    def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
+        """Places in `symbols` of what gives the results of these symbols."""
+        for bsym in bsyms:
+            for out in bsym.flat_proxy_outs:
+                key = self._originals.get(out.name, out.name), _is_backward(bsym)
+                if key in self._positions:
+                    yield self._positions[key]
+
+    def first_name(self, name: str) -> str:
+        """What the forward calls a value, where the backward computes it again."""
+        name = self._originals.get(name, name)
+        return name if name in self._calls else name.removeprefix(_COPY)
+
     def in_one_call(self, *names: str) -> bool:
         """Whether one call of the user's gives, or consists of, all of these values."""
-        calls = {self._calls.get(name) for name in names}
+        calls = {self._calls.get(self.first_name(name)) for name in names}
         return len(calls) == 1 and None not in calls
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""
         if bsym.source_filename is not None:
             return Line(bsym.source_filename, bsym.source_positions)
-        names = (out.name for out in bsym.flat_proxy_outs)
+        names = (self.first_name(out.name) for out in bsym.flat_proxy_outs)
         return next((self._lines[n] for n in names if n in self._lines), Line(None, None))
 
     def located(self, prim: BoundSymbol, whole: BoundSymbol) -> BoundSymbol:
@@ -72,6 +92,10 @@ class Recorded:
             source_positions=line.positions,
             tags=prim.tags | whole.tags,
         )
+
+
+def _is_backward(bsym: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bsym.tags
 
 
 def _given(bsym: BoundSymbol) -> Iterator[str]:

@@ -26,6 +26,7 @@ from thunder.executors.data_dependent_partition import (
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
+from thunder_fuser.executor.claims import random
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
 from thunder_fuser.executor.claims.table import TABLE, flatten, operands
@@ -93,25 +94,33 @@ class Survey:
     forward   names of values that the results of the forward need, where Thunder will split the
               trace into forward and backward
     kept      names of arguments and results of the forward, which are alive in the backward, too
+    repeated  names of random tensors that the backward draws again
     """
 
     on_cuda: bool
     forward: frozenset[str] | None
     kept: frozenset[str]
+    repeated: frozenset[str]
 
 
-def survey(trace: TraceCtx) -> Survey:
+def survey(trace: TraceCtx, recorded: Recorded) -> Survey:
     """Look at every symbol of a trace once."""
     on_cuda = is_joint = False
+    drawn: set[str] = set()
+    repeated: set[str] = set()
     for bsym in trace.bound_symbols:
         on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
         is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
+        for name in random.drawn(bsym):
+            first = recorded.first_name(name)
+            repeated.update({name, first} if first in drawn else ())
+            drawn.add(name)
     if not is_joint:
-        return Survey(on_cuda, None, frozenset())
+        return Survey(on_cuda, None, frozenset(), frozenset())
     returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
     kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
-    return Survey(on_cuda, _forward(trace, kept), kept)
+    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated))
 
 
 def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
@@ -186,7 +195,9 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     if part.place is None:
         return None
     prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
-    if not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
+    # Torch would draw other numbers the second time.
+    is_repeated = any(p.name in facts.repeated for prim in prims for p in prim.flat_proxy_outs)
+    if not is_repeated and not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
         text = "views, copies and new tensors alone gain nothing from being fused"
         return Refusal("shape-only", text)
     if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):

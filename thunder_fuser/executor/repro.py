@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from thunder.core.trace import TraceCtx
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Scalar, Val
@@ -47,6 +48,15 @@ def save(of: Reproducible) -> str:
     """The path of a new file that holds the script."""
     with tempfile.NamedTemporaryFile("w", prefix=f"{of.name}-", suffix=".py", delete=False) as file:
         file.write(script(of))
+    return str(Path(file.name))
+
+
+def save_trace(trace: TraceCtx) -> str:
+    """The path of a new file with the text of a trace that fusions could not be put into."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="fuser-trace-", suffix=".txt", delete=False
+    ) as file:
+        file.write(f"{trace}\n")
     return str(Path(file.name))
 
 

@@ -9,11 +9,12 @@ nothing stays torch's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from thunder.core.devices import Device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import FuserTypeError, InternalError, Refusal
 from thunder_fuser.executor.claims.claim import Claim, Role
@@ -25,6 +26,14 @@ from thunder_fuser.ir.fusion import Val
 
 NORMAL_PHILOX = "normal_philox"
 """What Thunder has no primitive for: `randn` of a seed and an offset."""
+
+
+def drawn(bsym: BoundSymbol) -> Iterator[str]:
+    """Names of what a symbol, or a part of it, draws from torch's generator and we can draw."""
+    if bsym.sym.id in (PrimIDs.UNIFORM, PrimIDs.RANDN):
+        yield bsym.output.name
+    for part in bsym.subsymbols:
+        yield from drawn(part)
 
 
 def _refuse(op: str, sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:

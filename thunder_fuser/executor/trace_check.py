@@ -1,0 +1,70 @@
+"""What is wrong with a trace that a pass has made: values that are read before anything gives them.
+
+Thunder runs a trace as it is, and splits it into forward and backward by names. A mistake of a pass
+would come out as a NameError of generated code, or as a forward that waits for its own gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+
+def fault(made: TraceCtx, source: TraceCtx, forward: frozenset[str] | None) -> str:
+    """What is wrong with `made` and right in `source`, from which it comes, or "".
+
+    forward  names of what the forward returns, in a trace that is to be split
+    """
+    known = {p.name for p in _unmade(source.bound_symbols)}
+    for proxy in _unmade(made.bound_symbols):
+        if proxy.name not in known:
+            return f"{proxy.name} is read before anything gives it"
+    known = set(_made_twice(source.bound_symbols))
+    for name in _made_twice(made.bound_symbols):
+        if name not in known:
+            return f"{name} is given twice"
+    if forward is None:
+        return ""
+    known = set(_waiting(source.bound_symbols, forward))
+    for name in _waiting(made.bound_symbols, forward):
+        if name not in known:
+            return f"{name}, which the forward needs, is computed from a gradient"
+    return ""
+
+
+def _unmade(symbols: Sequence[BoundSymbol]) -> list[Proxy]:
+    """What is read before any symbol has given it: arguments, and mistakes."""
+    made: set[str] = set()
+    found = []
+    for bsym in symbols:
+        found += [p for p in bsym.flat_proxy_args if p.name not in made]
+        made.update(p.name for p in bsym.flat_proxy_outs)
+    return found
+
+
+def _made_twice(symbols: Sequence[BoundSymbol]) -> list[str]:
+    made: set[str] = set()
+    found = []
+    for bsym in symbols:
+        given = {p.name for p in bsym.flat_proxy_outs} - {p.name for p in bsym.flat_proxy_args}
+        found += sorted(made & given)
+        made |= given
+    return found
+
+
+def _waiting(symbols: Sequence[BoundSymbol], forward: frozenset[str]) -> list[str]:
+    """What the forward needs and cannot have, because it comes of a gradient."""
+    late: set[str] = set()
+    for bsym in symbols:
+        if bsym.sym.id is PrimIDs.GET_GRAD or any(p.name in late for p in bsym.flat_proxy_args):
+            late.update(p.name for p in bsym.flat_proxy_outs)
+    needed, found = set(forward), []
+    for bsym in reversed(symbols[:-1]):
+        if any(p.name in needed for p in bsym.flat_proxy_outs):
+            found += [p.name for p in bsym.flat_proxy_outs if p.name in late]
+            needed.update(p.name for p in bsym.flat_proxy_args)
+    return found
