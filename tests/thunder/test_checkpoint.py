@@ -165,7 +165,8 @@ def test_a_mistake_in_a_trace_is_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
         return torch.exp(torch.matmul(x * 2, x) + 1)
 
     x = [torch.randn(3, 3, dtype=torch.float64)]
-    with pytest.warns(RuntimeWarning, match="is read before anything gives it"):
+    warned = pytest.warns(RuntimeWarning, match="is read before anything gives it")
+    with options(strict=False), warned:
         found = gradients(jit(program), x)
     torch.testing.assert_close(found, gradients(program, x))
     with options(strict=True), pytest.raises(Exception, match="is read before anything gives it"):
