@@ -118,7 +118,7 @@ def test_they_can_be_listed_and_explained() -> None:
         (lambda o, x: o.index_select(x, x, 0), FuserTypeError, "expected an index of dtype Int or"),
         (lambda o, x: o.gather(x, 3, 0), FuserTypeError, "gather: expected a tensor"),
         (lambda o, x: o.gather(x, x, 1.0), FuserTypeError, "dim: expected an integer"),
-        (lambda o, x: o.embedding_fwd(x, x, max_norm=1.0), FuserValueError, "max_norm rescales"),
+        (lambda o, x: o.embedding_fwd(x, x, max_norm=1.0), FuserTypeError, "an index of dtype Int"),
     ],
 )
 def test_errors_name_the_line(call: Define, error: type[Exception], message: str) -> None:

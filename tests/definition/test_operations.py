@@ -60,17 +60,24 @@ def test_operations_can_be_listed_and_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("cumsum", "scans and searches"),
-     ("matmul", "matrix products"), ("sdpfa_fwd", "attention"),
-     ("scatter", "writes at an index")],
+    ("name", "kind", "instead"),
+    [("cumsum", "a scan", "torch.cumsum"),
+     ("matmul", "a matrix product", "torch.matmul"),
+     ("sdpfa_fwd", "attention", "scaled_dot_product_attention"),
+     ("topk", "a partial sort", "torch.topk"),
+     ("nv_block_quantize", "a quantisation to 4-bit floats", "the library that quantises"),
+     ("scatter", "a write at indices that data decide", "torch.scatter")],
 )  # fmt: skip
-def test_what_is_not_there_yet_says_so(name: str, kind: str) -> None:
+def test_what_is_not_there_yet_says_what_it_is_and_what_to_use(
+    name: str, kind: str, instead: str
+) -> None:
     with FusionDefinition() as fd, pytest.raises(FuserError) as caught:
         getattr(fd.ops, name)
-    assert f"fd.ops.{name} is not available in this version of thunder_fuser" in str(caught.value)
-    assert f"no {kind}" in str(caught.value)
-    assert "it has pointwise operations, casts, " in str(caught.value)
+    text = str(caught.value)
+    assert f"fd.ops.{name} is not available in this version of thunder_fuser" in text
+    assert f"it is {kind}" in text
+    assert instead in text
+    assert not hasattr(fd.ops, name)
 
 
 def test_what_never_was_suggests_what_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from thunder_fuser.errors import FuserTypeError
@@ -39,9 +40,12 @@ def flags(what: str, values: object) -> list[bool]:
 
 
 def flag(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise FuserTypeError(f"{what}: expected True or False, got {_kind(value)}: {value!r}")
-    return value
+    """A bool; 0 and 1 count as such, which is how printed nvFuser definitions write them."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise FuserTypeError(
+        f"{what}: expected True or False (or 1 or 0), got {_kind(value)}: {value!r}"
+    )
 
 
 def storage(what: str, dtype: object) -> DataType:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from thunder_fuser.definition.arguments import integers
+from thunder_fuser.definition.arguments import flag, integers
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import allocation_order
 from thunder_fuser.ir.domain import Extent
@@ -113,8 +113,8 @@ def _allocation(rank: int, stride_order: object) -> tuple[int, ...]:
 
 
 def _flags(rank: int, contiguity: object) -> list[bool | None]:
-    if isinstance(contiguity, bool):
-        return [contiguity] * rank
+    if isinstance(contiguity, (bool, int)):
+        return [flag("define_tensor: contiguity", contiguity)] * rank
     if not isinstance(contiguity, (list, tuple)) or not all(
         mark is None or isinstance(mark, bool) for mark in contiguity
     ):

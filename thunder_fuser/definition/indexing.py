@@ -7,6 +7,7 @@ is updated in place; on a GPU the kernel traps, as torch's do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from thunder_fuser.definition.arguments import integer
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.dtypes import compute_dtype
+from thunder_fuser.ir.fusion import Scalar, TensorView, Val
 
 
 def index_select(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int) -> TensorView:
@@ -44,18 +46,53 @@ def gather(b: FusionBuilder, arg: TensorView, index: TensorView, dim: int) -> Te
 def embedding_fwd(
     b: FusionBuilder, input: TensorView, weight: TensorView, padding_idx: Any = None,
     max_norm: Any = None, norm_type: Any = None, scale_grad_by_freq: Any = None, sparse: Any = None,
-) -> TensorView:  # fmt: skip
+) -> Val:  # fmt: skip
     """The rows of the matrix `weight` that `input`, of any rank, names: sizes (*input, columns).
 
-    padding_idx, scale_grad_by_freq and sparse only matter to the gradient, and norm_type only
-    with max_norm, which changes the weight and is refused.
+    A row whose norm (of the order `norm_type`, default 2) is above `max_norm` is scaled to it. The
+    weight itself stays as it is, where torch would write the scaled rows back. padding_idx,
+    scale_grad_by_freq and sparse only matter to the gradient.
     """
-    if max_norm is not None:
-        raise FuserValueError(
-            "embedding_fwd: max_norm rescales rows of the weight in place, which is not supported; "
-            "renormalise the weight before"
+    rows = b.gather("embedding_fwd", weight, 0, input)
+    if max_norm is None:
+        return rows
+    norm = _norm(b, rows, _order(2.0 if norm_type is None else norm_type))
+    scale = b.pointwise("div", max_norm, b.pointwise("add", norm, 1e-7))
+    scaled = b.cast(b.pointwise("mul", rows, scale), rows.dtype)
+    return b.pointwise("where", b.pointwise("gt", norm, max_norm), scaled, rows)
+
+
+def _norm(b: FusionBuilder, rows: TensorView, order: float) -> TensorView:
+    """The norm of each row, rounded as torch rounds it, and shown as wide as the row."""
+    wide = b.cast_tensor(rows, compute_dtype(rows.dtype))
+    sizes = b.pointwise("abs", wide)
+    if order == math.inf:
+        norm: Any = b.reduce("max", _tensor(sizes), [-1], keepdim=True)
+    elif order == 0:
+        norm = b.reduce(
+            "sum", _tensor(b.cast(b.pointwise("ne", wide, 0), wide.dtype)), [-1], keepdim=True
         )
-    return b.gather("embedding_fwd", weight, 0, input)
+    else:
+        powers = b.pointwise("mul", wide, wide) if order == 2 else b.pointwise("pow", sizes, order)
+        total = b.reduce("sum", _tensor(sizes if order == 1 else powers), [-1], keepdim=True)
+        root = b.pointwise("sqrt", total) if order == 2 else b.pointwise("pow", total, 1 / order)
+        norm = total if order == 1 else root
+    return b.cast_tensor(_tensor(norm), rows.dtype)
+
+
+def _order(value: Any) -> float:
+    constant = value.value if isinstance(value, Scalar) else value
+    if isinstance(constant, bool) or not isinstance(constant, (int, float)) or not constant >= 0:
+        raise FuserValueError(
+            f"norm_type: expected a constant number of at least 0, got {value}; the order of a "
+            "norm decides which operations it is made of"
+        )
+    return float(constant)
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
 
 
 INDEXING: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(

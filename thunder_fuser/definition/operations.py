@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from thunder_fuser.definition.indexing import INDEXING
 from thunder_fuser.definition.random import RANDOM
 from thunder_fuser.definition.reductions import REDUCTIONS
+from thunder_fuser.definition.selections import SELECTIONS
+from thunder_fuser.definition.unavailable import UnavailableOp, unavailable_operation
 from thunder_fuser.definition.views import VIEWS
-from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Val
 from thunder_fuser.ir.ops import TABLE, Op
@@ -23,19 +24,7 @@ from thunder_fuser.ir.ops import TABLE, Op
 if TYPE_CHECKING:
     from thunder_fuser.definition.recorder import Recorder
 
-_NOT_YET = {
-    "scans and searches": "cumsum cumprod cummin cummax topk argsort",
-    "writes at an index": "scatter",
-    "scalar indices": "select",
-    "matrix products": "matmul linear grouped_mm scaled_mm triu cutlass_nvfp4_grouped_mm "
-    "preprocess_grouped_matmul_input_sf nv_block_quantize nv_grouped_block_quantize",
-    "attention": "sdpfa_fwd sdpfa_bwd",
-}
-_KIND = {name: kind for kind, names in _NOT_YET.items() for name in names.split()}
-
-
-class UnavailableOp(FuserError, AttributeError):
-    """An operation that nvFuser has and this version does not; `hasattr` says so too."""
+__all__ = ["Ops", "UnavailableOp"]
 
 
 class Ops:
@@ -47,7 +36,7 @@ class Ops:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         build = _BUILDERS.get(name)
         if build is None:
-            raise _unavailable(name)
+            raise _unknown(name)
 
         def operation(*args: Any, **kwargs: Any) -> Any:
             owner = self._owner()
@@ -64,17 +53,13 @@ class Ops:
         return sorted(_BUILDERS)
 
 
-def _unavailable(name: str) -> Exception:
-    if name not in _KIND:
-        near = difflib.get_close_matches(name, _BUILDERS, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; dir(fd.ops) lists them"
-        return AttributeError(f"there is no operation fd.ops.{name}{hint}")
-    return UnavailableOp(
-        f"fd.ops.{name} is not available in this version of thunder_fuser, which has no "
-        f"{_KIND[name]}; it has pointwise operations, casts, "
-        f"{', '.join((*REDUCTIONS, *INDEXING, *RANDOM, *VIEWS))} (dir(fd.ops) lists all): "
-        "leave the rest to torch, between two definitions"
-    )
+def _unknown(name: str) -> Exception:
+    unavailable = unavailable_operation(name)
+    if unavailable is not None:
+        return unavailable
+    near = difflib.get_close_matches(name, _BUILDERS, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; dir(fd.ops) lists them"
+    return AttributeError(f"there is no operation fd.ops.{name}{hint}")
 
 
 def _pointwise(row: Op) -> Callable[..., Val]:
@@ -92,4 +77,5 @@ _BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | {
     **REDUCTIONS,
     **INDEXING,
     **RANDOM,
+    **SELECTIONS,
 }

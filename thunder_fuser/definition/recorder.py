@@ -80,7 +80,8 @@ class Recorder:
             return Tensor(self, value)
         if isinstance(value, ir.Scalar):
             return Scalar(self, value)
-        return [self.handle(v) for v in value]
+        handles = [self.handle(v) for v in value]
+        return tuple(handles) if isinstance(value, tuple) else handles
 
     def divided(self, a: Scalar | int, b: Scalar | int, *, remainder: bool) -> Scalar:
         """Floor division of sizes."""

@@ -29,15 +29,18 @@ def _fold(row: Reduction) -> Callable[..., TensorView]:
         dtype: DataType = DataType.Null,
         *,
         dim: Dims = None,
+        keep_dim: bool | None = None,
     ) -> TensorView:
         named, wanted = (None, dims) if isinstance(dims, DataType) else (dims, dtype)
         asked = None if wanted is DataType.Null else storage("dtype", wanted)
         axes = _dims(named, dim)
-        return b.reduce(row.name, arg, axes, keepdim=flag("keepdim", keepdim), dtype=asked)
+        kept = _kept(keepdim, keep_dim)
+        return b.reduce(row.name, arg, axes, keepdim=kept, dtype=asked)
 
     build.__name__ = build.__qualname__ = row.name
     build.__doc__ = (
         f"{row.name} of `arg` over `dims`: an integer (also `dim`), a list, or every dimension. "
+        "`keep_dim` is another name of `keepdim`. "
         f"Result: {row.rule.value}{_DTYPE_HELP if row.takes_dtype else ''}."
     )
     return build
@@ -48,29 +51,31 @@ _DTYPE_HELP = ", or `dtype`, which elements are converted to first"
 
 def var_mean(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
-    keepdim: bool = False, *, dim: Dims = None,
+    keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
 ) -> tuple[TensorView, TensorView]:  # fmt: skip
-    """(variance, mean) of a tensor of floats; the variance divides by the number of elements less
-    `correction`.
+    """(variance, mean) of floats or complex numbers; the variance, a real number, divides by the
+    number of elements less `correction`.
     """
     if isinstance(correction, bool) or not isinstance(correction, (int, float)):
         raise FuserTypeError(f"correction: expected a number, got {correction!r}")
     axes = _dims(dims, dim)
-    return b.var_mean(arg, axes, correction=correction, keepdim=flag("keepdim", keepdim))
+    return b.var_mean(arg, axes, correction=correction, keepdim=_kept(keepdim, keep_dim))
 
 
 def var(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
-    keepdim: bool = False, *, dim: Dims = None,
+    keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
 ) -> TensorView:  # fmt: skip
     """The variance alone; see `var_mean`."""
-    return var_mean(b, arg, dims, correction, keepdim, dim=dim)[0]
+    return var_mean(b, arg, dims, correction, keepdim, dim=dim, keep_dim=keep_dim)[0]
 
 
 def welford(
     b: FusionBuilder, arg: TensorView, dims: Dims = None, *, dim: Dims = None
 ) -> tuple[TensorView, TensorView, TensorView]:
-    """(mean, squared deviations from it added up, number of elements) of a tensor of floats."""
+    """(mean, squared deviations from it added up, number of elements) of floats or complex
+    numbers.
+    """
     return b.welford(arg, _dims(dims, dim))
 
 
@@ -82,6 +87,11 @@ def _dims(dims: Any, dim: Any) -> list[int] | None:
     if named is None:
         return None
     return [integer("dim", named)] if isinstance(named, int) else integers("dims", named)
+
+
+def _kept(keepdim: Any, keep_dim: Any) -> bool:
+    """Whether folded dimensions stay, under whichever of the two names it was passed."""
+    return flag("keepdim", keepdim) if keep_dim is None else flag("keep_dim", keep_dim)
 
 
 REDUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(

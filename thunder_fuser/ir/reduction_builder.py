@@ -72,16 +72,13 @@ class ReductionBuilder(ViewBuilder):
         """(variance, mean) over `dims`, the variance from the mean: no cancellation.
 
         Divides by the number of elements less `correction`, or by 0 if that is negative, as torch.
+        The variance of complex numbers is that of their parts added up: a real number.
         """
-        self._expect_tensor("var_mean", x)
-        if not x.dtype.is_floating:
-            raise FuserTypeError(f"var_mean of {x}: expected a tensor of floats; cast it first")
         axes = self._axes("var_mean", x, dims)
-        mean, squares = self._moments(x, axes)
+        mean, squares = self._moments("var_mean", x, axes)
         variance = self._divided(squares, self._freedom(self._count(x, axes), correction))
-        found = [
-            t if t.dtype is x.dtype else self.cast_tensor(t, x.dtype) for t in (variance, mean)
-        ]
+        wanted = x.dtype if x.dtype.is_floating else variance.dtype
+        found = [self.cast_tensor(variance, wanted), self.cast_tensor(mean, x.dtype)]
         if keepdim:
             found = [self._kept(t, axes) for t in found]
         return found[0], found[1]
@@ -90,29 +87,45 @@ class ReductionBuilder(ViewBuilder):
         self, x: TensorView, dims: Sequence[int] | None = None
     ) -> tuple[TensorView, TensorView, TensorView]:
         """(mean, squared deviations from it added up, number of elements) over `dims`, the first
-        two in the type that computes.
+        two in the type that computes. Squared deviations of complex numbers are real.
         """
-        self._expect_tensor("welford", x)
-        if not x.dtype.is_floating:
-            raise FuserTypeError(f"welford of {x}: expected a tensor of floats; cast it first")
         axes = self._axes("welford", x, dims)
-        mean, squares = self._moments(x, axes)
+        mean, squares = self._moments("welford", x, axes)
         kept = [d.size for k, d in enumerate(x.domain.logical) if k not in axes]
         return mean, squares, self.full(kept, self.scalar(self._count(x, axes)), DataType.Int)
 
     def _count(self, x: TensorView, axes: Sequence[int]) -> Extent:
         return math.prod(x.domain.logical[axis].size for axis in axes)
 
-    def _moments(self, x: TensorView, axes: Sequence[int]) -> tuple[TensorView, TensorView]:
+    def _moments(
+        self, op: str, x: TensorView, axes: Sequence[int]
+    ) -> tuple[TensorView, TensorView]:
         """(mean, squared deviations from it added up). Written as two reductions, which
         `analysis/one_pass.py` knows as one: a kernel does what is better.
         """
+        if not (x.dtype.is_floating or x.dtype.is_complex):
+            raise FuserTypeError(
+                f"{op} of {x}: expected a tensor of floats or complex numbers; cast it first"
+            )
         wide = compute_dtype(x.dtype)
         values = x if x.dtype is wide else self.cast_tensor(x, wide)
         mean = self._divided(self.fold("sum", values, axes, wide, wide), self._count(x, axes))
         centred = self.apply("sub", (values, self._kept(mean, axes)), wide)
-        squares = self.apply("mul", (centred, centred), wide)
-        return mean, self.fold("sum", squares, axes, wide, wide)
+        squares = self._squared(centred)
+        return mean, self.fold("sum", squares, axes, squares.dtype, squares.dtype)
+
+    def _squared(self, x: TensorView) -> TensorView:
+        """|x|^2, a real number."""
+        if not x.dtype.is_complex:
+            return self.apply("mul", (x, x), x.dtype)
+        parts = [self._tensor_of("real", x), self._tensor_of("imag", x)]
+        first, second = (self.apply("mul", (part, part), part.dtype) for part in parts)
+        return self.apply("add", (first, second), first.dtype)
+
+    def _tensor_of(self, op: str, x: TensorView) -> TensorView:
+        found = self.pointwise(op, x)
+        assert isinstance(found, TensorView)
+        return found
 
     def _divided(self, x: TensorView, count: Number | Form | Scalar) -> TensorView:
         if not isinstance(count, Scalar):
@@ -129,10 +142,11 @@ class ReductionBuilder(ViewBuilder):
         return found
 
     def cast_tensor(self, x: TensorView, dtype: DataType) -> TensorView:
-        """`cast` of a tensor, which is a tensor."""
-        return self.apply("cast", (x,), dtype)
+        """`cast` of a tensor, which is a tensor: itself if that changes nothing."""
+        return x if x.dtype is dtype else self.apply("cast", (x,), dtype)
 
     def _axes(self, op: str, x: TensorView, dims: Sequence[int] | None) -> tuple[int, ...]:
+        self._expect_tensor(op, x)
         if dims is None:
             return tuple(range(x.rank))
         # torch allows dimension 0 and -1 of a tensor that has none.

@@ -1,0 +1,80 @@
+"""Names of nvFuser's API that this one lacks: each with what it is and what to use instead."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from thunder_fuser.errors import FuserError
+
+
+class UnavailableOp(FuserError, AttributeError):
+    """Something that nvFuser has and this version does not; `hasattr` says so too."""
+
+
+_BETWEEN = "between two definitions"
+_SCALED = "a matrix product of scaled low-precision numbers; use torch._scaled_mm " + _BETWEEN
+_BLOCKS = "a quantisation to 4-bit floats in blocks; use the library that quantises the weights, "
+
+OPERATIONS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "cumsum": f"a scan; use torch.cumsum {_BETWEEN}",
+        "cumprod": f"a scan; use torch.cumprod {_BETWEEN}",
+        "cummin": f"a scan; use torch.cummin {_BETWEEN}",
+        "cummax": f"a scan; use torch.cummax {_BETWEEN}",
+        "topk": f"a partial sort; use torch.topk {_BETWEEN}",
+        "argsort": f"a sort; use torch.argsort {_BETWEEN}",
+        "scatter": f"a write at indices that data decide; use torch.scatter {_BETWEEN}",
+        "matmul": f"a matrix product; use torch.matmul {_BETWEEN}",
+        "linear": f"a matrix product; use torch.nn.functional.linear {_BETWEEN}",
+        "grouped_mm": f"a matrix product for each group of rows; use torch._grouped_mm {_BETWEEN}",
+        "scaled_mm": _SCALED,
+        "cutlass_nvfp4_grouped_mm": f"{_SCALED}, once for each group of rows",
+        "preprocess_grouped_matmul_input_sf": "a layout of block scales for CUTLASS's grouped "
+        "matrix product; it has no use without that product",
+        "nv_block_quantize": _BLOCKS + _BETWEEN,
+        "nv_grouped_block_quantize": _BLOCKS + _BETWEEN,
+        "sdpfa_fwd": "attention; use torch.nn.functional.scaled_dot_product_attention "
+        f"{_BETWEEN}, or write it as softmax between two matrix products of torch",
+        "sdpfa_bwd": "the gradient of attention; use autograd of "
+        f"torch.nn.functional.scaled_dot_product_attention {_BETWEEN}",
+    }
+)
+"""Operations of fd.ops."""
+
+SCHEDULING = frozenset(
+    (
+        *("split", "merge", "reorder", "swizzle", "rfactor", "outer_split", "axis", "parallelize"),
+        *("cache_after", "cache_before", "cache_fork", "set_memory_type", "set_allocation_domain"),
+        *("inline_at", "inline_most", "bounded_transform_backward", "transform_like"),
+        *("parallelize_like", "can_schedule", "find_compatible_schedulers", "compute_heuristics"),
+        *("schedule", "warp_specialize", "tensors"),
+    )
+)
+"""Methods of tensors and of fd.sched that write a schedule by hand."""
+
+SHARDING = ("set_device_mesh", "has_device_mesh", "multidevice")
+"""What places tensors on several devices."""
+
+
+def unavailable_operation(name: str) -> UnavailableOp | None:
+    """Why fd.ops has no `name` although nvFuser's has, or None if nvFuser's has none either."""
+    if name not in OPERATIONS:
+        return None
+    return UnavailableOp(
+        f"fd.ops.{name} is not available in this version of thunder_fuser: it is {OPERATIONS[name]}"
+    )
+
+
+def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
+    """The same for `owner`.`name`, a method of a tensor or of fd.sched."""
+    if name in SCHEDULING:
+        return UnavailableOp(
+            f"{owner}.{name} is not available: thunder_fuser makes every schedule itself, and "
+            "results do not depend on it; leave the call out (print(fd.plan()) shows what runs)"
+        )
+    if name in SHARDING:
+        return UnavailableOp(
+            f"{owner}.{name} is not available: a definition runs on one device; shard the tensors "
+            "with torch.distributed and run a definition on each device's part"
+        )
+    return None
