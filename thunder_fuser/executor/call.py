@@ -129,7 +129,13 @@ class FusionCall:
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return evaluate(self.fusion, inputs, apply_updates=True, device=self.device).outputs
+            return evaluate(
+                self.fusion,
+                inputs,
+                apply_updates=True,
+                device=self.device,
+                keep_kind=any(map(_has_kind, inputs)),
+            ).outputs
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
@@ -140,6 +146,16 @@ def _are_fake(inputs: Sequence[Any]) -> bool:
     if torch._C._len_torch_dispatch_stack() and active_fake_mode() is not None:
         return True
     return FakeTensor in map(type, inputs)
+
+
+def _has_kind(x: Any) -> bool:
+    """Whether something is a tensor that is more than its elements: sparse, or of a class that
+    computes in its own way.
+    """
+    if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
+        return False
+    dispatch = type(x).__torch_dispatch__
+    return x.layout is not torch.strided or dispatch is not torch.Tensor.__torch_dispatch__
 
 
 def warn_of_failure(name: str, error: Exception, script: str) -> None:

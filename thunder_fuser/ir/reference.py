@@ -67,14 +67,17 @@ def evaluate(
     double: bool = False,
     apply_updates: bool = False,
     device: torch.device | None = None,
+    keep_kind: bool = False,
 ) -> Results:
     """Runs a static fusion. Tensor inputs have the sizes and dtypes of the inputs' root domains.
 
     Results are new dense tensors in the fusion's allocation order. With `apply_updates` the updated
     inputs are written, and an output that is also an update is returned as that input. `device` is
-    where tensors are made if no input has one. FuserValueError where inputs do not fit.
+    where tensors are made if no input has one. With `keep_kind` results are not made dense: of
+    sparse inputs, or of tensors that torch dispatches to Python, they are what torch's operations
+    give. FuserValueError where inputs do not fit.
     """
-    evaluator = Evaluator(double, device or _common_device(inputs))
+    evaluator = Evaluator(double, device or _common_device(inputs), keep_kind)
     evaluator.bind(fusion.inputs, inputs)
     for expr in fusion.exprs:
         evaluator.run(expr)
@@ -104,9 +107,10 @@ class Evaluator:
     `values` holds carriers, with logical sizes, of everything bound or run so far.
     """
 
-    def __init__(self, double: bool, device: torch.device) -> None:
+    def __init__(self, double: bool, device: torch.device, keep_kind: bool = False) -> None:
         self.double = double
         self.device = device
+        self.keep_kind = keep_kind
         self.values: dict[Val, torch.Tensor] = {}
 
     # ---- dtypes
@@ -190,6 +194,9 @@ class Evaluator:
 
     def result(self, view: TensorView) -> torch.Tensor:
         value = self.from_carrier(self[view], view.dtype)
+        if self.keep_kind:
+            own = (x for v, x in self.values.items() if v is not view)
+            return value.clone() if any(value is x for x in own) else value
         strides = dense_strides(view.sizes, view.domain.allocation)
         out = torch.empty_strided(view.sizes, strides, dtype=value.dtype, device=value.device)
         return out.copy_(value)
