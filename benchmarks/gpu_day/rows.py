@@ -1,0 +1,46 @@
+"""A row of a stage: one thing that is tried or measured, with a time limit of its own.
+
+Every stage is a function from its settings to its rows; a row's function returns what goes into the
+journal. Rows run in worker processes: a kernel that hangs takes one row with it, not the day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`run()` returns figures in SI units, or raises.
+
+    limit     seconds after which the row's process is killed
+    isolated  the row has a process of its own: it may leave the device unusable
+    needs     "gpu", or "" for what can be tried on any machine
+    """
+
+    name: str
+    run: Callable[[], Values]
+    limit: float = 60.0
+    isolated: bool = False
+    needs: str = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a stage is run with.
+
+    dry      no launch: compile, plan, collect, and say what would run; needs NVRTC alone
+    chosen   only rows whose names contain this
+    seconds  of timing for a row
+    """
+
+    dry: bool = False
+    chosen: str = ""
+    seconds: float = 1.0
+
+
+Stage = Callable[[Settings], Sequence[Row]]
