@@ -34,6 +34,7 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
+from thunder_fuser.executor.ill_typed import ill_typed
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.renames import Prims
@@ -99,7 +100,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         compilation = Compilation(recorded)
         draws = Draws(trace, recorded, self._draw)
         facts = regions.survey(trace, recorded)
-        parts = list(regions.form(trace, facts, self._is_fusible))
+        fusible = self._fusible(trace, compilation)
+        parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims: Prims = {
             k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
         }
@@ -151,6 +153,15 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             "%s: %d primitives, %d inputs, %d outputs", name, *map(len, (prims, inputs, outputs))
         )
         return bind_fusion(self, call, inputs, outputs, prims)
+
+    def _fusible(self, trace: TraceCtx, compilation: Compilation) -> set[int]:
+        """By `id`, the symbols that consist of claimed primitives and give what the trace says."""
+        fusible = {id(bsym) for bsym in trace.bound_symbols if self._is_fusible(bsym)}
+        refused = ill_typed(trace.bound_symbols, fusible)
+        for bsym in trace.bound_symbols:
+            if id(bsym) in refused:
+                compilation.refused((bsym,), (refused[id(bsym)],))
+        return fusible - refused.keys()
 
     def _is_fusible(self, bsym: BoundSymbol) -> bool:
         # What another executor has claimed is its own, even where its parts are claimable.
