@@ -6,9 +6,11 @@ Whatever else lies in the cache folder is not ours and stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from thunder_fuser.options import current
+from thunder_fuser.runtime.private import problem_of
 
 TARGETS = ("host", "cuda")
 
@@ -24,7 +26,16 @@ def files(target: str) -> list[Path]:
 def info() -> str:
     """Files and bytes of every target, and where they are."""
     rows = (f"  {target:5} {_amount(files(target))}" for target in TARGETS)
-    return "\n".join((f"cache in {current().cache_folder}", *rows))
+    return "\n".join((f"cache in {current().cache_folder}", *rows, *_refused()))
+
+
+def _refused() -> Iterator[str]:
+    for target in TARGETS:
+        folder = current().cache_folder / target
+        problem = problem_of(folder) if folder.exists() else None
+        if problem:
+            where = "" if problem.subject == str(folder) else f"{problem.subject}: "
+            yield f"  {target:5} not used: {where}{problem.text}"
 
 
 def clear() -> str:

@@ -65,7 +65,7 @@ def _findings() -> Iterator[tuple[str, str]]:
     )
     cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     yield "torch", f"{torch.__version__}, built {cuda}"
-    for package in ("lightning-thunder", "cuda-bindings", "cuda-core"):
+    for package in ("lightning-thunder", "cuda-bindings"):
         try:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from thunder_fuser.codegen import templates
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserValueError, TargetError
 from thunder_fuser.options import options
-from thunder_fuser.runtime import compiler, host_build
+from thunder_fuser.runtime import compiler, host_library
+from thunder_fuser.runtime.cache import Folder, folders
 from thunder_fuser.runtime.host import HOST
 
 
@@ -25,8 +27,7 @@ from thunder_fuser.runtime.host import HOST
 def runtime_library() -> Path:
     """The runtime, loaded: a process can only have one."""
     assert works(scale())
-    (name,) = (name for name in host_build._loaded if name.startswith("runtime-"))
-    return host_build.cache.target_dir("host") / name
+    return next(next(folders("host")).path.glob("runtime-*.so"))
 
 
 @pytest.fixture
@@ -40,8 +41,9 @@ def cache(tmp_path: Path, runtime_library: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtimes = {name: lib for name, lib in host_build._loaded.items() if "runtime-" in name}
-    monkeypatch.setattr(host_build, "_loaded", runtimes)
+    """As in a process that has the runtime and no kernel yet."""
+    runtimes = [(k, lib) for k, lib in host_library._libraries.items() if lib._needs is None]
+    monkeypatch.setattr(host_library, "_libraries", WeakValueDictionary(runtimes))
 
 
 def works(kernel: Kernel) -> bool:
@@ -68,41 +70,63 @@ def test_a_second_process_compiles_nothing(cache: Path, monkeypatch: pytest.Monk
         assert works(unique("reused"))
         before = {path: path.stat().st_ino for path in libraries(cache)}
         assert [path.name.partition("-")[0] for path in before] == ["runtime", "scale_reused"]
-        forget_kernels(monkeypatch)
-        monkeypatch.setattr(compiler.Compiler, "run", None)
+        forbid_compiling(monkeypatch)
         assert works(unique("reused"))
     assert {path: path.stat().st_ino for path in libraries(cache)} == before
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "garbage", "unreadable", "not a library"])
+def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_kernels(monkeypatch)
+    monkeypatch.setattr(compiler.Compiler, "run", None)
+
+
+DAMAGES = (
+    *("truncated", "empty", "garbage", "a link to itself", "a pipe", "a folder"),
+    *("not a library", "of another kernel"),
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_entries_are_rebuilt(
     cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     kernel = unique("damaged_" + damage.replace(" ", "_"))
+    keys: dict[str, str] = {}
+    publish = Folder.publish
+
+    def noted(folder: Folder, finished: Path, name: str, key: str) -> Path:
+        keys[name] = key
+        return publish(folder, finished, name, key)
+
+    monkeypatch.setattr(Folder, "publish", noted)
     with options(cache_dir=str(cache)):
+        if damage == "of another kernel":
+            assert works(unique("other"))
         assert works(kernel)
-        for path in libraries(cache):
-            if path.name.startswith("runtime"):
-                continue
-            content = path.read_bytes()
-            path.unlink()  # never change what is loaded
-            if damage == "truncated":
-                path.write_bytes(content[: len(content) // 2])
-            elif damage == "empty":
-                path.touch()
-            elif damage == "garbage":
-                path.write_bytes(content[:1000] + b"?" * 100 + content[1100:])
-            elif damage == "unreadable":
-                path.mkdir()
-                path.rmdir()
-                path.symlink_to(path)
-            else:
-                broken = path.with_suffix(".tmp")
-                broken.write_bytes(b"\x7fELF and nothing more")
-                host_build.cache.publish(broken, path)
+        (path,) = (path for path in libraries(cache) if path.name.startswith(kernel.name))
+        content = path.read_bytes()
+        path.unlink()  # never change what is loaded
+        if damage == "truncated":
+            path.write_bytes(content[: len(content) // 2])
+        elif damage == "empty":
+            path.touch()
+        elif damage == "garbage":
+            path.write_bytes(content[:1000] + b"?" * 100 + content[1100:])
+        elif damage == "a link to itself":
+            path.symlink_to(path)
+        elif damage == "a pipe":
+            os.mkfifo(path)
+        elif damage == "a folder":
+            (path / "with" / "something").mkdir(parents=True)
+        elif damage == "of another kernel":
+            (other,) = (path for path in libraries(cache) if "scale_other" in path.name)
+            shutil.copy(other, path)
+        else:
+            Folder(path.parent).keep(b"\x7fELF and nothing more", path.name, keys[path.name])
         forget_kernels(monkeypatch)
         assert works(kernel)
-        assert all(host_build.cache.is_intact(path) for path in libraries(cache))
+        forbid_compiling(monkeypatch)
+        assert works(kernel)
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(cache: Path) -> None:
@@ -136,22 +160,6 @@ def test_entries_depend_on_source_templates_flags_and_compiler(
         assert works(kernel)
         assert len(names()) == 3
     assert not [path for path in libraries(cache) if path.name.startswith(".")]  # nothing left over
-
-
-def test_what_was_not_used_for_longest_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_build.cache, "CACHE_BYTES", 3500)
-    for age, name in enumerate(("new", "used", "old")):
-        temporary = host_build.cache.temporary_file(tmp_path, ".so")
-        temporary.write_bytes(bytes(900))
-        host_build.cache.publish(temporary, tmp_path / name)
-        os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    assert host_build.cache.is_intact(tmp_path / "used")
-    temporary = host_build.cache.temporary_file(tmp_path, ".so")
-    temporary.write_bytes(bytes(1600))
-    host_build.cache.publish(temporary, tmp_path / "large")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["large", "used"]
 
 
 PROCESS = """
@@ -196,7 +204,6 @@ def test_two_processes_compile_the_same_kernels_at_once(cache: Path) -> None:
         assert process.returncode == 0
     names = [path.name.rpartition("-")[0] for path in libraries(cache)]
     assert names == ["runtime", "scale_shared_0", "scale_shared_1", "scale_shared_2"]
-    assert all(host_build.cache.is_intact(path) for path in libraries(cache))
 
 
 def test_a_damaged_runtime_is_rebuilt(cache: Path) -> None:
@@ -207,8 +214,7 @@ def test_a_damaged_runtime_is_rebuilt(cache: Path) -> None:
         runtime.write_bytes(content[:3000])
         output, _ = start_process(cache).communicate("go\n", timeout=120)
         assert output == "ready\ndone\n"
-        assert runtime.read_bytes()[:3000] == content[:3000]
-        assert host_build.cache.is_intact(runtime)
+        assert runtime.read_bytes() == content
 
 
 def test_a_kernel_that_includes_nothing() -> None:

@@ -1,102 +1,148 @@
-"""Files that many processes share: compiled host programs in the cache folder.
+"""The cache: compiled programs in a private folder on disk, shared by the processes of one user.
 
 One file an entry, named by the digest of everything that went into it, so that entries never
-change and readers need no lock. A file appears in one step (written beside its place, then renamed
-over it) and ends with the digest of its own content, because loading half a library does not fail:
-it crashes. Entries that nobody has used for long make room for new ones. Whatever goes wrong with
-the folder, the worst outcome is that something is compiled again.
+change and readers need no lock. A file appears in one step (made beside its place, then renamed
+over it) and ends with a seal, the digest of its key and its content: loading half a library does
+not fail, it crashes, and the library of another key is another program. What others could have
+written is not read (`private`). Entries that nobody has used for long make room for new ones.
+Whatever goes wrong with the folder, the worst outcome is that something is compiled again.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import shutil
-import tempfile
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
+from thunder_fuser.errors import Refusal
 from thunder_fuser.options import current
+from thunder_fuser.runtime import private
 
 CACHE_BYTES = 1 << 30
 
+_log = logging.getLogger(__name__)
 _SEAL = b"thunder_fuser sha256:"
 _SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
+_UNFINISHED = ".tmp-"
+_ABANDONED = 3600.0
+"""Seconds after which an unfinished file that is no workspace is nobody's."""
 
 
-def target_dir(target: str) -> Path:
-    """The cache folder of one target, made if need be.
+def key_of(*ingredients: object) -> str:
+    """The digest of all that an entry depends on."""
+    return hashlib.sha256(repr(ingredients).encode()).hexdigest()
 
-    Where the cache cannot be written, a folder that lives as long as the process.
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A private folder of entries; each has a name and the key that it was made for."""
+
+    path: Path
+
+    def find(self, name: str, key: str) -> bytes | None:
+        """What was published under this name for this key; None if that is not what is there.
+
+        It counts as a use.
+        """
+        folder = private.open_private(self.path)
+        if isinstance(folder, Refusal):
+            return None
+        try:
+            content = private.read_private(folder, name)
+        finally:
+            os.close(folder)
+        if content is None:
+            return None
+        body, tail = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
+        return body if tail == _seal(key, body) else None
+
+    def workspace(self) -> AbstractContextManager[Path]:
+        """A folder for unfinished files, gone with all that is in it at the end."""
+        return private.workspace(self.path, _UNFINISHED)
+
+    def publish(self, finished: Path, name: str, key: str) -> Path:
+        """Seal a file of a workspace and move it to its place, over whatever is there."""
+        with finished.open("r+b") as file:  # loaders of ELF files ignore what follows
+            body = file.read()
+            file.write(_seal(key, body))
+            os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        path = self.path / name
+        try:
+            finished.replace(path)
+        except IsADirectoryError:
+            shutil.rmtree(path)
+            finished.replace(path)
+        self._make_room()
+        return path
+
+    def keep(self, content: bytes, name: str, key: str) -> None:
+        """Publish some bytes."""
+        with self.workspace() as work:
+            finished = work / name
+            finished.write_bytes(content)
+            self.publish(finished, name, key)
+
+    def discard(self, name: str) -> None:
+        """Remove an entry if possible."""
+        with contextlib.suppress(OSError):
+            (self.path / name).unlink()
+
+    def _make_room(self) -> None:
+        """Remove what dead processes left, and what has not been used for longest while the folder
+        is larger than CACHE_BYTES.
+        """
+        private.sweep(self.path, _UNFINISHED)
+        files = []
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.path):
+                with contextlib.suppress(OSError):  # another process may remove it meanwhile
+                    found = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(found.st_mode):
+                        files.append((found.st_mtime_ns, found.st_size, entry.name))
+        size = sum(bytes_ for _, bytes_, _ in files)
+        now = time.time()
+        for used, bytes_, name in sorted(files):
+            old = now - used * 1e-9 > _ABANDONED and name.startswith(_UNFINISHED)
+            if size > CACHE_BYTES or old:
+                self.discard(name)
+                size -= bytes_
+
+
+def _seal(key: str, body: bytes) -> bytes:
+    return _SEAL + hashlib.sha256(key.encode() + b"\0" + body).digest()
+
+
+def folders(target: str) -> Iterator[Folder]:
+    """Where programs of `target` may be kept, best first: its cache folder if only this user writes
+    it, then folders that live as long as the process.
     """
     folder = current().cache_folder / target
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    except OSError:
-        pass
-    return process_dir()
+    problem = private.problem_of(folder)
+    if problem is None:
+        yield Folder(Path(os.path.realpath(folder)))
+    elif problem.code == "untrusted":
+        _warn(problem.subject, problem.text)
+    else:
+        _log.info("%s is not used: %s", folder, problem.text)
+    yield from map(Folder, private.process_folders())
 
 
 @functools.cache
-def process_dir() -> Path:
-    """A private folder that is removed when the process ends."""
-    folder = tempfile.mkdtemp(prefix="thunder_fuser-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
-def temporary_file(folder: Path, suffix: str) -> Path:
-    """A new empty file in `folder`; `publish` or `discard` it."""
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-", suffix=suffix)
-    os.close(handle)
-    return Path(name)
-
-
-def publish(temporary: Path, path: Path) -> None:
-    """Seal a finished file and move it to its place, over whatever is there."""
-    digest = hashlib.sha256(temporary.read_bytes()).digest()
-    with temporary.open("ab") as file:  # loaders of ELF files ignore what follows
-        file.write(_SEAL + digest)
-    temporary.replace(path)
-    _make_room(path.parent)
-
-
-def is_intact(path: Path) -> bool:
-    """Whether the file is there and as it was published; False whatever the reason.
-
-    It counts as a use of the file.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return False
-    with contextlib.suppress(OSError):
-        os.utime(path)
-    body, tail = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
-    return tail == _SEAL + hashlib.sha256(body).digest()
-
-
-def discard(path: Path) -> None:
-    """Remove a file if possible."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def _make_room(folder: Path) -> None:
-    """Remove what has not been used for longest while `folder` is larger than CACHE_BYTES."""
-    files = []
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):  # another process may remove it meanwhile
-                found = entry.stat()
-                files.append((found.st_mtime_ns, found.st_size, Path(entry.path)))
-    size = sum(bytes_ for _, bytes_, _ in files)
-    for _, bytes_, path in sorted(files):
-        if size <= CACHE_BYTES:
-            return
-        discard(path)
-        size -= bytes_
+def _warn(folder: str, text: str) -> None:
+    warnings.warn(
+        f"the cache of compiled kernels is not used, because another user could have put programs "
+        f"there: {folder}: {text}. Every process compiles its kernels again. Name a folder of your "
+        "own in THUNDER_FUSER_CACHE_DIR, or take the right to write from others (chmod go-w)",
+        RuntimeWarning,
+        stacklevel=2,
+    )

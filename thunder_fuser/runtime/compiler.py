@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,11 +37,14 @@ _FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A working compiler. `version` is what it says of itself, in full, for cache keys."""
+    """A compiler that answers. `version` is what it says of itself, in full, for cache keys;
+    `chosen_by` what the user chose it with, or "".
+    """
 
     command: tuple[str, ...]
     family: Family
     version: str
+    chosen_by: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -52,17 +56,41 @@ class Compiler:
         """What the runtime is compiled with besides: OpenMP proper, where torch has the same."""
         return ("-fopenmp",) if self.family == "gcc" else ("-pthread",)
 
-    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-        """Call the compiler; its messages are in `stderr`."""
-        return subprocess.run(
-            [*self.command, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What a C++ library is linked with where the command is that of a C compiler, which
+        leaves it out. `CXX=gcc` is often seen.
+        """
+        names = [Path(word).name for word in self.command]
+        is_c = any(_C_COMPILER.fullmatch(name) for name in names)
+        return ("-lstdc++",) if is_c and not any("++" in name for name in names) else ()
+
+    def run(self, arguments: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+        """Call the compiler; its messages, in English, are in `stderr`, and its own temporary
+        files in `temporary`. TargetError if it does not start.
+        """
+        try:
+            return subprocess.run(
+                [*self.command, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": str(temporary)},
+            )
+        except OSError as error:
+            raise self.useless(f"does not start: {error}") from error
+
+    def useless(self, problem: str) -> TargetError:
+        """What to raise when no kernel can be compiled by this."""
+        return TargetError(
+            f"no C++ compiler for kernels on the CPU: {shlex.join(self.command)} {problem}; "
+            + _remedy(self.chosen_by)
         )
 
+
+_C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
 
 _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
     # A select among lanes stays one: threading `v < 4` through `v < 8` makes branches, and loops
@@ -91,37 +119,56 @@ def find_compiler() -> Compiler:
 @functools.cache
 def _find(option: str | None, variable: str | None, path: str | None) -> Compiler:
     # A compiler that was asked for is used or reported, never silently replaced.
-    if chosen := option or variable:
-        candidates = [tuple(shlex.split(chosen))]
-    else:
-        candidates = [("g++",), ("clang++",)]
-        if importlib.util.find_spec("ziglang"):
-            candidates.append((sys.executable, "-m", "ziglang", "c++"))
+    chosen_by = "the cxx option" if option else "$CXX" if variable else ""
     problems = []
-    for command in candidates:
-        found = _probe(command)
+    for command in _candidates(option or variable, chosen_by):
+        found = _probe(command, chosen_by)
         if isinstance(found, Compiler):
             return found
         problems.append(found)
+    problem = "; ".join(problems)
+    raise TargetError(f"no C++ compiler for kernels on the CPU: {problem}; {_remedy(chosen_by)}")
+
+
+def _candidates(chosen: str | None, chosen_by: str) -> list[tuple[str, ...]]:
     if chosen:
-        source = "the cxx option" if option else "$CXX"
-        remedy = f"correct {source}, or remove it to have one found"
-    else:
-        remedy = (
-            "install one with `apt install g++`, `dnf install gcc-c++` or `pip install ziglang`, "
-            "or name one in THUNDER_FUSER_CXX"
-        )
-    raise TargetError(f"no C++ compiler for kernels on the CPU: {'; '.join(problems)}; {remedy}")
+        try:
+            return [tuple(shlex.split(chosen))]
+        except ValueError as error:
+            raise TargetError(
+                f"no C++ compiler for kernels on the CPU: {chosen_by} is {chosen!r}, which is no "
+                f"command ({error}); {_remedy(chosen_by)}"
+            ) from error
+    candidates: list[tuple[str, ...]] = [("g++",), ("clang++",)]
+    if importlib.util.find_spec("ziglang"):
+        candidates.append((sys.executable, "-m", "ziglang", "c++"))
+    return candidates
 
 
-def _probe(command: tuple[str, ...]) -> Compiler | str:
+def _remedy(chosen_by: str) -> str:
+    if chosen_by:
+        return f"correct {chosen_by}, or remove it to have one found"
+    return (
+        "install one with `apt install g++`, `dnf install gcc-c++` or `pip install ziglang`, "
+        "or name one in THUNDER_FUSER_CXX"
+    )
+
+
+def _probe(command: tuple[str, ...], chosen_by: str) -> Compiler | str:
     """The compiler behind `command`, or why there is none."""
     name = shlex.join(command)
     if not command or shutil.which(command[0]) is None:
         return f"{name or 'an empty name'} was not found"
     try:
         answer = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=120, check=False
+            [*command, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{name} does not run ({error})"
@@ -130,4 +177,4 @@ def _probe(command: tuple[str, ...]) -> Compiler | str:
     family: Family = "clang" if "clang" in answer.stdout else "gcc"
     if "ziglang" in command or Path(command[0]).name == "zig":
         family = "zig"
-    return Compiler(command, family, answer.stdout)
+    return Compiler(command, family, answer.stdout, chosen_by)

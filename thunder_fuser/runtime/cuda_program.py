@@ -4,31 +4,32 @@ All kernels of a plan are one NVRTC program, because starting one costs as much 
 Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
 spills read, on any machine.
 
-A cache entry is a pair: the bare cubin, which `nvdisasm` and friends can read, and a report with
-what ptxas said about it and a digest over both.  An entry that does not match its digest is a miss.
+A cache entry is a cubin, which `nvdisasm` and friends can read, with what ptxas said about it and
+the cache's seal behind it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import metadata
 from typing import Any
 
 from thunder_fuser.codegen import templates
 from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.log import status
-from thunder_fuser.runtime.cache import target_dir
+from thunder_fuser.runtime.cache import folders, key_of
 from thunder_fuser.runtime.dump import dump, save_rejected
 
 _log = logging.getLogger(__name__)
 
-CACHE_BYTES = 1 << 30
+_LENGTH = 8
+"""Bytes that say how long the log in a cache entry is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +69,15 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     """
     arch = nearest_arch(arch)
     dump(kernels)
-    # Takes 0.2 s to import, which programs on the CPU should not pay.
-    from cuda.core.utils import make_program_cache_key
-
     text = program_text(kernels)
     headers = device_headers()
-    key = make_program_cache_key(
-        code=text,
-        code_type="c++",
-        options=_options(arch),
-        target_type="cubin",
-        extra_digest=hashlib.sha256(repr((headers, _ROOMY)).encode()).digest(),
-    )
+    key = key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
     entry = _load(key)
     if entry is None:
         with status("compiling", total=len(kernels)):
-            image, log = _run_nvrtc(kernels, text, headers, _options(arch))
+            image, log = _run_nvrtc(kernels, text, headers, arch)
             if any(found.spills for found in parse_resources(log).values()):
-                image, log = _run_nvrtc(kernels, text, headers, _options(arch, *_ROOMY))
+                image, log = _run_nvrtc(kernels, text, headers, arch, *_ROOMY)
         _store(key, image, log)
     else:
         image, log = entry
@@ -131,6 +123,15 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+@functools.cache
+def _nvrtc_build() -> str:
+    """Which patch of that version, as far as a wheel says it."""
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return ""
+
+
 def nearest_arch(arch: str) -> str:
     """What to compile for on a device of `arch`: itself, or else older code that runs there.
 
@@ -154,18 +155,18 @@ _ROOMY = ("--minnctapersm=1",)
 fifty where that makes room for another block; for all kernels it would make half the room."""
 
 
-def _options(arch: str, *ptxas: str) -> Any:
-    from cuda.core import ProgramOptions
-
+def _flags(arch: str, *ptxas: str) -> list[bytes]:
     # Minimal: NVRTC declares no textures and nothing of CUDA's runtime, which takes 3 ms a program.
-    return ProgramOptions(arch=arch, std="c++17", minimal=True, ptxas_options=["-v", *ptxas])
+    flags = [f"-arch={arch}", "--std=c++17", "--minimal"]
+    flags += [f"--ptxas-options={option}" for option in ("-v", *ptxas)]
+    return [flag.encode() for flag in flags]
 
 
 def _run_nvrtc(
-    kernels: Sequence[Kernel], text: str, headers: Mapping[str, str], options: Any
+    kernels: Sequence[Kernel], text: str, headers: Mapping[str, str], arch: str, *ptxas: str
 ) -> tuple[bytes, str]:
     """The cubin and the compiler's log.  Headers go in as text: no path reaches code or cache."""
-    flags = options.as_bytes("nvrtc")
+    flags = _flags(arch, *ptxas)
     api = nvrtc()
     success = api.nvrtcResult.NVRTC_SUCCESS
     created, program = api.nvrtcCreateProgram(
@@ -182,7 +183,7 @@ def _run_nvrtc(
         log = _read(program, api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog)
         log_text = log.rstrip(b"\0").decode(errors="replace")
         if compiled != success:
-            raise _rejection(kernels, text, options.arch, log_text or compiled.name)
+            raise _rejection(kernels, text, arch, log_text or compiled.name)
         return _read(program, api.nvrtcGetCUBINSize, api.nvrtcGetCUBIN), log_text
     finally:
         api.nvrtcDestroyProgram(program)
@@ -235,41 +236,27 @@ def _resources(report: str) -> Resources:
 # --- The cache --------------------------------------------------------------------------------
 
 
-@functools.cache
-def _cache(folder: Path) -> Any:
-    from cuda.core.utils import FileStreamProgramCache
-
-    return FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
-
-
-def _load(key: bytes) -> tuple[bytes, str] | None:
+def _load(key: str) -> tuple[bytes, str] | None:
     """The cubin and the log stored under `key`; None if there are none or they are damaged."""
-    try:
-        cache = _cache(target_dir("cuda"))
-        image, report = cache.get(key), cache.get(_report_key(key))
-    except OSError as error:
-        _log.debug("no cache: %s", error)
-        return None
-    if image is None or report is None:
-        return None
-    digest, log = report[:32], report[32:]
-    return (image, log.decode()) if digest == _digest(image, log) else None
+    for folder in folders("cuda"):
+        entry = folder.find(_file_name(key), key)
+        if entry is not None:
+            length = int.from_bytes(entry[-_LENGTH:], "little")
+            end = len(entry) - _LENGTH
+            return entry[: end - length], entry[end - length : end].decode()
+        break  # others are of this process, which compiles nothing twice
+    return None
 
 
-def _store(key: bytes, image: bytes, log: str) -> None:
+def _store(key: str, image: bytes, log: str) -> None:
     """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
     report = log.encode()
+    content = image + report + len(report).to_bytes(_LENGTH, "little")
     try:
-        cache = _cache(target_dir("cuda"))
-        cache[key] = image
-        cache[_report_key(key)] = _digest(image, report) + report
-    except OSError as error:
-        _log.debug("not cached: %s", error)
+        next(folders("cuda")).keep(content, _file_name(key), key)
+    except (OSError, StopIteration) as error:
+        _log.info("not cached: %s", error)
 
 
-def _report_key(key: bytes) -> bytes:
-    return key + b"/report"
-
-
-def _digest(image: bytes, report: bytes) -> bytes:
-    return hashlib.sha256(hashlib.sha256(image).digest() + report).digest()
+def _file_name(key: str) -> str:
+    return f"{key[:32]}.cubin"

@@ -1,9 +1,8 @@
-"""Kernel text to a loaded host program: a shared library, compiled once and kept on disk.
+"""Kernel text to a loaded host program: what the C++ compiler is given.
 
 A program is the kernels' own text plus, per kernel, the two functions through which the runtime
 enters it (csrc_templates/host/abi.h). It links against the runtime library, which is built from
-csrc_templates/host the same way: both are entries of the cache, keyed by the digest of their
-source, the templates, the compiler and its flags, and the processor.
+csrc_templates/host the same way. `host_library` compiles, keeps and loads both.
 
 Sanitizer variants exist for tests. ASan and TSan have to be loaded before Python: start it with
 LD_PRELOAD=$(g++ -print-file-name=libasan.so).
@@ -12,22 +11,15 @@ LD_PRELOAD=$(g++ -print-file-name=libasan.so).
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from thunder_fuser.codegen import templates
 from thunder_fuser.codegen.kernel import Kernel, header_text
-from thunder_fuser.errors import CompileError
-from thunder_fuser.runtime import cache
-from thunder_fuser.runtime.compiler import Compiler, find_compiler
-from thunder_fuser.runtime.dump import dump, save_rejected
+from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.runtime.dump import dump
 from thunder_fuser.runtime.host_abi import declare
+from thunder_fuser.runtime.host_library import Library, Unit, load
 
 Sanitizer = Literal["address", "undefined", "thread"]
 
@@ -54,14 +46,14 @@ _RUNTIME_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Compiled kernels and the runtime that runs them, both loaded."""
+    """Compiled kernels, loaded as long as this refers to them, and the runtime that runs them."""
 
-    library: ctypes.CDLL
+    library: Library
     runtime: ctypes.CDLL
 
     def kernel_address(self, kernel: Kernel) -> int:
         """Where the `tf_kernel` of `kernel` is."""
-        return ctypes.addressof(ctypes.c_char.in_dll(self.library, f"{kernel.name}__kernel"))
+        return self.library.address(f"{kernel.name}__kernel")
 
 
 def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Program:
@@ -70,13 +62,13 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
     Raises TargetError when there is no compiler, CompileError when it rejects the source.
     """
     compiler = find_compiler()
-    runtime = _Unit(
+    runtime = Unit(
         name="runtime",
         text="".join(f'#include "host/{name}"\n' for name in _RUNTIME_FILES),
         flags=(*compiler.flags, *compiler.runtime_flags, "-O2", *_RUNTIME_FLAGS[sanitizer]),
         compiler=compiler,
     )
-    program = _Unit(
+    program = Unit(
         name=kernels[0].name,
         text=host_text(kernels),
         flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
@@ -84,10 +76,9 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
         needs=runtime,
     )
     dump(kernels)
-    with _loading:
-        # In this order: the program refers to the runtime by a name that must be loaded by then.
-        runtime_library = declare(_load(runtime))
-        return Program(_load(program), runtime_library)
+    # In this order: the program refers to the runtime by a name that must be loaded by then.
+    runtime_library = declare(load(runtime).symbols)
+    return Program(load(program), runtime_library)
 
 
 # --- Source text ------------------------------------------------------------------------------
@@ -150,96 +141,3 @@ static unsigned {name}__nanoseconds;
 extern "C" __attribute__((visibility("default"))) const tf_kernel {name}__kernel = {{
     {name}__thread, {name}__block, &{name}__nanoseconds}};
 """
-
-
-# --- Compiling and loading --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """A shared library to be: its source and how it is compiled."""
-
-    name: str
-    text: str
-    flags: tuple[str, ...]
-    compiler: Compiler
-    needs: _Unit | None = None
-
-    @property
-    def file_name(self) -> str:
-        """Unique for the content, also among loaded libraries, which know each other by it."""
-        ingredients = (
-            self.text,
-            templates.fingerprint(),
-            self.compiler.command,
-            self.compiler.version,
-            self.flags,
-            self.needs and self.needs.file_name,
-            _processor(),
-        )
-        return f"{self.name[:80]}-{hashlib.sha256(repr(ingredients).encode()).hexdigest()[:32]}.so"
-
-
-# Libraries of this process by file name. One lock for all: a runtime must not be loaded twice.
-_loaded: dict[str, ctypes.CDLL] = {}
-_loading = threading.Lock()
-
-
-def _load(unit: _Unit) -> ctypes.CDLL:
-    name = unit.file_name
-    if name not in _loaded:
-        folder = cache.target_dir("host")
-        try:
-            _loaded[name] = ctypes.CDLL(str(_compiled(unit, folder)))
-        except OSError:
-            # Damaged in a way that the digest does not show, or a folder that programs cannot be
-            # started from (noexec).
-            cache.discard(folder / name)
-            _loaded[name] = ctypes.CDLL(str(_compiled(unit, cache.process_dir())))
-    return _loaded[name]
-
-
-def _compiled(unit: _Unit, folder: Path) -> Path:
-    """The finished library of `unit` in `folder`, made if it is not there."""
-    path = folder / unit.file_name
-    if cache.is_intact(path):
-        return path
-    needed = [str(_compiled(unit.needs, folder))] if unit.needs else []
-    source, output = (cache.temporary_file(folder, suffix) for suffix in (".cpp", ".so"))
-    try:
-        source.write_text(unit.text, encoding="utf-8")
-        answer = unit.compiler.run(
-            [
-                *(*unit.flags, f"-I{templates.template_dir()}", str(source), *needed),
-                *("-o", str(output), f"-Wl,-soname,{path.name}"),
-            ]
-        )
-        if answer.returncode != 0:
-            raise _rejection(unit, answer.stderr)
-        cache.publish(output, path)
-    finally:
-        cache.discard(source)
-        cache.discard(output)
-    return path
-
-
-def _rejection(unit: _Unit, messages: str) -> CompileError:
-    source = save_rejected(unit.name, unit.text)
-    first = next((line for line in messages.splitlines() if "error" in line), messages.strip())
-    return CompileError(
-        f"{unit.compiler.command[0]} rejected {unit.name}: {first}\n"
-        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
-        source=source,
-        log=messages,
-    )
-
-
-@functools.cache
-def _processor() -> str:
-    """What the compiler's -march=native depends on: model and instruction sets."""
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
-    except OSError:
-        return repr(os.uname())
-    return "\n".join(line for line in first.splitlines() if line.startswith(wanted))
