@@ -200,7 +200,7 @@ def test_vector_loops_of_elementary_functions_use_simd() -> None:
         pytest.skip("only g++ uses glibc's SIMD functions")
     row = Pointwise("many_sines", "tf::sin(tf::log(a))", (torch.float32,), torch.float32)
     (launch,) = HOST.compile([row.kernel])
-    path = launch.program.library._name
+    path = launch.program.library.symbols._name
     symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
     if "GLIBC_2.35" not in symbols and "_ZGV" not in symbols:
         pytest.skip("the C library has no SIMD functions")

@@ -65,10 +65,15 @@ class Compiler:
         is_c = any(_C_COMPILER.fullmatch(name) for name in names)
         return ("-lstdc++",) if is_c and not any("++" in name for name in names) else ()
 
-    def run(self, arguments: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, arguments: list[str], temporary: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Call the compiler; its messages, in English, are in `stderr`, and its own temporary
         files in `temporary`. TargetError if it does not start.
         """
+        environment = {**os.environ, "LC_ALL": "C"}
+        if temporary is not None:
+            environment["TMPDIR"] = str(temporary)
         try:
             return subprocess.run(
                 [*self.command, *arguments],
@@ -77,7 +82,7 @@ class Compiler:
                 text=True,
                 errors="replace",
                 check=False,
-                env={**os.environ, "LC_ALL": "C", "TMPDIR": str(temporary)},
+                env=environment,
             )
         except OSError as error:
             raise self.useless(f"does not start: {error}") from error
