@@ -34,10 +34,10 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
-from thunder_fuser.executor.ill_typed import ill_typed
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.renames import Prims
+from thunder_fuser.executor.retype import Retyped, retype
 from thunder_fuser.executor.single_assignment import single_assignment
 from thunder_fuser.executor.symbol import bind_fusion
 from thunder_fuser.executor.trace_check import fault
@@ -96,11 +96,13 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     def _fused(self, trace: TraceCtx, may_reorder: bool) -> TraceCtx:
         trace, originals = single_assignment(trace)
+        retyped = retype(trace, self._is_fusible)
+        trace = retyped.trace
         recorded = Recorded(trace, originals)
         compilation = Compilation(recorded)
         draws = Draws(trace, recorded, self._draw)
         facts = regions.survey(trace, recorded)
-        fusible = self._fusible(trace, compilation)
+        fusible = self._fusible(retyped, compilation)
         parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims: Prims = {
             k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
@@ -154,11 +156,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         )
         return bind_fusion(self, call, inputs, outputs, prims)
 
-    def _fusible(self, trace: TraceCtx, compilation: Compilation) -> set[int]:
-        """By `id`, the symbols that consist of claimed primitives and give what the trace says."""
-        fusible = {id(bsym) for bsym in trace.bound_symbols if self._is_fusible(bsym)}
-        refused = ill_typed(trace.bound_symbols, fusible)
-        for bsym in trace.bound_symbols:
+    def _fusible(self, retyped: Retyped, compilation: Compilation) -> set[int]:
+        """By `id`, the symbols that consist of claimed primitives and give what torch gives."""
+        symbols = retyped.trace.bound_symbols
+        fusible = {id(bsym) for bsym in symbols if self._is_fusible(bsym)}
+        refused = {k: r for k, r in retyped.left.items() if k in fusible}
+        for bsym in symbols:
             if id(bsym) in refused:
                 compilation.refused((bsym,), (refused[id(bsym)],))
         return fusible - refused.keys()
