@@ -17,7 +17,7 @@ from tests import oracle
 from tests.generator_draws import draw_step
 from tests.generator_indexing import gather_step
 from tests.generator_pointwise import pointwise_step, scalar_step
-from tests.generator_program import Program
+from tests.generator_program import SIZES, Program
 from tests.generator_reductions import reduction_step
 from tests.generator_views import factory_step, view_step
 from tests.inputs import copy_of
@@ -65,15 +65,17 @@ def random_case(
     reductions: bool = False,
     gathers: bool = False,
     draws: bool = False,
+    sizes: tuple[int, ...] = SIZES,
+    special: bool = False,
 ) -> Case:
     """A fusion of about `steps` drawn operations on CPU tensors of up to `max_numel` elements.
 
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
     `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
-    data decide, with `draws` as many draw random numbers.
+    data decide, with `draws` as many draw random numbers. `special`: with extreme numbers.
     """
-    p = Program(seed, max_numel, tuple(dtypes), tuple(operations))
+    p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
     shape = p.shape()
     for _ in range(p.rng.randint(1, 3)):
         p.tensor([1 if p.chance(0.15) else size for size in shape])

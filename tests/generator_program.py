@@ -29,11 +29,17 @@ class Program:
         max_numel: int,
         dtypes: tuple[DataType, ...],
         operations: tuple[str, ...],
+        *,
+        sizes: tuple[int, ...] = SIZES,
+        special: bool = False,
     ) -> None:
+        """`special`: inputs have extreme numbers, and what overflows is built upon, too."""
         self.rng = random.Random(seed)
         self.max_numel = max_numel
         self.dtypes = dtypes
         self.operations = operations
+        self.sizes = sizes
+        self.special = special
         self.builder = FusionBuilder()
         self.oracle = oracle.Oracle()
         self.inputs: list[torch.Tensor | Number] = []
@@ -65,7 +71,7 @@ class Program:
         value = self.oracle.value(view)
         if view.numel > 4 * self.max_numel or view.rank > 6:
             return False
-        if view.dtype.category >= Category.FLOAT and value.numel():
+        if view.dtype.category >= Category.FLOAT and value.numel() and not self.special:
             size = value.abs()
             if not bool((size[size.isfinite()] < LARGEST).all()):
                 return False
@@ -83,7 +89,7 @@ class Program:
     def shape(self) -> list[int]:
         if self.chance(0.04):
             return []
-        sizes = [self.rng.choice(SIZES) for _ in range(self.rng.randint(1, 5))]
+        sizes = [self.rng.choice(self.sizes) for _ in range(self.rng.randint(1, 5))]
         limit = min(self.max_numel, self.rng.choice((100, 1000, 4000, 20_000)))
         while math.prod(sizes) > limit:
             sizes.pop(self.rng.randrange(len(sizes)))
@@ -93,7 +99,8 @@ class Program:
 
     def tensor(self, sizes: Sequence[int], dtype: DataType | None = None) -> TensorView:
         dtype = dtype or self.rng.choice(self.dtypes)
-        data, layout = laid_out(self.rng, random_tensor(self.rng, sizes, dtype))
+        numbers = random_tensor(self.rng, sizes, dtype, special=self.special)
+        data, layout = laid_out(self.rng, numbers)
         # Less may be promised than holds.
         promised = [flag and not self.chance(0.05) if flag else flag for flag in layout.contiguity]
         return self.adopt(data, replace(layout, contiguity=tuple(promised)), dtype)

@@ -25,8 +25,13 @@ class Layout:
     expanded: tuple[bool, ...]
 
 
-def random_tensor(rng: random.Random, sizes: Sequence[int], dtype: DataType) -> torch.Tensor:
-    """Quarters in [-2, 2], or small integers; now and then normal numbers or extreme values."""
+def random_tensor(
+    rng: random.Random, sizes: Sequence[int], dtype: DataType, *, special: bool = False
+) -> torch.Tensor:
+    """Quarters in [-2, 2], or small integers; now and then normal numbers or extreme values.
+
+    `special`: floats are among the largest and smallest, normal and not.
+    """
     count = math.prod(sizes)
     kind = rng.random()
     numbers: list[Number]
@@ -45,8 +50,16 @@ def random_tensor(rng: random.Random, sizes: Sequence[int], dtype: DataType) -> 
         numbers = list(normal if kind < 0.3 else rng.choices(QUARTERS, k=count))
         if rng.random() < 0.4:
             _scatter(rng, numbers, SPECIAL)
+        if special:
+            _scatter(rng, numbers, rng.choices((*SPECIAL, *_extremes(dtype)), k=count // 2 + 1))
     exact = torch.float64 if dtype.is_floating else dtype.torch
     return torch.tensor(numbers, dtype=exact).to(dtype.torch).reshape(tuple(sizes))
+
+
+def _extremes(dtype: DataType) -> tuple[float, ...]:
+    info = torch.finfo(dtype.torch)
+    found = (info.max, info.max / 3, info.smallest_normal, info.smallest_normal / 4)
+    return (0.0, *found, *(-x for x in found))
 
 
 def _scatter(rng: random.Random, numbers: list[Number], values: Sequence[Number]) -> None:

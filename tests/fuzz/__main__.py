@@ -1,0 +1,90 @@
+"""python -m tests.fuzz: a campaign of random programs.
+
+    python -m tests.fuzz --kind torch --seed 0 --count 1000
+
+Kinds: torch, functions through thunder.jit against eager torch; fusion, definitions against
+float64. Each difference is printed with the smallest program that shows it; the last line has the
+figures. A program is a function of its seed: `--seed N --count 1` finds it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import thunder_fuser
+from tests.fuzz.fusions import judge_fusions
+from tests.fuzz.generate import random_program
+from tests.fuzz.judge import Verdict, judge
+from tests.fuzz.shrink import shrunk
+from thunder_fuser.device_table import H200
+
+_HARMLESS = ("right", "refused", "unstable", "wrong in Thunder")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--kind", choices=("torch", "fusion", "all"), default="all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=200, help="programs of each kind")
+    parser.add_argument("--batch", type=int, default=50, help="programs compiled together")
+    parser.add_argument("--shrink", type=int, default=3, help="programs cut for each kind of fault")
+    parser.add_argument("--optimised", action="store_true", help="compile as for a user")
+    given = parser.parse_args()
+    kinds = ("torch", "fusion") if given.kind == "all" else (given.kind,)
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, thunder_fuser.options(cache_dir=folder):
+        for kind in kinds:
+            start, counts = time.process_time(), Counter[str]()
+            for outcome in _torch(given) if kind == "torch" else _fusions(given):
+                counts[outcome] += 1
+            seconds = time.process_time() - start
+            print(
+                f"{kind}, seeds {given.seed} to {given.seed + given.count - 1}: "
+                f"{dict(sorted(counts.items()))}, {seconds:.0f} s besides the compiler"
+            )
+            failed |= any(not outcome.startswith(_HARMLESS) for outcome in counts)
+    return failed
+
+
+def _batches(given: argparse.Namespace) -> Iterator[Sequence[int]]:
+    end = given.seed + given.count
+    for first in range(given.seed, end, given.batch):
+        yield range(first, min(first + given.batch, end))
+
+
+def _torch(given: argparse.Namespace) -> Iterator[str]:
+    shown = Counter[tuple[str, ...]]()
+    for seeds in _batches(given):
+        info = H200 if seeds[0] // given.batch % 2 else None
+        for verdict in judge(list(map(random_program, seeds)), info, given.optimised):
+            if verdict.outcome == "wrong":
+                shown[verdict.signature] += 1
+                is_new = shown[verdict.signature] <= given.shrink
+                _report(shrunk(verdict) if is_new else verdict)
+            yield verdict.outcome
+
+
+def _report(verdict: Verdict) -> None:
+    print(f"==== seed {verdict.program.seed}, layout {verdict.layout}: {verdict.signature}")
+    for difference in verdict.found:
+        print("   ", str(difference)[:600])
+    print(verdict.program.script(range(verdict.layout + 1)), flush=True)
+
+
+def _fusions(given: argparse.Namespace) -> Iterator[str]:
+    for seeds in _batches(given):
+        device = seeds[0] // given.batch
+        for verdict in judge_fusions(seeds, device, optimised=given.optimised):
+            if verdict.message:
+                print(f"==== seed {verdict.seed} for {verdict.device}: {verdict.outcome}")
+                print(verdict.message, flush=True)
+            yield verdict.outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Random fusions of every generator, planned for devices of many kinds, against float64.
+
+Results are compared with the oracle, and share memory only where they are views of one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from unittest import mock
+
+import torch
+
+from tests.batch import executable
+from tests.cuts import with_cuts
+from tests.fuzz.kernels import compiled_together
+from tests.generator import Case, random_case
+from tests.generator_cats import cat_case
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
+from thunder_fuser.passes.rewrite import memory_behind_results
+from thunder_fuser.runtime import dispatch
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.target import target_for
+from thunder_fuser.segment.plan import SegmentedFusion
+
+_CPU = torch.device("cpu")
+_LONG = (1, 2, 3, 8, 33, 64, 127, 128, 129, 255, 256, 257, 512, 1000, 1024, 1025, 2049, 4096, 4099)
+"""Sizes on both sides of vectors, warps, blocks and rows that registers hold."""
+
+_MAKERS: tuple[Callable[[int], Case], ...] = (
+    lambda seed: random_case(seed, max_numel=400),
+    lambda seed: random_case(seed, max_numel=400, reductions=True),
+    lambda seed: random_case(seed, max_numel=400, gathers=True, reductions=seed % 3 == 0),
+    lambda seed: random_case(seed, max_numel=400, special=True, reductions=seed % 2 == 0),
+    cat_case,
+    lambda seed: random_case(
+        seed, max_numel=10_000, sizes=_LONG, reductions=seed % 4 > 0, gathers=seed % 4 == 3
+    ),
+    lambda seed: random_case(seed, max_numel=400, draws=True, reductions=seed % 2 == 0),
+    lambda seed: random_case(seed, max_numel=400, steps=25, reductions=True),
+)
+
+
+def fusion_case(seed: int) -> Case:
+    """The fusion of a seed: its remainder by eight says from which generator."""
+    return _MAKERS[seed % len(_MAKERS)](seed)
+
+
+def devices() -> tuple[tuple[str, DeviceInfo, DeviceInfo | None], ...]:
+    """Names, devices to plan for, and devices to schedule for (None: the host as it is)."""
+    host = target_for(_CPU).device_info(_CPU)
+    small = replace(
+        H200, name="small", l2_bytes=256, shared_bytes_per_block=4096, shared_bytes_per_sm=8192
+    )
+    divides = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
+    return (
+        ("host", H200, None),
+        ("H200", H200, H200),
+        ("small caches", small, small),
+        ("divides", divides, H200),
+        ("host with small caches", small, replace(host, l2_bytes=256)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FusionVerdict:
+    """What became of one case; `message` says what is wrong."""
+
+    seed: int
+    device: str
+    outcome: str
+    message: str = ""
+
+
+def judge_fusions(
+    seeds: Sequence[int], device: int, *, optimised: bool = False
+) -> list[FusionVerdict]:
+    """One verdict for each seed, planned for the device of that number."""
+    name, planned_for, info = devices()[device % len(devices())]
+    planned = []
+    verdicts = []
+    with (
+        compiled_together(info, optimised=optimised) as rehearsal,
+        mock.patch.object(dispatch, "planned_for", return_value=planned_for),
+    ):
+        for seed in seeds:
+            case = fusion_case(seed)
+            fusion = with_cuts(case.fusion, seed) if seed % 4 == 3 else case.fusion
+            inputs = case.fresh_inputs()
+            try:
+                made = executable(CompiledFusion(fusion), inputs, rehearsal.batch, _CPU)
+                planned.append((case, inputs, made))
+            except Exception as error:
+                verdicts.append(FusionVerdict(seed, name, "exception", _told(case, error)))
+        for case, inputs, made in planned:
+            try:
+                outputs = made(inputs)
+                case.check(outputs, case.updated(inputs))
+                problem = _memory(made.plan, outputs)
+            except AssertionError as error:
+                verdicts.append(FusionVerdict(case.seed, name, "values", str(error)))
+            except Exception as error:
+                verdicts.append(FusionVerdict(case.seed, name, "exception", _told(case, error)))
+            else:
+                outcome = "memory" if problem else "right"
+                verdicts.append(FusionVerdict(case.seed, name, outcome, problem))
+    return sorted(verdicts, key=lambda v: v.seed)
+
+
+def _told(case: Case, error: Exception) -> str:
+    return f"{type(error).__name__}: {error}\n{case.fusion}"
+
+
+def _memory(plan: SegmentedFusion, outputs: Sequence[torch.Tensor]) -> str:
+    """Which results share memory although they are no views of one tensor, or ""."""
+    behind = memory_behind_results(plan.fusion)
+    views = plan.fusion.outputs
+    filled = [k for k, x in enumerate(outputs) if x.numel()]
+    return "".join(
+        f"results {a} and {b} share memory\n{plan.fusion}"
+        for a, b in combinations(filled, 2)
+        if _storage(outputs[a]) == _storage(outputs[b]) and behind[views[a]] != behind[views[b]]
+    )
+
+
+def _storage(t: torch.Tensor) -> int:
+    return int(t.untyped_storage().data_ptr())

@@ -1,0 +1,77 @@
+"""Programs of the tables at random: a program is a function of its seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tests.fuzz.maker import Maker
+from tests.fuzz.program import Program
+from tests.fuzz.rows import POINTWISE, REDUCTIONS, UPDATES, VIEWS
+from tests.fuzz.tables import PLACES, Row
+
+_PLACE = re.compile(r"\{(\w+)\}")
+_GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES)
+# How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds.
+_THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2, 4, 2, 0.2))
+
+
+def random_program(seed: int, only: Sequence[Row] = ()) -> Program:
+    """The program of a seed; `only`: of these rows."""
+    p = Maker(seed, gradients=seed % 10 < 3)
+    groups = [only] if only else [list(g) for g in _GROUPS]
+    theme = (1,) if only else p.rng.choice(_THEMES)
+    count, wanted = 0, p.rng.choice((1, 2, 3, 3, 4, 5, 6, 8, 10, 12))
+    for _ in range(4 * wanted):
+        group = p.rng.choices(groups, theme)[0]
+        count += grow(p, p.rng.choices(group, [row.weight for row in group])[0])
+        if count == wanted:
+            break
+    return _finished(p, seed)
+
+
+def grow(p: Maker, row: Row) -> bool:
+    """One more line, of this row; False if it does not fit what is there."""
+    name = p.of_kind(row.kinds)
+    if name is None:
+        return False
+    x, known = p.tensor(name), len(p.arguments)
+
+    def filled(place: re.Match[str]) -> str:
+        return name if place[1] == "x" else PLACES[place[1]](p, x)
+
+    text = _PLACE.sub(filled, row.text)
+    added = p.add(text.removeprefix("! "), row.text, not text.startswith("! "))
+    if not added:
+        # Arguments that were made for it.
+        for argument in p.arguments[known:]:
+            p.pool.remove(argument.name)
+        del p.arguments[known:]
+    return added
+
+
+def _finished(p: Maker, seed: int) -> Program:
+    """The last tensor is returned, what was updated often, and others now and then."""
+    lines = tuple(p.lines)
+    last = [line.makes for line in lines if line.makes in p.pool][-1:]
+    results = [name for name in last if name]
+    updated = [line.reads[0] for line in lines if not line.makes and line.reads]
+    for name in p.pool:
+        if name not in results and p.chance(0.4 if name in updated else 0.15):
+            results.append(name)
+    results = results or p.pool[-1:]
+    p.rng.shuffle(results)
+    program = Program(seed, tuple(p.arguments), lines, tuple(results))
+    return without_dead_lines(program)
+
+
+def without_dead_lines(program: Program) -> Program:
+    """Lines that only make what nobody reads go; updates stay."""
+    read = set(program.results)
+    kept = []
+    for line in reversed(program.lines):
+        if line.makes is None or line.makes in read or "_(" in line.text:
+            read.update(line.reads)
+            kept.append(line)
+    made = program.trimmed(kept[::-1], program.results)
+    return made if made.arguments else program

@@ -1,0 +1,160 @@
+"""The verdict on programs: right, wrong, or not ours to answer for.
+
+All programs of a batch are traced and planned first, with kernels that do nothing; then one call of
+the compiler makes all kernels, and the programs run again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import thunder
+import torch
+
+import thunder_fuser
+from tests.fuzz.compare import Difference, differences
+from tests.fuzz.kernels import compiled_together
+from tests.fuzz.observe import Run, run
+from tests.fuzz.program import Program
+from thunder_fuser.device import DeviceInfo
+
+LAYOUTS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`outcome` is "right", "wrong", or why the program says nothing about us."""
+
+    program: Program
+    outcome: str
+    layout: int = 0
+    found: tuple[Difference, ...] = ()
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        return tuple(sorted({d.kind for d in self.found}))
+
+
+# ---- verdicts
+
+
+def judge(
+    programs: Sequence[Program], info: DeviceInfo | None = None, optimised: bool = False
+) -> list[Verdict]:
+    """One verdict for each program."""
+    jitted: list[Callable[..., Any]] = [
+        thunder.jit(p.function(), executors=[thunder_fuser.executor]) for p in programs
+    ]
+    with compiled_together(info, optimised=optimised) as rehearsal:
+        for is_on in (True, False):
+            rehearsal.is_on = is_on
+            ours = [
+                [run(p, fn, layout) for layout in LAYOUTS]
+                for p, fn in zip(programs, jitted, strict=True)
+            ]
+        return [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
+
+
+def _verdict(program: Program, ours: Sequence[Run]) -> Verdict:
+    in_torch = program.function()
+    for layout, run_of_ours in zip(LAYOUTS, ours, strict=True):
+        torchs = run(program, in_torch, layout)
+        if torchs.error is not None and layout == 0:
+            return Verdict(program, "refused by torch")
+        if torchs.error is not None:
+            break
+        truth = _Truth(program, layout)
+        found = differences(torchs, run_of_ours, truth)
+        if found:
+            return _explained(program, layout, torchs, found, truth)
+    return Verdict(program, "right")
+
+
+class _Truth:
+    """The program in double precision, run when somebody asks for it."""
+
+    def __init__(self, program: Program, layout: int) -> None:
+        self._program = program
+        self._layout = layout
+        self._run: Run | None = None
+
+    def __call__(self) -> Run:
+        if self._run is None:
+            default = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float64)
+            try:
+                function = self._program.function(wide=True)
+                self._run = run(self._program, function, self._layout, wide=True)
+            finally:
+                torch.set_default_dtype(default)
+        return self._run
+
+
+def _explained(
+    program: Program, layout: int, torchs: Run, found: Sequence[Difference], truth: _Truth
+) -> Verdict:
+    """Wrong, unless Thunder alone does the same or torch's own answer is an accident."""
+    alone = thunder.jit(program.function(), executors=[])
+    runs = [run(program, alone, k) for k in range(layout + 1)]
+    if runs[-1].error is not None:
+        return Verdict(program, "refused by Thunder")
+    thunders = {(d.kind, d.where.split("[")[0]) for d in differences(torchs, runs[-1], truth)}
+    ours = [d for d in found if (d.kind, d.where.split("[")[0]) not in thunders]
+    if not ours:
+        return Verdict(program, "wrong in Thunder")
+    numeric = [d for d in ours if d.kind in ("values", "NaN and infinities")]
+    if numeric == ours and is_accidental(program, layout, torchs):
+        return Verdict(program, "unstable")
+    return Verdict(program, "wrong", layout, tuple(ours))
+
+
+def is_accidental(program: Program, layout: int, torchs: Run) -> bool:
+    """Whether inputs that differ in their last bits change torch's answer, too.
+
+    Not for a program that torch computes without rounding anything.
+    """
+    return not _is_exact(program, layout) and _is_unstable(program, layout, torchs)
+
+
+def _is_exact(program: Program, layout: int) -> bool:
+    made = tuple(line.makes for line in program.lines if line.makes)
+    all_of_it = program.trimmed(program.lines, (*made, *program.results))
+    narrow = run(all_of_it, all_of_it.function(), layout)
+    wide = _Truth(all_of_it, layout)()
+    pairs = zip(
+        [*narrow.results, *narrow.gradients], [*wide.results, *wide.gradients], strict=False
+    )
+    return all(
+        a is None or b is None or bool((a.to(b.dtype) == b).all() if a.shape == b.shape else False)
+        for a, b in pairs
+    )
+
+
+def _is_unstable(program: Program, layout: int, torchs: Run) -> bool:
+    rng = random.Random(program.seed)
+
+    def shifted(t: torch.Tensor) -> torch.Tensor:
+        if not t.is_floating_point():
+            return t
+        eps = torch.finfo(t.dtype).eps
+        copy = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage()).clone()
+        factors = [1 + eps * rng.choice((-2, -1, 1, 2)) for _ in range(copy.numel())]
+        copy *= torch.tensor(factors, dtype=torch.float64).to(t.dtype)
+        return copy.as_strided(t.size(), t.stride(), t.storage_offset())
+
+    for _ in range(3):
+        moved = program.with_arguments(
+            lambda a: type(a)(a.name, tuple(map(shifted, a.layouts)), a.requires_grad)
+        )
+        again = run(moved, moved.function(), layout)
+        # As if the answer of the moved program were ours.
+        if any(
+            d.kind in ("values", "NaN and infinities")
+            for d in differences(torchs, again, _Truth(program, layout))
+            if not d.where.startswith("argument")
+        ):
+            return True
+    return False

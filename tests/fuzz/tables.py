@@ -1,0 +1,220 @@
+"""The operations that random torch programs are made of: one row each.
+
+A row is a line of Python with places in it. {x} is a tensor of one of the kinds that the row names
+(f: float, i: integer, b: bool, c: complex); the other places are filled to fit it (see `PLACES`).
+A row that starts with "! " is a statement, all others make a new tensor. Whatever torch refuses is
+not taken, so places need not be exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tests.fuzz.maker import Maker
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    text: str
+    kinds: str
+    weight: float = 1.0
+
+
+Place = Callable[[Maker, torch.Tensor], str]
+
+# ---- places
+
+
+def _dim(p: Maker, x: torch.Tensor) -> str:
+    return str(p.rng.randrange(-x.dim(), x.dim())) if x.dim() else "0"
+
+
+def _dims(p: Maker, x: torch.Tensor) -> str:
+    if not x.dim() or p.chance(0.4):
+        return _dim(p, x)
+    chosen = p.rng.sample(range(x.dim()), p.rng.randint(1, x.dim()))
+    return str(tuple(d - x.dim() if p.chance(0.3) else d for d in chosen))
+
+
+def _order(p: Maker, x: torch.Tensor) -> str:
+    return ", ".join(map(str, p.rng.sample(range(x.dim()), x.dim()))) or "()"
+
+
+def _sizes(p: Maker, x: torch.Tensor) -> str:
+    """Neighbours joined, dimensions divided, ones put in and taken out."""
+    sizes = list(x.shape)
+    for _ in range(p.rng.randint(1, 3)):
+        k = p.rng.randrange(len(sizes) + 1)
+        if k == len(sizes) or p.chance(0.2):
+            sizes.insert(k, 1)
+        elif sizes[k] == 1 and p.chance(0.4):
+            del sizes[k]
+        elif k + 1 < len(sizes) and p.chance(0.6):
+            sizes[k : k + 2] = [sizes[k] * sizes[k + 1]]
+        elif factors := [f for f in (2, 3, 4, 5) if sizes[k] % f == 0]:
+            factor = p.rng.choice(factors)
+            sizes[k : k + 1] = p.rng.sample([factor, sizes[k] // factor], 2)
+    if sizes and x.numel() and p.chance(0.3):
+        sizes[p.rng.randrange(len(sizes))] = -1
+    return str(tuple(sizes))
+
+
+def _expanded(p: Maker, x: torch.Tensor) -> str:
+    sizes = [p.rng.choice((2, 3)) if n == 1 else p.rng.choice((n, -1)) for n in x.shape]
+    return str((*(p.rng.randint(1, 3) for _ in range(p.rng.choice((0, 0, 1, 2)))), *sizes))
+
+
+def _index(p: Maker, x: torch.Tensor) -> str:
+    """Integers, slices, None and ellipses."""
+    parts = []
+    for size in x.shape:
+        drawn = p.rng.random()
+        if drawn < 0.3:
+            parts.append(":")
+        elif drawn < 0.45 and size:
+            parts.append(str(p.rng.randrange(-size, size)))
+        elif drawn < 0.9:
+            start = p.rng.randint(0, size)
+            end = p.rng.choice(("", str(p.rng.randint(start, size + 2)), "-1"))
+            step = p.rng.choice(("", "", "", ":2", ":3"))
+            parts.append(f"{start or ''}:{end}{step}")
+        else:
+            break
+    if p.chance(0.1):
+        parts.insert(p.rng.randint(0, len(parts)), "None")
+    if len(parts) < x.dim() and p.chance(0.2):
+        parts.append("...")
+    return ", ".join(parts) or "..."
+
+
+def _widths(p: Maker, x: torch.Tensor) -> str:
+    count = p.rng.randint(1, max(x.dim(), 1))
+    return str([p.rng.choice((0, 0, 1, 1, 2, -1)) for _ in range(2 * count)])
+
+
+def _repeats(p: Maker, x: torch.Tensor) -> str:
+    extra = p.rng.choice((0, 0, 1))
+    return ", ".join(str(p.rng.choice((1, 1, 2, 3))) for _ in range(x.dim() + extra)) or "1"
+
+
+def _indices(p: Maker, x: torch.Tensor) -> str:
+    """A dimension, and a list of indices into it: `dim, indices`."""
+    dim = p.rng.randrange(x.dim()) if x.dim() else 0
+    size = x.shape[dim] if x.dim() else 1
+    return f"{dim}, {p.indices(size, [p.rng.randint(0, 5)])}"
+
+
+def _gathered(p: Maker, x: torch.Tensor) -> str:
+    if not x.dim():
+        return f"0, {p.indices(1, [2])}"
+    dim = p.rng.randrange(x.dim())
+    sizes = [p.rng.randint(1, max(n, 1)) for n in x.shape]
+    sizes[dim] = p.rng.randint(1, 4)
+    return f"{dim}, {p.indices(x.shape[dim], sizes)}"
+
+
+def _taken(p: Maker, x: torch.Tensor) -> str:
+    bound = x.shape[0] if x.dim() else 1
+    return p.indices(bound, [p.rng.randint(1, 4) for _ in range(p.rng.choice((0, 1, 1, 2)))], True)
+
+
+def _mask(p: Maker, x: torch.Tensor) -> str:
+    pairs = [
+        name
+        for name in p.pool
+        if (t := p.tensor(name)).dtype is torch.bool
+        and t.dim() <= x.dim()
+        and all(a in (1, b) for a, b in zip(reversed(t.shape), reversed(x.shape), strict=False))
+    ]
+    if pairs and p.chance(0.7):
+        return p.rng.choice(pairs)
+    return p.argument(p.related_sizes(x.shape), torch.bool)
+
+
+def _operand(p: Maker, x: torch.Tensor) -> str:
+    return p.number(x.dtype) if p.chance(0.35) else p.partner(x, into=False)
+
+
+def _operand_into(p: Maker, x: torch.Tensor) -> str:
+    return p.number(x.dtype) if p.chance(0.35) else p.partner(x, into=True)
+
+
+def _last(p: Maker, x: torch.Tensor) -> str:
+    """A vector as long as the last dimension."""
+    size = x.shape[-1] if x.dim() else 1
+    found = p.one_of(lambda t: list(t.shape) == [size] and t.dtype == x.dtype)
+    return found if found and p.chance(0.5) else p.argument([size], x.dtype)
+
+
+def _channels(p: Maker, x: torch.Tensor) -> str:
+    return p.argument([x.shape[1] if x.dim() > 1 else 1], x.dtype)
+
+
+def _columns(p: Maker, x: torch.Tensor) -> str:
+    """A matrix that `x` can be multiplied with."""
+    return p.argument([x.shape[-1] if x.dim() else 1, p.rng.randint(1, 4)], x.dtype)
+
+
+def _joined(p: Maker, x: torch.Tensor) -> str:
+    """Tensors that may be concatenated, and the dimension."""
+    if not x.dim():
+        return "[], 0"
+    dim = p.rng.randrange(x.dim())
+    parts = []
+    for _ in range(p.rng.randint(1, 3)):
+
+        def fits(t: torch.Tensor) -> bool:
+            pairs = enumerate(zip(t.shape, x.shape, strict=True))
+            return t.dim() == x.dim() and all(a == b or k == dim for k, (a, b) in pairs)
+
+        names = [n for n in p.pool if p.tensor(n).dim() == x.dim() and fits(p.tensor(n))]
+        parts.append(p.rng.choice(names) if names else p.like(x))
+    return f"[{', '.join(parts)}], {dim}"
+
+
+def _classes(p: Maker, x: torch.Tensor) -> str:
+    """Classes for the rows of a matrix of scores."""
+    if x.dim() < 2:
+        return p.indices(x.shape[0] if x.dim() else 1, [])
+    return p.indices(x.shape[1], [x.shape[0], *x.shape[2:]])
+
+
+def _dtype(p: Maker, x: torch.Tensor) -> str:
+    return str(p.rng.choice(p.dtypes))
+
+
+PLACES: dict[str, Place] = {
+    "y": _operand,
+    "into": _operand_into,
+    "t": lambda p, x: p.partner(x, into=False),
+    "t_into": lambda p, x: p.partner(x, into=True),
+    "like": lambda p, x: p.like(x),
+    "n": lambda p, x: p.number(x.dtype),
+    "positive": lambda p, x: p.rng.choice(("0.5", "1.0", "2.0", "3")),
+    "k": lambda p, x: str(p.rng.randint(-2, 3)),
+    "count": lambda p, x: str(p.rng.randint(1, 4)),
+    "bool": lambda p, x: p.rng.choice(("True", "False")),
+    "dim": _dim,
+    "dims": _dims,
+    "order": _order,
+    "sizes": _sizes,
+    "expanded": _expanded,
+    "index": _index,
+    "widths": _widths,
+    "repeats": _repeats,
+    "dim_and_indices": _indices,
+    "dim_and_gathered": _gathered,
+    "indices": _taken,
+    "mask": _mask,
+    "last": _last,
+    "channels": _channels,
+    "columns": _columns,
+    "tensors_and_dim": _joined,
+    "classes": _classes,
+    "dtype": _dtype,
+    "rounding": lambda p, x: p.rng.choice(("None", "'floor'", "'trunc'")),
+    "reduction": lambda p, x: p.rng.choice(("'mean'", "'sum'", "'none'")),
+}
