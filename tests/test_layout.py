@@ -24,7 +24,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     *("errors", "log", "options", "device", "device_table", "_names"),
     *("ir", "analysis", "passes", "segment", "schedule", "codegen", "runtime", "sharding"),
-    *("definition", "executor", "inspect"),
+    *("definition", "executor", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.

@@ -8,7 +8,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from thunder_fuser.definition import DataType as DataType
+    from thunder_fuser.definition import FusionCache as FusionCache
     from thunder_fuser.definition import FusionDefinition as FusionDefinition
+    from thunder_fuser.definition import LRUCache as LRUCache
+    from thunder_fuser.definition import LruFusionCache as LruFusionCache
+    from thunder_fuser.definition import PythonProfiler as PythonProfiler
+    from thunder_fuser.definition import TensorView as TensorView
+    from thunder_fuser.definition import Val as Val
+    from thunder_fuser.definition import compute_contiguity as compute_contiguity
     from thunder_fuser.definition import compute_tensor_descriptor as compute_tensor_descriptor
     from thunder_fuser.definition import ops as ops
     from thunder_fuser.definition import version as version
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from thunder_fuser.executor import fusions_of_trace as fusions_of_trace
     from thunder_fuser.executor import refusals as refusals
     from thunder_fuser.executor import segments as segments
+    from thunder_fuser.nvfuser import install_as_nvfuser as install_as_nvfuser
     from thunder_fuser.options import Options as Options
     from thunder_fuser.options import options as options
 
@@ -39,10 +47,18 @@ export(
         "segments": "thunder_fuser.executor",
         "FusionReport": "thunder_fuser.executor",
         "FusionDefinition": "thunder_fuser.definition",
+        "FusionCache": "thunder_fuser.definition",
+        "LRUCache": "thunder_fuser.definition",
+        "LruFusionCache": "thunder_fuser.definition",
+        "PythonProfiler": "thunder_fuser.definition",
+        "TensorView": "thunder_fuser.definition",
+        "Val": "thunder_fuser.definition",
+        "compute_contiguity": "thunder_fuser.definition",
         "DataType": "thunder_fuser.definition",
         "compute_tensor_descriptor": "thunder_fuser.definition",
         "ops": "thunder_fuser.definition",
         "version": "thunder_fuser.definition",
+        "install_as_nvfuser": "thunder_fuser.nvfuser",
         "Options": "thunder_fuser.options",
         "options": "thunder_fuser.options",
         "Refusal": "thunder_fuser.errors",

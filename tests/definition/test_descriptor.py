@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "size": ({"shape": [-2]}, FuserValueError, "size -2 must be -1 (any), 0, 1 (broadcast)"),
     "float size": ({"shape": [2.0]}, FuserTypeError, "expected an integer, got float: 2.0"),
     "wide size": ({"shape": [2**63]}, FuserTypeError, "does not fit into 64 bits"),
-    "no list": ({"shape": 3}, FuserTypeError, "shape: expected a list of sizes, got int"),
+    "no list": ({"shape": 3.0}, FuserTypeError, "shape: expected a list of sizes, got float"),
     "contiguity": ({"shape": [2], "contiguity": [-1]}, FuserTypeError,
         "contiguity must be a bool or a list of True, False and None, got [-1]"),
     "flags": ({"shape": [2, 3], "contiguity": [True]}, FuserValueError,

@@ -333,7 +333,7 @@ def test_profile() -> None:
     profile = fd.profile()
     assert profile.kernels == tuple(k.name for k in fd.kernels(inputs))
     assert profile.bytes == fd.plan(inputs).bytes
-    assert profile.effective_bandwidth_gbs * 1e6 * profile.host_time_ms == pytest.approx(
+    assert profile.effective_bandwidth_gbs * 1e6 * profile.kernel_time_ms == pytest.approx(
         profile.bytes
     )
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from thunder_fuser.errors import FuserValueError, InternalError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_INCLUDE = re.compile(r'\s*#\s*include\s+"(\w+\.cuh)"')
 _PLACES = (_PACKAGE / "csrc_templates", _PACKAGE.parent / "csrc_templates")
 
 
@@ -35,6 +38,26 @@ def read(name: str) -> str:
         known = ", ".join(template_names())
         raise FuserValueError(f"csrc_templates has no file {name!r}; it has {known}")
     return path.read_text(encoding="utf-8")
+
+
+def expanded(names: Sequence[str]) -> str:
+    """The text of CUDA files and of those that they include, each once. What only the compiler of
+    the host sees stays an include line.
+    """
+    seen: set[str] = set()
+    return "\n".join(_expanded(name, seen) for name in names if name not in seen)
+
+
+def _expanded(name: str, seen: set[str]) -> str:
+    seen.add(name)
+    lines = []
+    for line in read(name).splitlines():
+        included = _INCLUDE.match(line)
+        if included is None:
+            lines.append(line)
+        elif included[1] not in seen:
+            lines.append(_expanded(included[1], seen))
+    return "\n".join(line for line in lines if line.strip() != "#pragma once")
 
 
 @functools.cache

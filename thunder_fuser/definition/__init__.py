@@ -3,16 +3,27 @@
 from thunder_fuser.definition import FusionDefinition, DataType
 """
 
-from thunder_fuser.definition.descriptor import compute_tensor_descriptor
+from torch.torch_version import TorchVersion
+
+from thunder_fuser.definition.descriptor import compute_contiguity, compute_tensor_descriptor
+from thunder_fuser.definition.executor_cache import FusionCache, LRUCache, LruFusionCache
 from thunder_fuser.definition.fusion_definition import FusionDefinition, ops
-from thunder_fuser.definition.values import Scalar, Tensor
+from thunder_fuser.definition.profile import PythonProfiler
+from thunder_fuser.definition.values import Scalar, Tensor, TensorView, Val
 from thunder_fuser.ir.dtypes import DataType
 
 __all__ = [
     "DataType",
+    "FusionCache",
     "FusionDefinition",
+    "LRUCache",
+    "LruFusionCache",
+    "PythonProfiler",
     "Scalar",
     "Tensor",
+    "TensorView",
+    "Val",
+    "compute_contiguity",
     "compute_tensor_descriptor",
     "ops",
     "version",
@@ -20,5 +31,6 @@ __all__ = [
 
 
 def version() -> str:
-    """The nvFuser version whose Python API this follows."""
-    return "0.2.34"
+    """The nvFuser version whose Python API this follows; it compares as numbers do."""
+    found: str = TorchVersion("0.2.34")
+    return found

@@ -65,6 +65,24 @@ def compute_tensor_descriptor(
     return contiguity, stride_order
 
 
+def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> list[bool | None]:
+    """For each dimension, in order, whether it is dense with the next; None where it cannot move.
+
+    What `define_tensor` takes without a stride order. FuserValueError for unequal lengths.
+    """
+    shape = integers("compute_contiguity: sizes", sizes)
+    steps = integers("compute_contiguity: strides", strides)
+    if len(shape) != len(steps):
+        raise FuserValueError(f"compute_contiguity: {len(shape)} sizes but {len(steps)} strides")
+    found: list[bool | None] = [None] * len(shape)
+    expected = 1
+    for k in reversed(range(len(shape))):
+        if shape[k] != 1 and steps[k] != 0:
+            found[k] = steps[k] == expected
+            expected = steps[k] * shape[k]
+    return found
+
+
 def symbolic(sizes: Sequence[int], static: bool) -> list[int]:
     """Sizes as a definition has them: those other than 1 are unknown, unless they are static."""
     return [size if static or size == 1 else -1 for size in sizes]

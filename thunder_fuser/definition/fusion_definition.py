@@ -11,24 +11,28 @@
 from __future__ import annotations
 
 import contextvars
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from thunder_fuser.codegen.kernel import Kernel, program_text
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.definition.calling import Device, called_with, device_of, flattened
+from thunder_fuser.definition.executor_cache import FusionCache, FusionExecutorCache
+from thunder_fuser.definition.graph import Fusion, graph_of
+from thunder_fuser.definition.listing import math_text
 from thunder_fuser.definition.operations import Ops
-from thunder_fuser.definition.profile import FusionProfile
+from thunder_fuser.definition.profile import FusionProfile, is_profiling, profiled
 from thunder_fuser.definition.recorder import Recorder
-from thunder_fuser.definition.scripts import faked, reproduction
+from thunder_fuser.definition.scripts import captured_logs, faked, reproduction
+from thunder_fuser.definition.unavailable import HandSchedule
 from thunder_fuser.definition.validation import check_outputs, expected_outputs
-from thunder_fuser.errors import FuserError, FuserTypeError
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.generator import draw
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(
@@ -47,8 +51,10 @@ class FusionDefinition(Recorder):
         super().__init__()
         self.fake_inputs: list[Any] | None = None
         """What `execute(save_repro_inputs=True)` kept: the inputs as fake tensors."""
-        self._compiled: CompiledFusion | None = None
+        self.sched = HandSchedule()
+        self._fec: FusionExecutorCache | None = None
         self._profile: FusionProfile | None = None
+        self._debug_output: str | None = None
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
     def __enter__(self) -> FusionDefinition:
@@ -75,68 +81,127 @@ class FusionDefinition(Recorder):
         self,
         inputs: Sequence[Any],
         *,
-        device: int | str | torch.device | None = None,
+        device: Device = None,
         save_repro_inputs: bool = False,
+        print_repro: bool = False,
         profile: bool = False,
+        capture_debug_output: bool = False,
+        override_user_schedule: bool = False,
+        auto_schedule: bool = True,
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
         """Run on tensors and numbers, which may be nested in lists; the outputs in order.
 
-        `device` is where a fusion without tensor inputs runs (an int names a CUDA device). With
-        `profile` the call is measured: see the method of that name. nvFuser's options are accepted
-        and have no meaning here. Raises NotImplementedError without a definition, FuserTypeError or
-        FuserValueError for inputs that do not fit it.
+        device                   where a fusion without tensor inputs runs (an int names a GPU)
+        save_repro_inputs        keep the inputs as fake tensors, for `last_repro_script`
+        print_repro              print `repro_script_for` these inputs
+        profile                  measure the call: see the method of that name
+        capture_debug_output     keep what the log channels say: see `debug_output`
+        override_user_schedule   do not say that a `schedule` method of the class is not used
+
+        nvFuser's other options are accepted and have no meaning here. Raises NotImplementedError
+        without a definition, FuserTypeError or FuserValueError for inputs that do not fit it.
         """
-        compiled = self.compiled
-        flat = self._drawn(inputs, device)
-        if save_repro_inputs:
-            self.fake_inputs = faked(flat)
-        if profile:
-            return self._profiled(flat, _device(device))
-        return compiled(flat, _device(device))
+        self._say_what_is_not_used(override_user_schedule)
+        self._debug_output = None
+        with captured_logs() if capture_debug_output else nullcontext() as log:
+            compiled = self.compiled
+            flat, where = self._drawn(inputs, device), device_of(device)
+            if save_repro_inputs:
+                self.fake_inputs = faked(flat)
+            if print_repro:
+                print(self.repro_script_for(flat))
+            if profile or is_profiling():
+                outputs, self._profile = profiled(compiled, flat, where, self.fec.fusion_id)
+            else:
+                outputs = compiled(flat, where)
+        if log is not None:
+            self._debug_output = log.getvalue()
+        return outputs
+
+    def manual_execute(
+        self, inputs: Sequence[Any], heuristic_params: object = None
+    ) -> list[torch.Tensor]:
+        """The same: nvFuser runs a schedule that was written by hand, which does not exist here."""
+        if heuristic_params is not None:
+            raise FuserError(
+                "manual_execute: heuristic_params describe a schedule, and thunder_fuser makes "
+                "every schedule itself; leave them out, or call execute(inputs)"
+            )
+        return self.execute(inputs)
 
     def validate(
         self,
         inputs: Sequence[Any],
         reference_outputs: Sequence[torch.Tensor] | None = None,
-        *,
-        device: int | str | torch.device | None = None,
+        device: Device = None,
+        **options: Any,
     ) -> list[torch.Tensor]:
         """Execute, compare with the reference (default: torch, one operation at a time), return.
 
-        Raises FuserError that names the output, the element and both values.
+        `options` are those of `execute`. Raises FuserError that names the output, the element and
+        both values.
         """
         flat = self._drawn(inputs, device)
-        where = _device(device)
-        expected = expected_outputs(self.fusion, flat, reference_outputs, where)
-        outputs = self.compiled(flat, where)
+        expected = expected_outputs(self.fusion.plain, flat, reference_outputs, device_of(device))
+        outputs = self.execute(flat, device=device, **options)
         check_outputs(outputs, expected)
         return outputs
 
+    def manual_validate(
+        self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        """The same: see `manual_execute`."""
+        return self.validate(inputs, reference_outputs)
+
     def profile(self) -> FusionProfile:
-        """What the last `execute(inputs, profile=True)` cost."""
+        """What the last `execute(inputs, profile=True)` cost, kernel by kernel."""
         if self._profile is None:
             raise FuserError("nothing is measured yet: call execute(inputs, profile=True)")
         return self._profile
+
+    def debug_output(self) -> str | None:
+        """What the log channels said in the last call, or None if it did not capture it."""
+        return self._debug_output
+
+    def clone(self) -> FusionDefinition:
+        """A definition of the same operations, which is open for more."""
+        found = FusionDefinition()
+        found._builder = self._builder.copied()
+        return found
 
     # ---- looking
 
     @property
     def fusion(self) -> Fusion:
         """What is defined so far."""
-        return self._builder.build()
+        return graph_of(self._builder.build(), self, self._builder.draws)
+
+    @property
+    def fec(self) -> FusionExecutorCache:
+        """What runs the definition; there from the first call on, or from when it is set."""
+        if self._fec is None:
+            raise AttributeError("fec: nothing is executed yet; call execute(inputs), or plan()")
+        return self._fec
+
+    @fec.setter
+    def fec(self, value: FusionExecutorCache) -> None:
+        self._finished = True
+        self._fec = value
 
     @property
     def compiled(self) -> CompiledFusion:
         """The callable behind `execute`; the definition is finished from then on."""
-        if self._compiled is None:
+        return self._executor_cache().compiled
+
+    def _executor_cache(self) -> FusionExecutorCache:
+        if self._fec is None:
             defined, problem = self.validate_definition()
             if not defined:
                 raise NotImplementedError(problem)
-            self._finished = True
-            self._compiled = CompiledFusion(self.fusion, name="definition")
-        return self._compiled
+            self.fec = FusionCache.compiled(self.fusion)
+        return self.fec
 
     def validate_definition(self) -> tuple[bool, str]:
         """(True, "") for a definition that can be executed, else (False, why not)."""
@@ -144,7 +209,7 @@ class FusionDefinition(Recorder):
             self.definition()
         if not self._is_begun():
             return False, "Fusion does not exist! Define one: with FusionDefinition() as fd: ..."
-        if not self.fusion.results:
+        if not self._builder.build().results:
             return False, "Fusion is empty! Give it an output: fd.add_output(...)"
         return True, ""
 
@@ -162,20 +227,44 @@ class FusionDefinition(Recorder):
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for such inputs, as text; compiles nothing."""
-        return self.compiled.kernels(self._completed(inputs))
+        return self._executor_cache().kernels(inputs)
 
-    def cuda_code_for(self, inputs: Sequence[Any]) -> str:
-        """The source of these kernels."""
-        return program_text(self.kernels(inputs))
+    def cuda_code_for(
+        self,
+        inputs: Sequence[Any],
+        intrinsic_code: bool = False,
+        override_user_schedule: bool = False,
+    ) -> str:
+        """The source of these kernels; with `intrinsic_code` what it includes, as well."""
+        return self._executor_cache().get_cuda_kernel(inputs, intrinsic_code)
 
-    def last_cuda_code(self) -> str:
+    def last_cuda_code(
+        self, intrinsic_code: bool = False, override_user_schedule: bool = False
+    ) -> str:
         """The source of the kernels that were compiled last."""
-        executables = () if self._compiled is None else self._compiled.executables
-        if not executables:
-            raise FuserError(
-                "nothing is compiled yet: call execute first, or cuda_code_for(inputs)"
-            )
-        return program_text(executables[-1].kernels)
+        return self._executor_cache().last_cuda_code(intrinsic_code)
+
+    def fusion_ir(self) -> str:
+        """The operations as they are defined."""
+        return math_text(self.fusion)
+
+    def scheduled_fusion_ir_for(
+        self,
+        inputs: Sequence[Any],
+        tensor_transforms: bool = False,
+        override_user_schedule: bool = False,
+    ) -> str:
+        """The plan for such inputs, the launches, and the operations after the passes.
+
+        With `tensor_transforms` the program that makes each tensor's dimensions, as well.
+        """
+        return self._executor_cache().get_scheduled_ir(inputs, tensor_transforms)
+
+    def last_scheduled_fusion_ir(
+        self, tensor_transforms: bool = False, override_user_schedule: bool = False
+    ) -> str:
+        """The same for what was compiled last."""
+        return self._executor_cache().get_most_recent_scheduled_ir(tensor_transforms)
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that runs this definition on random inputs of the same kind."""
@@ -191,65 +280,37 @@ class FusionDefinition(Recorder):
         return self.repro_script_for(self.fake_inputs)
 
     def __repr__(self) -> str:
-        return to_python(self.fusion)
+        return to_python(self._builder.build())
 
-    def _profiled(self, inputs: list[Any], device: torch.device | None) -> list[torch.Tensor]:
-        start = time.perf_counter()
-        outputs = self.compiled(inputs, device)
-        if any(t.is_cuda for t in outputs):
-            torch.cuda.synchronize()
-        elapsed = time.perf_counter() - start
-        plan = self.compiled.plan(inputs)
-        kernels = tuple(k.name for k in self.compiled.kernels(inputs))
-        self._profile = FusionProfile(1e3 * elapsed, len(plan.segments), kernels, plan.bytes)
-        return outputs
-
-    def _drawn(self, inputs: Sequence[Any], device: int | str | torch.device | None) -> list[Any]:
+    def _drawn(self, inputs: Sequence[Any], device: Device) -> list[Any]:
         """All inputs of a call: the given ones, and what random numbers take from torch."""
-        flat, count = _flat(inputs), self._builder.draws
-        if not count:
-            return flat
-        seed, offset = draw(_device_of(flat, _device(device)), count)
-        return [*flat, seed, *range(offset, offset + count)]
+        count = self._builder.draws
+        if count and len(flattened(inputs)) == len(self.fusion.inputs):
+            return flattened(inputs)
+        return called_with(inputs, device, count)
 
     def _completed(self, inputs: Sequence[Any]) -> list[Any]:
         """The same for a question about the inputs, for which nothing is drawn."""
-        flat, count = _flat(inputs), self._builder.draws
-        if not count or len(flat) == len(self.fusion.inputs):
-            return flat
-        return [*flat, 0, *range(count)]
+        return self._executor_cache().completed(inputs)
 
     def _is_begun(self) -> bool:
-        fusion = self.fusion
+        fusion = self._builder.build()
         return bool(fusion.inputs or fusion.exprs)
 
-
-def _flat(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs with nested lists (vectors) unrolled."""
-    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, (list, tuple)):
-        raise FuserTypeError(f"inputs: expected a list, got {type(inputs).__name__}")
-    return list(_leaves(inputs))
-
-
-def _leaves(inputs: Sequence[Any]) -> Iterator[Any]:
-    for x in inputs:
-        if isinstance(x, (list, tuple)):
-            yield from _leaves(x)
-        else:
-            yield x
-
-
-def _device(device: int | str | torch.device | None) -> torch.device | None:
-    if device is None:
-        return None
-    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-
-
-def _device_of(inputs: Sequence[Any], device: torch.device | None) -> torch.device:
-    """Where these inputs make a fusion run, as far as they are in order."""
-    found = [x.device for x in inputs if isinstance(x, torch.Tensor)]
-    cuda = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return next((d for d in found if d.type == "cuda"), device or next(iter(found), cuda))
+    def _say_what_is_not_used(self, silently: bool) -> None:
+        """Schedules that a subclass writes by hand: this compiler makes its own."""
+        if hasattr(self, "multidevice_schedule"):
+            raise FuserError(
+                f"{type(self).__name__}.multidevice_schedule: a definition runs on one device; "
+                "shard the tensors with torch.distributed and run a definition on each part"
+            )
+        if hasattr(self, "schedule") and not silently:
+            warnings.warn(
+                f"{type(self).__name__}.schedule is not used: thunder_fuser makes every schedule "
+                "itself, and results do not depend on it. Remove the method, or pass "
+                "override_user_schedule=True to execute.",
+                stacklevel=3,
+            )
 
 
 def _innermost() -> Recorder:

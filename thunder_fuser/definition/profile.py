@@ -1,20 +1,239 @@
-"""What one call cost, as `execute(profile=True)` measures it."""
+"""What a call cost, kernel by kernel: `execute(profile=True)` and the profiler around calls."""
 
 from __future__ import annotations
 
+import contextvars
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from thunder_fuser.codegen.kernel import Extent3
+from thunder_fuser.errors import FuserError
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.target import target_for
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """One launch. Times in milliseconds, bytes as the plan counts them.
+
+    device, stream  indices of the GPU and its stream; -1 and 0 on a CPU
+    registers       of a thread; 0 where the target does not say (a CPU)
+    """
+
+    name: str
+    segment_id: int
+    scheduler: str
+    time_ms: float
+    input_bytes: int
+    output_bytes: int
+    grid: Extent3
+    block: Extent3
+    shared_bytes: int
+    peak_bandwidth_gbs: float
+    device: int = -1
+    stream: int = 0
+    compile_time_ms: float = 0.0
+    registers: int = 0
+    correlation_id: int = 0
+
+    @property
+    def effective_bandwidth_gbs(self) -> float:
+        return (self.input_bytes + self.output_bytes) / max(self.time_ms, 1e-9) / 1e6
+
+    @property
+    def percentage_peak_bandwidth(self) -> float:
+        """Of what the device's memory can move."""
+        return 100 * self.effective_bandwidth_gbs / self.peak_bandwidth_gbs
+
+    @property
+    def grid_str(self) -> str:
+        return _extents(self.grid)
+
+    @property
+    def block_str(self) -> str:
+        return _extents(self.block)
+
+    @property
+    def cluster_str(self) -> str:
+        """No kernel is launched in clusters."""
+        return _extents((1, 1, 1))
+
+    @property
+    def shared_mem_str(self) -> str:
+        return f"[{self.shared_bytes}, 0]"
+
+
+def _extents(extents: Extent3) -> str:
+    return f"[{', '.join(map(str, extents))}]"
 
 
 @dataclass(frozen=True, slots=True)
 class FusionProfile:
-    """`host_time_ms` is the wall time of one call until the device has finished, compiling included
-    if it was the first; `bytes` is what the plan says that the kernels move."""
+    """One call, of `segments` segments. Times in milliseconds.
+
+    host_time_ms     wall time until the device has finished, compiling included
+    compile_time_ms  what of it was planning and compiling; 0 for a kind of inputs seen before
+    kernel_profiles  launches in order
+    input_bytes, output_bytes   of the call's tensors; `bytes` is what the kernels move
+    """
 
     host_time_ms: float
+    compile_time_ms: float
     segments: int
-    kernels: tuple[str, ...]
+    kernel_profiles: tuple[KernelProfile, ...]
     bytes: int
+    input_bytes: int
+    output_bytes: int
+    fusion_id: int = 0
+    verbose: bool = False
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(k.name for k in self.kernel_profiles)
+
+    @property
+    def kernel_time_ms(self) -> float:
+        """Of all launches, without the gaps between them."""
+        return sum(k.time_ms for k in self.kernel_profiles)
+
+    cuda_evt_time_ms = kernel_time_ms
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        return self.bytes / self.host_time_ms / 1e6
+        """Of the kernels; of the whole call where there are none."""
+        return self.bytes / max(self.kernel_time_ms or self.host_time_ms, 1e-9) / 1e6
+
+    @property
+    def percentage_peak_bandwidth(self) -> float:
+        """Of what the device's memory can move."""
+        peaks = [k.peak_bandwidth_gbs for k in self.kernel_profiles]
+        return 100 * self.effective_bandwidth_gbs / peaks[0] if peaks else 0.0
+
+    percentage_peak_bandwith = percentage_peak_bandwidth
+
+
+def profiled(
+    compiled: CompiledFusion, inputs: Sequence[Any], device: torch.device | None, fusion_id: int = 0
+) -> tuple[list[torch.Tensor], FusionProfile]:
+    """A call's outputs, and what it cost."""
+    is_new = not compiled.is_compiled(inputs, device)
+    start = time.perf_counter()
+    executable = compiled.executable_for(inputs, device)
+    ready = time.perf_counter()
+    outputs, times = executable.timed(inputs)
+    if executable.device.type == "cuda":
+        torch.cuda.synchronize(executable.device)
+    end = time.perf_counter()
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    profile = FusionProfile(
+        host_time_ms=1e3 * (end - start),
+        compile_time_ms=1e3 * (ready - start) if is_new else 0.0,
+        segments=len(executable.plan.segments),
+        kernel_profiles=_kernel_profiles(executable, times),
+        bytes=executable.plan.bytes,
+        input_bytes=sum(x.numel() * x.itemsize for x in tensors),
+        output_bytes=sum(x.numel() * x.itemsize for x in outputs),
+        fusion_id=fusion_id,
+    )
+    _latest.set(profile)
+    return outputs, profile
+
+
+def _kernel_profiles(
+    executable: Executable, times: Sequence[tuple[int, float]]
+) -> tuple[KernelProfile, ...]:
+    device = executable.device
+    is_cuda = device.type == "cuda"
+    stream = torch.cuda.current_stream(device).stream_id if is_cuda else 0
+    index = torch.cuda.current_device() if is_cuda and device.index is None else device.index
+    peak = target_for(device).device_info(device).bandwidth / 1e9
+    segments = executable.plan.segments
+    return tuple(
+        KernelProfile(
+            name=kernel.name,
+            segment_id=segment,
+            scheduler=segments[segment].kind,
+            time_ms=1e3 * seconds,
+            input_bytes=int(segments[segment].bytes_read),
+            output_bytes=int(segments[segment].bytes_written),
+            grid=kernel.grid,
+            block=kernel.block,
+            shared_bytes=kernel.shared_bytes,
+            peak_bandwidth_gbs=peak,
+            device=index if is_cuda else -1,
+            stream=stream,
+        )
+        for kernel, (segment, seconds) in zip(executable.kernels, times, strict=True)
+    )
+
+
+# ---- the profiler
+
+_latest: contextvars.ContextVar[FusionProfile | None] = contextvars.ContextVar(
+    "thunder_fuser_profile", default=None
+)
+_active: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "thunder_fuser_profiler", default=False
+)
+
+
+def is_profiling() -> bool:
+    """Whether a `PythonProfiler` is open around this call."""
+    return _active.get()
+
+
+def get_fusion_profile() -> FusionProfile:
+    """What the last measured call cost."""
+    found = _latest.get()
+    if found is None:
+        raise FuserError(
+            "nothing is measured yet: run a definition inside `with PythonProfiler()`, or with "
+            "execute(inputs, profile=True)"
+        )
+    return found
+
+
+def reset_profiler() -> None:
+    """Forget what was measured."""
+    _latest.set(None)
+
+
+class PythonProfiler:
+    """Measures every `execute` inside its `with` block; `profile` is the last one's.
+
+    `auto_scheduled` is nvFuser's: here every definition is.
+    """
+
+    def __init__(self, auto_scheduled: bool = True) -> None:
+        self._token: contextvars.Token[bool] | None = None
+
+    def __enter__(self) -> PythonProfiler:
+        reset_profiler()
+        self._token = _active.set(True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._token is not None
+        _active.reset(self._token)
+
+    @property
+    def profile(self) -> FusionProfile:
+        return get_fusion_profile()
+
+    get_fusion_profile = profile
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        reset_profiler()

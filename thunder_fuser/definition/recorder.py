@@ -38,6 +38,18 @@ class Recorder:
         self._finished = False
         self.ops = Ops(lambda: self)
 
+    @classmethod
+    def finished(cls) -> Recorder:
+        """One that owns values which can be looked at and take no more operations."""
+        found = Recorder()
+        found._finished = True
+        return found
+
+    @property
+    def fusion_so_far(self) -> ir.Fusion:
+        """What is defined so far, as IR."""
+        return self._builder.build()
+
     # ---- recording
 
     def record(
@@ -99,7 +111,7 @@ class Recorder:
 
     def define_tensor(
         self,
-        shape: Sequence[Any] | None = None,
+        shape: Sequence[Any] | int | None = None,
         contiguity: bool | Sequence[bool | None] | Sequence[int] = False,
         dtype: DataType = DataType.Float,
         is_cpu: bool = False,
@@ -108,24 +120,30 @@ class Recorder:
         sizes: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
         static_sizes: bool = False,
+        symbolic_sizes: Sequence[int] | None = None,
+        contiguous: bool | Sequence[bool | None] | None = None,
         expanded: Sequence[bool] | None = None,
         transforms: Sequence[tuple[Any, ...]] = (),
     ) -> Tensor:
         """A new tensor input, by shape and contiguity or by sizes and strides.
 
-        shape         -1 any size, 1 a broadcast, other sizes fixed
+        shape         -1 any size, 1 a broadcast, other sizes fixed; a number: so many of any size
         contiguity    per dimension in memory order: dense with the next; None does not move. A None
                       where the shape is not 1 is an expanded dimension. One bool stands for all
         is_cpu        a CPU scalar (shape []) among CUDA tensors
         stride_order  position in memory of each dimension, counted from the innermost
         sizes, strides, static_sizes   as a tensor has them; sizes other than 1 are kept if static
+        symbolic_sizes, contiguous   older names of shape and contiguity
         expanded      which dimensions are expanded, where contiguity does not say
         transforms    a domain program: the tensor has `shape`, the definition sees the result, and
                       contiguity and stride_order are the result's
         """
         if strides is None and are_strides(contiguity):
             strides, contiguity = contiguity, False  # type: ignore[assignment]
-        known = sizes if shape is None else shape
+        contiguity = contiguity if contiguous is None else contiguous
+        if isinstance(shape, int) and not isinstance(shape, bool):
+            shape = [-1] * shape
+        known = next((s for s in (shape, sizes, symbolic_sizes) if s is not None), None)
         if strides is not None:
             args = (known, strides, dtype, static_sizes, is_cpu)
             return Tensor(self, self.record("fd.define_tensor", tensor_by_strides, args))
@@ -159,6 +177,15 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         return Scalar(self, self.record("fd.define_scalar", scalar, (value, dtype)))
+
+    def define_constant(self, value: Number, dtype: DataType | None = None) -> Scalar:
+        """A constant."""
+        if value is None or isinstance(value, DataType):
+            raise FuserTypeError(
+                f"define_constant: expected a number, got {value!r}; define_scalar({value!r}) is "
+                "an input"
+            )
+        return self.define_scalar(value, dtype)
 
     def define_vector(
         self, value: int | Sequence[Scalar | int], dtype: DataType = DataType.Int

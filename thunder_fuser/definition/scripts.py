@@ -5,7 +5,10 @@ Inputs are described, not stored: shape, strides, dtype, device and misalignment
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +46,21 @@ def faked(inputs: Sequence[Any]) -> list[Any]:
         else x
         for x in inputs
     ]
+
+
+@contextmanager
+def captured_logs() -> Iterator[io.StringIO]:
+    """What this package logs in the meantime, as text instead of on stderr."""
+    text = io.StringIO()
+    handler = logging.StreamHandler(text)
+    handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+    root = logging.getLogger(thunder_fuser.__name__)
+    before, propagates = root.handlers[:], root.propagate
+    root.handlers[:], root.propagate = [handler], False
+    try:
+        yield text
+    finally:
+        root.handlers[:], root.propagate = before, propagates
 
 
 def _input(x: Any) -> str:

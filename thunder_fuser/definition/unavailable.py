@@ -78,3 +78,11 @@ def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
             "with torch.distributed and run a definition on each device's part"
         )
     return None
+
+
+class HandSchedule:
+    """`fd.sched`: nvFuser's operations on schedules, each of which says that it is not there."""
+
+    def __getattr__(self, name: str) -> None:
+        found = unavailable_method("fd.sched", name)
+        raise found or AttributeError(f"there is no fd.sched.{name}")

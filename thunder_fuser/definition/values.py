@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Union
 
+from thunder_fuser.definition.unavailable import unavailable_method
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.ir import fusion as ir
+from thunder_fuser.ir.domain import IterDomain, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import shape_text
 
@@ -40,6 +42,18 @@ class Value:
     def is_tensor(self) -> bool:
         return isinstance(self.val, ir.TensorView)
 
+    def definition(self) -> ir.Expr | None:
+        """The expression that gives it; None for inputs and constants."""
+        return self.owner.fusion_so_far.definitions().get(self.val)
+
+    def uses(self) -> list[ir.Expr]:
+        """The expressions that read it so far."""
+        return self.owner.fusion_so_far.uses().get(self.val, [])
+
+    def __getattr__(self, name: str) -> Any:
+        found = unavailable_method(type(self).__name__, name)
+        raise found or AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     def is_symbolic(self) -> bool:
         """Whether its value is unknown in the definition: everything but constants."""
         return not (isinstance(self.val, ir.Scalar) and self.val.is_constant)
@@ -63,6 +77,23 @@ class Tensor(Value):
     def shape(self) -> list[Scalar]:
         """All sizes."""
         return [self.size(k) for k in range(self.ndim)]
+
+    def num_dims(self) -> int:
+        return self.ndim
+
+    def domain(self) -> TensorDomain:
+        """Its dimensions: those of its input, the program that makes the logical ones, memory."""
+        return self.val.domain
+
+    def get_root_domain(self) -> list[IterDomain]:
+        return list(self.val.domain.root)
+
+    def get_logical_domain(self) -> list[IterDomain]:
+        return list(self.val.domain.logical)
+
+    def has_root(self) -> bool:
+        """Whether its dimensions are not those of what it is computed from."""
+        return bool(self.val.domain.transforms)
 
     def __repr__(self) -> str:
         return f"{self.val.name}: {self.val.dtype!r} {shape_text(self.val.domain.shape)}"
@@ -123,3 +154,7 @@ for _method, _op in {**_UNARY, **_COMPARISONS}.items():
 for _method, _op in _BINARY.items():
     setattr(Value, f"__{_method}__", _operator(_op))
     setattr(Value, f"__r{_method}__", _operator(_op, reflected=True))
+
+TensorView = Tensor
+Val = Value
+"""What nvFuser calls them."""

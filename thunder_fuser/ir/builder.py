@@ -7,6 +7,8 @@ decided yet is decided when `specialise` rebuilds the fusion with known sizes.
 
 from __future__ import annotations
 
+import copy
+
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
@@ -66,6 +68,14 @@ class FusionBuilder(RandomBuilder):
         if any(u.target is alias for u in self._updates):
             raise FuserValueError(f"add_output: {alias} is updated twice; only one can be last")
         self._updates.append(Update(alias, x))
+
+    def copied(self) -> FusionBuilder:
+        """One with the same values and expressions, to which others can be added."""
+        new = copy.copy(self)
+        new._inputs, new._state = [*self._inputs], [*self._state]
+        new._exprs, new._outputs = [*self._exprs], [*self._outputs]
+        new._updates = [*self._updates]
+        return new
 
     def build(self) -> Fusion:
         """The fusion so far. A returned input that is also updated is returned as it was before."""

@@ -60,6 +60,22 @@ class CompiledFusion:
             check_updates(self.fusion, inputs)
         return executable(inputs)
 
+    def executable_for(
+        self, inputs: Sequence[Any], device: torch.device | None = None
+    ) -> Executable:
+        """What a call with `inputs` runs, compiled if need be."""
+        table = self._table()
+        key = (*key_of(inputs, self._sizes), device)
+        found = table.get(key)
+        if found is None:
+            return self._compile(table, key, inputs, device)
+        check_updates(self.fusion, inputs)
+        return found
+
+    def is_compiled(self, inputs: Sequence[Any], device: torch.device | None = None) -> bool:
+        """Whether such inputs have their kernels already, under the options in force."""
+        return (*key_of(inputs, self._sizes), device) in self._table()
+
     def plan(
         self,
         inputs: Sequence[Any] | None = None,

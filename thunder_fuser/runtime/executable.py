@@ -7,7 +7,8 @@ boundary's memory can go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +69,7 @@ class Executable:
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
         self._empty = steps.allocator(device)
+        self._launched: dict[Step, int] = {}  # steps that launch a kernel, and its segment
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
         updated = {u.value: u.target for u in plan.fusion.updates}
@@ -95,6 +97,23 @@ class Executable:
             raise _located(error, self.plan.fusion) from None
         return [values[k] for k in self._returned]
 
+    def timed(self, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[tuple[int, float]]]:
+        """The same, and the segment and the seconds of each launch, which the clock waits for."""
+        times: list[tuple[int, Callable[[], float]]] = []
+
+        def measured(step: Step) -> Step:
+            def launch(values: steps.Values) -> None:
+                stopwatch = steps.Stopwatch(self.device)
+                step(values)
+                times.append((self._launched[step], stopwatch.stop()))
+
+            return launch if step in self._launched else step
+
+        timed = copy.copy(self)
+        timed._steps = tuple(map(measured, self._steps))
+        outputs = timed(inputs)
+        return outputs, [(segment, seconds()) for segment, seconds in times]
+
     # ---- linking
 
     def _slot(self, tensor: TensorView) -> Slot:
@@ -118,7 +137,8 @@ class Executable:
                 found += [self._allocate(t) for t in made if t not in known]
                 known.update(made)
             if segment.index in launches:
-                found += self._launch(launches[segment.index], generated[segment.index])
+                launch = launches[segment.index]
+                found += self._launch(segment.index, launch, generated[segment.index])
             found += self._freed_after(segment)
         for update in self.plan.fusion.updates:
             if update.value not in self.plan.in_place:
@@ -136,7 +156,7 @@ class Executable:
             for t, v in zip(segment.outputs, segment.views, strict=True)
         ]
 
-    def _launch(self, launch: Launch, generated: GeneratedKernel) -> list[Step]:
+    def _launch(self, segment: int, launch: Launch, generated: GeneratedKernel) -> list[Step]:
         pointers: list[Pointer] = []
         scalars: list[Read] = []
         before: list[Step] = []
@@ -163,7 +183,9 @@ class Executable:
                 scalars.append(read)
         guarded = current().host_debug and self.device.type == "cpu"
         make = steps.guarded_launch if guarded else steps.launch
-        return [*before, make(launch, pointers, scalars), *after]
+        step = make(launch, pointers, scalars)
+        self._launched[step] = segment
+        return [*before, step, *after]
 
     def _scratch(self) -> Slot:
         """A slot that belongs to no tensor of the fusion."""

@@ -6,6 +6,7 @@ slots of that list, and does nothing else that could have been done earlier.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,31 @@ def allocate(
         values[slot] = empty(sizes, strides, dtype)
 
     return step
+
+
+class Stopwatch:
+    """The time that work on a device takes: events on the current stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._events = []
+        self._begin = time.perf_counter()
+        if device.type == "cuda":
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self._events[0].record()
+
+    def stop(self) -> Callable[[], float]:
+        """Ends the measurement; what this gives waits for the device and tells the seconds."""
+        elapsed = time.perf_counter() - self._begin
+        if not self._events:
+            return lambda: elapsed
+        begin, end = self._events
+        end.record()
+
+        def seconds() -> float:
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
+
+        return seconds
 
 
 def scratch(slot: Slot, size: int, empty: Empty) -> Step:

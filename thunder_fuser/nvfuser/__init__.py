@@ -1,0 +1,123 @@
+"""nvFuser's Python modules, `nvfuser` and `nvfuser_direct`, as this compiler answers to them.
+
+    import thunder_fuser
+
+    thunder_fuser.install_as_nvfuser()
+    from nvfuser_direct import DataType, FusionDefinition  # thunder_fuser's
+
+Without that line the same names are in `thunder_fuser.nvfuser`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thunder_fuser.definition import (
+    DataType,
+    FusionDefinition,
+    Scalar,
+    Tensor,
+    TensorView,
+    Val,
+    compute_contiguity,
+    compute_tensor_descriptor,
+    ops,
+    version,
+)
+from thunder_fuser.definition.executor_cache import (
+    FusionCache,
+    FusionExecutorCache,
+    LRUCache,
+    LruFusionCache,
+)
+from thunder_fuser.definition.graph import Fusion
+from thunder_fuser.definition.profile import (
+    FusionProfile,
+    KernelProfile,
+    PythonProfiler,
+    get_fusion_profile,
+    reset_profiler,
+)
+from thunder_fuser.definition.unavailable import HandSchedule
+from thunder_fuser.errors import FuserError
+from thunder_fuser.ir.printer import to_python
+from thunder_fuser.nvfuser import pytorch_utils, versions
+from thunder_fuser.nvfuser.installing import install_as_nvfuser
+
+__version__ = version()
+
+schedule = HandSchedule()
+
+__all__ = [
+    "DataType",
+    "Fusion",
+    "FusionCache",
+    "FusionDefinition",
+    "FusionExecutorCache",
+    "FusionProfile",
+    "KernelProfile",
+    "LRUCache",
+    "LruFusionCache",
+    "PythonProfiler",
+    "Scalar",
+    "Tensor",
+    "TensorView",
+    "Val",
+    "clone",
+    "compute_contiguity",
+    "compute_tensor_descriptor",
+    "deserialize",
+    "disable_automatic_serialization",
+    "enable_automatic_serialization",
+    "execute_with_dtensors",
+    "get_fusion_profile",
+    "install_as_nvfuser",
+    "ops",
+    "pytorch_utils",
+    "reset_profiler",
+    "schedule",
+    "serialize",
+    "translate_fusion",
+    "version",
+    "versions",
+]
+
+
+def translate_fusion(fusion: Fusion) -> str:
+    """Python that defines a fusion: what `repr(fd)` is."""
+    return to_python(fusion)
+
+
+def clone(source: FusionDefinition, destination: FusionDefinition) -> None:
+    """Fill an empty definition with what another one defines; `fd.clone()` makes a new one."""
+    if destination._is_begun():
+        raise FuserError("clone: the destination must be a new FusionDefinition")
+    destination._builder = source._builder.copied()
+
+
+def serialize(filename: str | Path) -> None:
+    """Write the definitions of `FusionCache.get()` to a file."""
+    FusionCache.get().serialize(filename)
+
+
+def deserialize(filename: str | Path) -> None:
+    """Hold the definitions of a file in `FusionCache.get()`."""
+    FusionCache.get().deserialize(filename)
+
+
+def enable_automatic_serialization() -> None:
+    """Nothing: compiled kernels are always kept on disk (`python -m thunder_fuser cache info`)."""
+
+
+def disable_automatic_serialization() -> None:
+    """Nothing: see `enable_automatic_serialization`."""
+
+
+def execute_with_dtensors(fd: FusionDefinition, in_dtensors: Sequence[Any]) -> list[torch.Tensor]:
+    """Refused: a definition runs on one device."""
+    raise FuserError(
+        "execute_with_dtensors: a definition runs on one device; pass x.to_local() of each input "
+        "to fd.execute, and make DTensors of the outputs"
+    )

@@ -1,0 +1,91 @@
+"""nvFuser's `pytorch_utils`: dtypes of torch and of definitions, and what the GPU is."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.ir.dtypes import DataType, from_torch, of_number
+from thunder_fuser.runtime.target import target_for
+
+_OF_PYTHON = {
+    bool: DataType.Bool,
+    int: DataType.Int,
+    float: DataType.Double,
+    complex: DataType.ComplexDouble,
+}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
+    """The DataType of a torch dtype, or of a Python number's type."""
+    if isinstance(dtype, type) and dtype in _OF_PYTHON:
+        return _OF_PYTHON[dtype]
+    if not isinstance(dtype, torch.dtype):
+        raise FuserTypeError(f"expected a torch.dtype or a type of numbers, got {dtype!r}")
+    return from_torch(dtype)
+
+
+def nvfuser_dtype_to_torch_dtype(dtype: DataType) -> torch.dtype:
+    """The torch dtype of a DataType."""
+    if not isinstance(dtype, DataType):
+        raise FuserTypeError(f"expected a DataType, got {dtype!r}")
+    return dtype.torch
+
+
+def python_scalar_to_nvfuser_dtype(a: float | complex) -> DataType:
+    """The DataType of a Python number."""
+    return of_number(a)
+
+
+def retry_on_oom_or_skip_test(func: _Function) -> _Function:
+    """A test that runs again with torch's cache emptied if memory ran out, and is then skipped."""
+
+    @functools.wraps(func)
+    def retried(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            pass
+        # Outside of the handler: the exception held the tensors of the first attempt.
+        gc.collect()
+        torch.cuda.empty_cache()
+        try:
+            return func(*args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            import pytest
+
+            return pytest.skip(f"out of memory: {error}")
+
+    return retried  # type: ignore[return-value]
+
+
+def get_device_properties() -> dict[str, Any]:
+    """The current GPU under the names that nvFuser's benchmarks use."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    seen, info = torch.cuda.get_device_properties(device), target_for(device).device_info(device)
+    return {
+        "gpu_name": seen.name,
+        "gpu_compute_capability_major": seen.major,
+        "gpu_compute_capability_minor": seen.minor,
+        "gpu_gmem_bytes": seen.total_memory,
+        "gpu_sm_count": info.sm_count,
+        "gpu_max_threads_per_block": info.max_threads_per_block,
+        "gpu_max_threads_per_sm": info.threads_per_sm,
+        "gpu_smem_bytes_per_block": info.shared_bytes_per_block,
+        "gpu_regs_per_block": info.registers_per_sm,
+        "gpu_l2_bytes": info.l2_bytes,
+        "gpu_peak_bandwidth_gbps": info.bandwidth / 1e9,
+    }
+
+
+def __getattr__(name: str) -> Any:
+    """DEVICE_PROPERTIES: those of the GPU, or None without one. Asked for when it is read."""
+    if name == "DEVICE_PROPERTIES":
+        return get_device_properties() if torch.cuda.is_available() else None
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,9 @@
+"""`nvfuser_version` and `nvfuser_direct_version`: versions that compare as numbers do."""
+
+from torch.torch_version import TorchVersion as Version
+
+from thunder_fuser.definition import version
+
+__all__ = ["Version", "__version__"]
+
+__version__ = version()
