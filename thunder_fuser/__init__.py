@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from thunder_fuser._names import export
+from thunder_fuser._registration import register_with_thunder
 
 __version__ = "0.1.0"
 
@@ -71,3 +72,5 @@ export(
         "InternalError": "thunder_fuser.errors",
     },
 )
+
+register_with_thunder()

@@ -29,7 +29,8 @@ from torch._subclasses.fake_tensor import (
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
 from thunder_fuser.executor import FusionReport, executor, fusions, refusals
-from thunder_fuser.executor.report import last_traces, saved_for_backward
+from thunder_fuser.executor.compiled import last_traces
+from thunder_fuser.executor.report import saved_for_backward
 from thunder_fuser.segment.plan import counted
 
 _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)

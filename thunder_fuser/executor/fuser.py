@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from thunder.core.compile_data import get_compile_option
+from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
@@ -34,6 +35,7 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
+from thunder_fuser.executor.lazy_modules import lookasides
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.renames import Prims
@@ -64,8 +66,13 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._prefix = prefix
         self._tank = Tank()
         self._draw = register_draw(self)
+        self._lookasides.update(lookasides())
         for symbol in TABLE:
             self.register_supported(symbol, partial(_is_claimed, symbol))
+
+    def __iter__(self) -> Iterator[Fuser]:
+        """As a list of one: Thunder takes `executors=executor`, too."""
+        yield self
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Use fuel if enough is left; one fusion costs 1."""
@@ -81,6 +88,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         start = time.perf_counter_ns()
         may_reorder = _may_reorder()
+        _tell_of_options_of_nvfuser(self.name)
         try:
             fused = self._fused(trace, may_reorder)
         except Exception as error:
@@ -211,6 +219,26 @@ def _may_reorder() -> bool:
             f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
         )
     return bool(asked == "dataflow")
+
+
+_told: set[str] = set()
+"""Options of nvFuser's executor that users were told of."""
+
+
+def _tell_of_options_of_nvfuser(name: str) -> None:
+    """Warn, once each, of options that only another executor reads."""
+    data = get_compile_data()
+    if data is None or any(e.name == "nvfuser" for e in data.executors_list):
+        return
+    given = {option for option in data.compile_options if option.startswith("nv_")} - _told
+    if given:
+        _told.update(given)
+        warnings.warn(
+            f"{', '.join(sorted(given))}: an option of Thunder's nvFuser executor, without effect "
+            f"on {name}; thunder_fuser.fusions(fn) shows each fusion, its repro() and its refusals",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:

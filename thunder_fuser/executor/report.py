@@ -17,10 +17,12 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal, counted_refusals
+from thunder_fuser.errors import Refusal, counted_refusals
 from thunder_fuser.executor import html, repro
 from thunder_fuser.executor.call import FusionCall
 from thunder_fuser.executor.compilation import Record, records_of
+from thunder_fuser.executor.compiled import compiled_functions, last_traces
+from thunder_fuser.executor.fuser import Fuser
 from thunder_fuser.executor.naming import Naming
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
@@ -89,15 +91,19 @@ class FusionReport:
         return html.render(self)
 
 
-def fusions(fn: Callable[..., Any]) -> tuple[FusionReport, ...]:
-    """The fusions of the last run of a `thunder.jit` function: forward, then backward.
+def fusions(fn: Any) -> tuple[FusionReport, ...]:
+    """The fusions of the last run of a `thunder.jit` function: forward, then backward; of an
+    object that `thunderfx` gave, or of a `ThunderCompiler`, those of every graph.
 
-    Raises FuserTypeError for another function, FuserValueError before the first run.
+    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
     """
-    forward, backward = last_traces(fn)
-    records = records_of(forward)
-    found = _reports(forward, records)
-    return found if backward is None else found + _reports(backward, records)
+    found: list[FusionReport] = []
+    for function in compiled_functions(fn):
+        forward, backward = last_traces(function)
+        records = records_of(forward)
+        for trace in (forward, backward):
+            found += _reports(trace, records) if trace is not None else ()
+    return tuple(found)
 
 
 def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
@@ -105,19 +111,34 @@ def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
     return _reports(trace, records_of(trace))
 
 
-def refusals(fn: Callable[..., Any]) -> dict[Refusal, int]:
+def refusals(fn: Any) -> dict[Refusal, int]:
     """Why symbols of the last run's function stayed with torch, and how many symbols each time.
 
-    Refusals with one code, subject and origin are counted together, in the order of the trace.
+    Takes what `fusions` takes. Refusals with one code, subject and origin are counted together, in
+    the order of the trace. A function without a fuser in its list of executors has one: that.
     """
-    forward, _ = last_traces(fn)
-    records = records_of(forward)
     found: dict[tuple[str, str, str], tuple[Refusal, int]] = {}
-    for refusal in records[-1].all_refusals() if records else ():
-        key = (refusal.code, refusal.subject, refusal.origin)
-        first, count = found.get(key, (refusal, 0))
-        found[key] = (first, count + 1)
+    for function in compiled_functions(fn):
+        forward, _ = last_traces(function)
+        records = records_of(forward)
+        known = records[-1].all_refusals() if records else _without_fuser(function)
+        for refusal in known:
+            key = (refusal.code, refusal.subject, refusal.origin)
+            first, count = found.get(key, (refusal, 0))
+            found[key] = (first, count + 1)
     return dict(found.values())
+
+
+def _without_fuser(fn: Callable[..., Any]) -> tuple[Refusal, ...]:
+    listed = thunder.compile_data(fn).executors_list
+    if any(isinstance(e, Fuser) for e in listed):
+        return ()
+    names = ", ".join(str(e.name) for e in listed)
+    text = (
+        f"the function was compiled without thunder_fuser (its executors: {names}); "
+        "pass executors=[thunder_fuser.executor]"
+    )
+    return (Refusal("executor", text),)
 
 
 def saved_for_backward(fn: Callable[..., Any]) -> int:
@@ -128,23 +149,6 @@ def saved_for_backward(fn: Callable[..., Any]) -> int:
     results, (kept, _) = forward.bound_symbols[-1].args[:2]
     known = {p.name for p in (*forward.args, *tree_flatten(results)[0]) if isinstance(p, Proxy)}
     return sum(p.numel * p.dtype.bytes for p in kept if p.name not in known)
-
-
-def last_traces(fn: Callable[..., Any]) -> tuple[TraceCtx, TraceCtx | None]:
-    """The final forward and backward traces of the cache entry that was used last."""
-    stats = thunder.compile_stats(fn)
-    if stats is None:
-        raise FuserTypeError(f"{fn!r} was not made by thunder.jit")
-    if not stats.last_traces:
-        raise FuserValueError(f"{fn!r} has not been called yet: its traces are made by a call")
-    # Thunder updates the last backward traces only when it compiles, so take the entry's own.
-    for entry in stats.interpreter_cache:
-        if entry.computation_traces is stats.last_traces:
-            backward = entry.backward_traces
-            break
-    else:
-        backward = stats.last_backward_traces
-    return stats.last_traces[-1], backward[-1] if backward else None
 
 
 def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, ...]:

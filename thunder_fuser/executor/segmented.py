@@ -7,7 +7,6 @@ real bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
+from thunder_fuser.executor.compiled import all_traces
 from thunder_fuser.executor.naming import Naming
-from thunder_fuser.executor.report import last_traces
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.segment.plan import Kind, SegmentedFusion
 
@@ -93,17 +92,15 @@ class SegmentedRegion:
         return f"{self.name}: {self._text}"
 
 
-def segments(source: Callable[..., Any] | TraceCtx) -> tuple[SegmentedRegion, ...]:
-    """The segments of every fusion of a trace, or of a `thunder.jit` function's last run: forward,
-    then backward.
+def segments(source: Any) -> tuple[SegmentedRegion, ...]:
+    """The segments of every fusion of a trace, or of what `fusions` takes: forward, then backward.
 
-    Raises FuserTypeError for another function, FuserValueError before the first run.
+    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
     """
-    traces = (source,) if isinstance(source, TraceCtx) else last_traces(source)
+    traces = [source] if isinstance(source, TraceCtx) else all_traces(source)
     return tuple(
         _region(bsym)
         for trace in traces
-        if trace is not None
         for bsym in trace.bound_symbols
         if call_of(bsym) is not None
     )
