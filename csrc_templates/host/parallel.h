@@ -1,17 +1,26 @@
 // parallel(n, body): body(i, m) for i < m on m OS threads at once, m <= n.
 //
 // OpenMP where the compiler has it: its pool of threads is then torch's own, so that the two never
-// compete for cores. Otherwise threads are made for the occasion.
+// compete for cores. Otherwise, and in a forked child, threads are made for the occasion: a child has
+// none of its parent's threads, and OpenMP waits for them.
 #pragma once
+
+#include <pthread.h>
+
+#include <thread>
+#include <vector>
 
 #ifdef _OPENMP
 #include <omp.h>
-#else
-#include <thread>
-#include <vector>
 #endif
 
 namespace tf {
+
+static bool is_forked_child = false;
+
+__attribute__((constructor)) static void notice_forks() {
+  pthread_atfork(nullptr, nullptr, [] { is_forked_child = true; });
+}
 
 inline int available_threads() {
 #ifdef _OPENMP
@@ -25,14 +34,16 @@ template <class Body>
 void parallel(int n, const Body& body) {
   if (n <= 1) return body(0, 1);
 #ifdef _OPENMP
+  if (!is_forked_child) {
 #pragma omp parallel num_threads(n)
-  body(omp_get_thread_num(), omp_get_num_threads());
-#else
+    body(omp_get_thread_num(), omp_get_num_threads());
+    return;
+  }
+#endif
   std::vector<std::thread> threads;
   for (int i = 1; i < n; ++i) threads.emplace_back([&body, i, n] { body(i, n); });
   body(0, n);
   for (std::thread& thread : threads) thread.join();
-#endif
 }
 
 }  // namespace tf

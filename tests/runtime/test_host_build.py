@@ -297,6 +297,54 @@ def test_a_compiler_that_was_asked_for_is_not_replaced(
         compiler.find_compiler()
 
 
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("true", "writes no library"),
+        ("with-fsyntax-only", "writes no library"),
+        ("links-nothing", "makes a library that cannot be loaded: .*file too short"),
+        ('"g++', r"""\$CXX is '"g\+\+', which is no command \(No closing quotation\)"""),
+    ],
+)
+def test_a_compiler_that_makes_no_library_is_named(
+    fake_compilers: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    problem: str,
+) -> None:
+    script(fake_compilers / "true", "echo true 9.1")
+    script(fake_compilers / "with-fsyntax-only", "[ $1 = --version ] && echo g++ 99; exit 0")
+    # It finds where to write, and leaves an ELF header there.
+    wrote = 'while [ "$1" != -o ]; do shift; done; printf "\\177ELF" > "$2"'
+    script(fake_compilers / "links-nothing", f"[ $1 = --version ] && echo g++ 99 || {{ {wrote}; }}")
+    monkeypatch.setenv("CXX", setting)
+    message = rf"no C\+\+ compiler for kernels on the CPU: .*{problem}.*; correct \$CXX"
+    with (
+        options(cache_dir=str(tmp_path / "cache")),
+        pytest.raises(TargetError, match=message),
+    ):
+        HOST.compile([unique("unmade")])
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_a_c_compiler_is_told_to_link_what_cpp_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "gcc")
+    assert works(unique("by_gcc"))
+
+
+@pytest.mark.parametrize("name", ["gcc", "cc", "clang", "x86_64-linux-gnu-gcc-12", "ccache gcc"])
+def test_c_compilers_are_known_by_their_names(name: str) -> None:
+    def libraries_of(command: str) -> tuple[str, ...]:
+        return compiler.Compiler(tuple(command.split()), "gcc", "").libraries
+
+    assert libraries_of(name) == ("-lstdc++",)
+    cpp = name.replace("gcc", "g++").replace("clang", "clang++")
+    assert libraries_of("c++" if name == "cc" else cpp) == ()
+
+
 # --- Templates and sources --------------------------------------------------------------------
 
 

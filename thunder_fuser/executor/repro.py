@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -12,6 +10,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Scalar, Val
 from thunder_fuser.ir.printer import to_python
+from thunder_fuser.runtime.dump import save_failure
 
 _SAMPLES = {
     DataType.Bool: "True",
@@ -45,19 +44,15 @@ def script(of: Reproducible) -> str:
 
 
 def save(of: Reproducible) -> str:
-    """The path of a new file that holds the script."""
-    with tempfile.NamedTemporaryFile("w", prefix=f"{of.name}-", suffix=".py", delete=False) as file:
-        file.write(script(of))
-    return str(Path(file.name))
+    """The path of a file that holds the script; "" if none could be written."""
+    return str(save_failure(of.name, ".py", script(of)) or "")
 
 
 def save_trace(trace: TraceCtx) -> str:
-    """The path of a new file with the text of a trace that fusions could not be put into."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="fuser-trace-", suffix=".txt", delete=False
-    ) as file:
-        file.write(f"{trace}\n")
-    return str(Path(file.name))
+    """The path of a file with the text of a trace that fusions could not be put into; "" if none
+    could be written.
+    """
+    return str(save_failure("trace", ".txt", f"{trace}\n") or "")
 
 
 def _sample(value: Val, device: torch.device) -> str:

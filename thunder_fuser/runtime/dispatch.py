@@ -6,7 +6,6 @@ down the road: bind, specialise, passes, plan, schedule, code, compile.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.partition import partition
@@ -41,7 +41,7 @@ class CompiledFusion:
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest: tuple[Options | None, dict[Key, Executable]] = (None, {})
         self._made: list[Executable] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __call__(
         self, inputs: Sequence[Any], device: torch.device | None = None

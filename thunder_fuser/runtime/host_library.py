@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import time
+import warnings
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,10 @@ from thunder_fuser.runtime.fork import Lock
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+"""What compilers pass on, in English."""
 _FULL = 1 << 20
-"""Bytes that are free in a place where a compiler failed for want of room."""
+"""Free bytes below which there is no room for what a compiler writes."""
 _FAULTY = ("undefined symbol", "file too short", "invalid ELF header", "file data")
 """What the loader says of a library that no other place would make better."""
 
@@ -67,6 +69,7 @@ class Library:
     """
 
     def __init__(self, path: str, needs: Library | None) -> None:
+        self.path = Path(path)
         self.symbols = ctypes.CDLL(path)
         self._needs = needs
         # At the end of the process everything goes anyway, in an order of its own.
@@ -115,13 +118,26 @@ def _loaded_somewhere(unit: Unit, key: str) -> Library:
     problems = []
     for folder in folders("host"):
         try:
-            return _loaded(unit, key, folder, needs)
+            found = _loaded(unit, key, folder, needs)
         except OSError as problem:
             problems.append(f"{folder.path}: {problem.strerror or problem}")
             _log.info("%s: %s", unit.name, problems[-1])
+            continue
+        if problems:
+            _warn(problems[0], str(folder.path))
+        return found
     raise TargetError(
         f"no place for compiled kernels of the CPU: {'; '.join(problems) or 'no folder'}. "
         "Make room, or name another folder in THUNDER_FUSER_CACHE_DIR or TMPDIR"
+    )
+
+
+@functools.cache
+def _warn(problem: str, instead: str) -> None:
+    warnings.warn(
+        f"compiled kernels are lost when this process ends, for they are in {instead}: {problem}",
+        RuntimeWarning,
+        stacklevel=2,
     )
 
 
@@ -130,13 +146,13 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
     name = unit.file_name(key)
     if folder.find(name, key) is not None:
         try:
-            return _opened(folder.path / name, needs)
+            return _opened(folder.path / name, folder, needs)
         except OSError as damage:  # that the seal does not show
             _log.info("%s is made again: %s", name, damage)
             folder.discard(name)
-    path = _compiled(unit, key, folder)
+    path = _compiled(unit, key, folder, needs)
     try:
-        return _opened(path, needs)
+        return _opened(path, folder, needs)
     except OSError as problem:
         folder.discard(name)
         if any(words in str(problem) for words in _FAULTY):
@@ -146,29 +162,36 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
         raise
 
 
-def _opened(path: Path, needs: Library | None) -> Library:
+def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
     try:
         return Library(str(path), needs)
-    except OSError:
-        # Programs cannot be started from the folder (noexec), but from memory.
-        memory = os.memfd_create(path.name)
-        try:
-            with open(memory, "wb", closefd=False) as file:
-                file.write(path.read_bytes())
-            return Library(f"/proc/self/fd/{memory}", needs)
-        finally:
-            os.close(memory)
+    except OSError as problem:
+        if any(words in str(problem) for words in _FAULTY):
+            raise
+    # Programs cannot be started from this folder (noexec), but from memory. The loader takes a file
+    # for one that it has if they have one name, so a link gives each its own.
+    memory = os.memfd_create(path.name)
+    try:
+        with open(memory, "wb", closefd=False) as file, folder.workspace() as work:
+            file.write(path.read_bytes())
+            file.flush()
+            link = work / path.name
+            link.symlink_to(f"/proc/self/fd/{memory}")
+            return Library(str(link), needs)
+    finally:
+        os.close(memory)
 
 
 # --- Compiling --------------------------------------------------------------------------------
 
 
-def _compiled(unit: Unit, key: str, folder: Folder) -> Path:
+def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None) -> Path:
     """The new library of `unit` in `folder`; OSError where there is no room."""
     name = unit.file_name(key)
-    needed = [str(_needed(unit.needs, folder))] if unit.needs else []
+    needed = [str(_needed(unit.needs, folder, needs))] if unit.needs else []
     start = time.perf_counter()
     with folder.workspace() as work:
+        _check_room(work)
         source, output = work / "source.cpp", work / name
         source.write_text(unit.text, encoding="utf-8")
         answer = unit.compiler.run(
@@ -189,20 +212,21 @@ def _compiled(unit: Unit, key: str, folder: Folder) -> Path:
     return path
 
 
-def _needed(unit: Unit, folder: Folder) -> Path:
-    """The file of a library to link with."""
+def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
+    """The file of a library to link with: the one that is loaded, if it is still there."""
+    if loaded is not None and loaded.path.is_file():
+        return loaded.path
     key = unit.key
     if folder.find(unit.file_name(key), key) is None:
         return _compiled(unit, key, folder)
     return folder.path / unit.file_name(key)
 
 
-def _check_room(work: Path, messages: str) -> None:
-    """OSError if a compiler failed because a disk is full."""
-    if any(words in messages for words in _NO_ROOM):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
+def _check_room(work: Path, messages: str = "") -> None:
+    """OSError where a disk is full, or a compiler says that it is."""
     found = os.statvfs(work)
-    if found.f_bavail * found.f_frsize < _FULL or (found.f_files and not found.f_favail):
+    full = found.f_bavail * found.f_frsize < _FULL or (found.f_files and not found.f_favail)
+    if full or any(words in messages for words in _NO_ROOM):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
 
 
