@@ -97,7 +97,8 @@ MISTAKES: dict[str, tuple[Fusion, list[Any], type[FuserError], str]] = {
         "4 (dimension 0 of input 0, T0) and 1 (dimension 0 of input 1, T1)"),
     "disagreement with the definition": (
         sum_of([-1], [8]), [torch.zeros(7), torch.zeros(8)], FuserValueError,
-        "add at model.py:12: 7 (dimension 0 of input 0, T0) and 8 (in the definition)"),
+        "add at model.py:12: 7 (dimension 0 of input 0, T0) and 8 (dimension 0 of T1, "
+        "in the definition)"),
     "not expanded": (copy_of([4, 8], expanded=[True, False]), [x], FuserValueError,
         "input 0, T0: IterDomain b1->4 has expanded extent but input tensor has size 4 and "
         "stride 8 in dimension 0; pass x.expand(...)"),
@@ -208,15 +209,25 @@ def test_a_size_cannot_be_negative() -> None:
     b = FusionBuilder()
     n = b.scalar(None, DataType.Int)
     b.output(b.full([n], 1.0, DataType.Float))
-    with pytest.raises(FuserValueError, match=r"input 0, S0, is -3, .* at least 0"):
+    with pytest.raises(
+        FuserValueError,
+        match=r"full: dimension 0 of T3 has -3 elements .input 0, S0.; expected at least 0",
+    ):
         bind(b.build(), [-3], CPU)
 
 
-def test_a_slice_must_not_end_beyond_a_symbolic_size() -> None:
+def test_a_slice_ends_where_its_dimension_does() -> None:
     b = FusionBuilder()
-    b.output(b.slice(b.tensor([-1], DataType.Float), [1], [6]))
-    assert specialise(b.build(), bind(b.build(), [torch.zeros(6)]).sizes).outputs[0].sizes == (5,)
-    with pytest.raises(FuserValueError, match=r"dimension 0 of T0 has 4 elements and .* ends at 6"):
+    x = b.tensor([-1], DataType.Float)
+    b.output(b.slice(x, [1], [6]))
+    for n, width in ((9, 5), (6, 5), (4, 3), (1, 0), (0, 0)):
+        fusion = specialise(b.build(), bind(b.build(), [torch.zeros(n)]).sizes)
+        assert fusion.outputs[0].sizes == (width,)
+    b.origin = Origin("slice", "model.py", 7)
+    b.output(b.slice(x, [3], [x.domain.shape[0] - 2]))
+    with pytest.raises(
+        FuserValueError, match=r"slice at model.py:7: dimension 0 of T0, which has 4"
+    ):
         bind(b.build(), [torch.zeros(4)])
 
 

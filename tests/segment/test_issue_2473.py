@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.batch import Batch, executable
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device_table import H200
+from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.counts import formula
 from thunder_fuser.runtime.cuda_program import compile_cubin
 from thunder_fuser.runtime.dispatch import CompiledFusion
@@ -23,8 +25,10 @@ BFloat16, Float, Null = DataType.BFloat16, DataType.Float, DataType.Null
 FULL = (56, 1024, 1024)
 
 
-def definition(b: int, s: int, h: int) -> FusionDefinition:
-    """Sizes are constants of the trace that it was made from, as in the issue's script."""
+def definition(batch: int | None, s: int, h: int) -> FusionDefinition:
+    """Sizes are constants of the trace that it was made from, as in the issue's script; the first
+    may be left open.
+    """
     with FusionDefinition() as fd:
         ops = fd.ops
 
@@ -38,6 +42,7 @@ def definition(b: int, s: int, h: int) -> FusionDefinition:
         mean = tensor([-1, -1], [True, True], Float)
         rstd = tensor([-1, -1, 1], [True, True, None], Float)
         x = tensor([-1, -1, -1], [True, True, True])
+        b = x.size(0) if batch is None else batch
 
         def wide(t, dims):  # type: ignore[no-untyped-def]
             return ops.broadcast_in_dim(t, shape=[b, s, h], broadcast_dims=dims)
@@ -110,8 +115,6 @@ def exact(given: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def full_plan() -> SegmentedFusion:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         given = inputs(*FULL, "cuda")
     return definition(*FULL).plan(given)
@@ -130,9 +133,27 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert plan.bytes + 2 * schedule.workspace_bytes <= 360_000_000
 
 
-def test_the_batch_is_open() -> None:
-    """Its other sizes are constants of the definition, whatever the inputs' declarations say."""
-    plan = definition(*FULL).plan(sizes={"i0": FULL[0]})
+def test_the_definition_states_its_sizes() -> None:
+    """All of them follow from the constants, whatever the inputs' declarations say."""
+    plan = definition(*FULL).plan()
+    assert plan.kernels == 1
+    assert plan.sizes is None
+    assert plan.bytes == plan.bytes_ideal == 353_132_544
+    assert "sizes" not in str(plan)
+
+
+def test_another_batch_is_refused() -> None:
+    fd = definition(*FULL)
+    with FakeTensorMode():
+        given = inputs(8, *FULL[1:], "cpu")
+    with pytest.raises(FuserValueError, match=r"broadcast_in_dim at .* 8 \(.* and 56 \(stated in"):
+        fd.plan(given)
+    with pytest.raises(FuserValueError, match=r"broadcast_in_dim at .* 8 \(.* and 56 \(stated in"):
+        fd.execute(given)
+
+
+def test_the_batch_may_be_open() -> None:
+    plan = definition(None, *FULL[1:]).plan(sizes={"i0": FULL[0]})
     assert plan.kernels == 1
     assert str(formula(plan.bytes)) == "6,305,792*i0 + 8,192"
     assert formula(plan.bytes).at({"i0": FULL[0]}) == plan.bytes == 353_132_544

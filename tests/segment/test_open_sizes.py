@@ -152,8 +152,10 @@ def test_numbers_that_are_sizes_have_names() -> None:
 
 
 def test_sizes_that_cannot_be_told_are_asked_for(b: FusionBuilder) -> None:
-    x, y = b.tensor([-1, -1], Float), b.tensor([-1, -1], Float)
-    b.output(op(b, "add", b.reshape(x, [-1]), b.reshape(y, [-1])))
+    x, y = b.tensor([-1], Float), b.tensor([-1], Float)
+    n, m = x.domain.shape[0], y.domain.shape[0]
+    b.output(b.full([n, m], 1.0, Float))
+    b.output(op(b, "add", b.full([n * n], 1.0, Float), b.full([m * m * 2], 1.0, Float)))
     with pytest.raises(FuserValueError, match=r"cannot be told from the definition; pass inputs"):
         plan_of(b)
 
@@ -161,9 +163,9 @@ def test_sizes_that_cannot_be_told_are_asked_for(b: FusionBuilder) -> None:
 def test_sizes_that_contradict_each_other_are_an_error(b: FusionBuilder) -> None:
     x = b.tensor([-1], Float)
     b.output(op(b, "add", x, b.tensor([3], Float)))
-    b.output(op(b, "add", x, b.tensor([4], Float)))
-    with pytest.raises(FuserValueError, match="conflict"):
-        plan_of(b)
+    y = b.tensor([4], Float)
+    with pytest.raises(FuserValueError, match=r"conflict .* 3 \(dimension 0 of T0, .* and 4 \("):
+        op(b, "add", x, y)
 
 
 def test_wanted_sizes_are_of_the_definition(b: FusionBuilder) -> None:
@@ -172,8 +174,7 @@ def test_wanted_sizes_are_of_the_definition(b: FusionBuilder) -> None:
     fusion = CompiledFusion(b.build())
     with pytest.raises(FuserValueError, match="batch is no size of this definition; it has i0"):
         fusion.plan(sizes={"batch": 3})
-    with pytest.raises(FuserValueError, match="has 3 elements and the slice ends at 10"):
-        fusion.plan(sizes={"i0": 3})
+    assert str(fusion.plan(sizes={"i0": 3}).conditions[0]) == "10 >= i0"
 
 
 def test_wanted_sizes_make_sense(b: FusionBuilder) -> None:

@@ -12,6 +12,7 @@ import copy
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
+    Expr,
     Fusion,
     PointwiseOp,
     ReductionOp,
@@ -22,6 +23,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.random_builder import RandomBuilder
+from thunder_fuser.ir.sizes import equations_of_update
 from thunder_fuser.ir.value_builder import Size
 from thunder_fuser.ir.view_builder import allocation_order
 
@@ -68,6 +70,8 @@ class FusionBuilder(RandomBuilder):
         if any(u.target is alias for u in self._updates):
             raise FuserValueError(f"add_output: {alias} is updated twice; only one can be last")
         self._updates.append(Update(alias, x))
+        if self._solution is not None:
+            self._solution.add(equations_of_update(self._updates[-1], self.origin))
 
     def copied(self) -> FusionBuilder:
         """One with the same values and expressions, to which others can be added."""
@@ -85,7 +89,22 @@ class FusionBuilder(RandomBuilder):
                 self._outputs[k] = self.set(value)
         return Fusion(
             (*self._inputs, *self._state),
-            tuple(self._exprs),
+            tuple(self._without_unread_numbers()),
             tuple(self._outputs),
             tuple(self._updates),
         )
+
+    def _without_unread_numbers(self) -> list[Expr]:
+        """All expressions but numbers that nothing computes with: those that only served as sizes
+        are in the domains.
+        """
+        served = () if self._known_extents is None else self._known_extents.served
+        if not served:
+            return self._exprs
+        kept: list[Expr] = []
+        read: set[Val] = set()
+        for expr in reversed(self._exprs):
+            if expr.output in read or expr.output not in served:
+                kept.append(expr)
+                read.update(expr.inputs)
+        return kept[::-1]

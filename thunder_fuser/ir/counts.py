@@ -15,7 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from thunder_fuser.ir.polynomial import Polynomial, is_at_least, largest, polynomial
+from thunder_fuser.ir.polynomial import (
+    Atom,
+    Floor,
+    Largest,
+    Polynomial,
+    is_at_least,
+    largest,
+    polynomial,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +168,31 @@ def count(known: Polynomial, sizes: Mapping[str, int], *, exact: bool = True) ->
     made = Count(known.at(sizes))
     made.formula, made.sizes, made.exact = known, sizes, exact
     return made
+
+
+def decided(p: Polynomial, sizes: Mapping[str, int]) -> Polynomial:
+    """A formula that says what is the largest of several: what it is at representative sizes."""
+    total = Polynomial()
+    for monomial, coefficient in p.terms:
+        term = polynomial(coefficient)
+        for atom in monomial:
+            term = term * _decided(atom, sizes)
+        total = total + term
+    return total
+
+
+def _decided(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
+    match atom:
+        case str():
+            return polynomial(atom)
+        case Floor(dividend, divisor):
+            return decided(dividend, sizes) // decided(divisor, sizes)
+        case Largest(of):
+            candidates = [decided(q, sizes) for q in of]
+            best = max(candidates, key=lambda q: q.at(sizes))
+            for other in candidates:
+                _assume(best - other, 0)
+            return best
 
 
 def formula(number: int) -> Polynomial:

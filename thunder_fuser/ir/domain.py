@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from thunder_fuser.errors import FuserValueError, InternalError
 from thunder_fuser.ir.symint import Form
@@ -128,6 +128,17 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
+class Assume:
+    """A dimension has `size` elements, says the definition: a fact to check, no change.
+
+    Only where sizes are symbolic; with known ones it holds or is an error, and is gone.
+    """
+
+    axis: int
+    size: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class Reorder:
     """Result dimension k is input dimension order[k]."""
 
@@ -141,7 +152,7 @@ class Reduce:
     axis: int
 
 
-Transform = Split | Merge | Resize | NewBroadcast | Squeeze | Expand | Reorder | Reduce
+Transform = Split | Merge | Resize | NewBroadcast | Squeeze | Expand | Assume | Reorder | Reduce
 
 
 def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple[IterDomain, ...]:
@@ -152,7 +163,8 @@ def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple
             case Split(axis, outer, inner):
                 ids[axis : axis + 1] = [iteration(outer), iteration(inner)]
             case Merge(axis):
-                ids[axis : axis + 2] = [iteration(ids[axis].size * ids[axis + 1].size)]
+                merged = constant_if_known(ids[axis].size * ids[axis + 1].size)
+                ids[axis : axis + 2] = [iteration(merged)]
             case Resize(axis, left, right):
                 size = ids[axis].size + left + right
                 if isinstance(size, int) and size < 0:
@@ -170,11 +182,35 @@ def replay(root: Sequence[IterDomain], transforms: Sequence[Transform]) -> tuple
                 if not ids[axis].is_broadcast:
                     raise FuserValueError(f"cannot expand dimension {axis}: {ids[axis]} is not 1")
                 ids[axis] = broadcast(size)
+            case Assume(axis, size):
+                ids[axis] = _assumed(ids[axis], axis, size)
             case Reorder(order):
                 ids = [ids[k] for k in order]
             case Reduce(axis):
                 del ids[axis]
     return tuple(ids)
+
+
+def _assumed(dim: IterDomain, axis: int, size: Extent) -> IterDomain:
+    if isinstance(dim.size, int) and isinstance(size, int) and dim.size != size:
+        raise FuserValueError(
+            f"dimension {axis} has {dim.size} elements, but the definition states {size}"
+        )
+    return iteration(size) if dim.expanded is None else replace(dim, expanded=size)
+
+
+def without_assumptions(
+    root: Sequence[IterDomain], transforms: Sequence[Transform]
+) -> tuple[Transform, ...]:
+    """The program without statements of sizes that are known to be these; FuserValueError for
+    those that are known to be others.
+    """
+    kept, dims = [], tuple(root)
+    for step in transforms:
+        before, dims = dims, replay(dims, (step,))
+        if not (isinstance(step, Assume) and before[step.axis].size == step.size):
+            kept.append(step)
+    return tuple(kept)
 
 
 def constant_if_known(extent: Extent) -> Extent:
@@ -216,6 +252,8 @@ def pull(
                 point.insert(axis, zero)
             case Expand(axis, _):
                 point[axis] = zero
+            case Assume():
+                raise InternalError(f"{step} is left, although sizes are known")
             case Reorder(order):
                 point = [point[order.index(k)] for k in range(len(order))]
             case Reduce():

@@ -185,6 +185,9 @@ def is_at_least(
         if quotient is None:
             break
         p = _below(p, quotient)
+    atoms = {a for m, _ in p.terms for a in m if isinstance(a, Largest)}
+    if any(not any(is_at_least(q, 0, lowest) for q in a.of) for a in atoms):
+        return False
 
     def product(atoms: Monomial) -> int:
         return math.prod(lowest.get(a, SMALLEST) if isinstance(a, str) else 0 for a in atoms)

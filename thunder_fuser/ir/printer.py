@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
@@ -261,7 +262,8 @@ class _Printer:
             return self._sizes[form]
         terms = []
         for digit, coef in form.terms:
-            text = self._digit(digit)
+            least = self._smallest(digit) if coef < 0 else None
+            text, coef = (self._digit(digit), coef) if least is None else (least, -coef)
             terms.append(text if coef == 1 else f"{coef} * {_grouped(text)}")
         terms.sort()
         if form.const or not terms:
@@ -275,6 +277,19 @@ class _Printer:
         over = f"{_grouped(text)} // {digit.s}" if digit.s > 1 else _grouped(text)
         return over if digit.e is None else f"{over} % {digit.e}"
 
+    def _smallest(self, digit: Digit) -> str | None:
+        """Minus this digit, if it is the smallest of several."""
+        base = digit.base
+        if digit.s != 1 or digit.e is not None or not isinstance(base, Opaque) or base.op != "max":
+            return None
+        return self._chosen("minimum", [-x for x in base.operands])
+
+    def _chosen(self, op: str, forms: Sequence[Form]) -> str:
+        first, *others = sorted(self._form(x) for x in forms)
+        for other in others:
+            first = f"fd.ops.{op}({first}, {other})"
+        return first
+
     def _base(self, base: Variable | Opaque | Form) -> str:
         match base:
             case Variable():
@@ -282,6 +297,8 @@ class _Printer:
                     raise InternalError(f"no value that is printed has the size {base.name}")
                 return self._variables[base.name]
             case Opaque():
+                if base.op == "max":
+                    return self._chosen("maximum", base.operands)
                 operands = [_grouped(self._form(x)) for x in base.operands]
                 if base.op == "*":
                     operands.sort()
@@ -291,7 +308,8 @@ class _Printer:
 
 
 def _grouped(text: str) -> str:
-    return f"({text})" if " " in text else text
+    """In parentheses, unless it is a name, a number or a single call."""
+    return f"({text})" if " " in re.sub(r"\([^()]*\)", "", text) else text
 
 
 def _pairs(arguments: Mapping[str, str]) -> list[str]:

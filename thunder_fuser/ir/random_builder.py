@@ -49,7 +49,7 @@ class RandomBuilder(IndexBuilder):
         first, second = (self._number(op, v, wide) for v in parameters)
         _check_parameters(row, first, second)
         seed, offset = (self._number(op, v, DataType.Int) for v in state)
-        ids = [iteration(self.extent(size)) for size in shape]
+        ids = [iteration(size) for size in self._sizes(op, shape)]
         out = TensorView(self._id(), dtype, tensor_domain(ids))
         self._append(RandomOp(op, seed, offset, (first, second), out, self.origin))
         return out

@@ -12,13 +12,13 @@ from dataclasses import replace
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (
+    Assume,
     Expand,
     Extent,
     IterDomain,
     Resize,
     Split,
     Transform,
-    constant_if_known,
     iteration,
 )
 from thunder_fuser.ir.fusion import (
@@ -37,6 +37,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.symint_form import plain_variable
 
 
 def _keep(extent: Extent) -> Extent:
@@ -116,6 +117,11 @@ class Rebuild:
                 return b.apply(expr.op, vals, expr.output.dtype)
             case ViewOp():
                 steps = [self._transform(t) for t in expr.output.domain.transforms]
+                if expr.op == "reshape" and self.extent is not _keep:
+                    shape = [self.extent(size) for size in expr.output.domain.shape]
+                    if any(isinstance(size, int) and size == 0 for size in shape):
+                        # Without elements, dimensions need not divide into the same groups.
+                        return b.reshape(self.tensor(expr.input), shape)
                 fill = None if expr.fill is None else self[expr.fill]
                 allocation = expr.output.domain.allocation
                 return b.view(
@@ -149,6 +155,8 @@ class Rebuild:
                 return Resize(axis, self.extent(left), self.extent(right))
             case Expand(axis, size):
                 return Expand(axis, self.extent(size))
+            case Assume(axis, size):
+                return Assume(axis, self.extent(size))
             case _:
                 return step
 
@@ -170,10 +178,11 @@ def _has_form_of(new: Val, old: Val) -> bool:
 
 def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
     """The fusion with symbolic extents bound to numbers; FuserValueError where these do not fit."""
+    values = {plain_variable(form).name: value for form, value in sizes.items()}
 
     def bound(extent: Extent) -> Extent:
         if isinstance(extent, Form):
-            return constant_if_known(extent.substitute(sizes))
+            return extent.evaluate(values)
         return extent
 
     return rebound(fusion, bound)

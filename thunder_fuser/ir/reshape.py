@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import (
+    Assume,
     Extent,
     IterDomain,
     Merge,
@@ -14,6 +15,7 @@ from thunder_fuser.ir.domain import (
     Split,
     Squeeze,
     Transform,
+    constant_if_known,
 )
 
 
@@ -21,7 +23,7 @@ def product(extents: Sequence[Extent]) -> Extent:
     result: Extent = 1
     for extent in extents:
         result = extent if _is(result, 1) else result * extent
-    return result
+    return constant_if_known(result)
 
 
 def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[Extent, ...]:
@@ -59,20 +61,31 @@ def reshape_program(dims: Sequence[IterDomain], new_shape: Sequence[Extent]) -> 
     new = [size for size in new_shape if not _is(size, 1)]
     axis = 0
     for before, after in _groups(old, new):
-        if len(before) != 1 or len(after) != 1:
-            program += [Merge(axis) for _ in range(len(before) - 1)]
-            program += [
-                Split(axis + k, after[k], product(after[k + 1 :])) for k in range(len(after) - 1)
-            ]
+        program += _regrouped(axis, before, after)
         axis += len(after)
     program += [NewBroadcast(k) for k, size in enumerate(new_shape) if _is(size, 1)]
     return program
 
 
+def _regrouped(axis: int, before: list[Extent], after: list[Extent]) -> list[Transform]:
+    """The dimensions `before`, the first of which is `axis`, as the dimensions `after`."""
+    steps: list[Transform] = [Merge(axis) for _ in before[1:]]
+    if not before:
+        steps.append(NewBroadcast(axis))
+    steps += [Split(axis + k, n, product(after[k + 1 :])) for k, n in enumerate(after[:-1])]
+    if len(after) <= 1 and not _is(product(before), product(after)):
+        steps.append(Assume(axis, product(after)))
+    if not after:
+        steps.append(Squeeze(axis))
+    return steps
+
+
 def _groups(
     old: Sequence[Extent], new: Sequence[Extent]
 ) -> list[tuple[list[Extent], list[Extent]]]:
-    if any(_is(size, 0) for size in (*old, *new)) or not _known([*old, *new]):
+    if any(_is(size, 0) for size in (*old, *new)):
+        return [(list(old), list(new))] if old != new else [([size], [size]) for size in old]
+    if not _known([*old, *new]):
         return _equal_ends(list(old), list(new))
     groups: list[tuple[list[Extent], list[Extent]]] = []
     left, right = ([n for n in sizes if isinstance(n, int)] for sizes in (old, new))
@@ -94,7 +107,7 @@ def _groups(
 
 
 def _equal_ends(old: list[Extent], new: list[Extent]) -> list[tuple[list[Extent], list[Extent]]]:
-    """Symbolic or empty shapes: equal dimensions at both ends stay, the middle is one group."""
+    """Symbolic shapes: equal dimensions at both ends stay, the middle is one group."""
     head: list[tuple[list[Extent], list[Extent]]] = []
     tail: list[tuple[list[Extent], list[Extent]]] = []
     while old and new and _is(old[0], new[0]) and (len(old) == 1) == (len(new) == 1):
@@ -102,8 +115,6 @@ def _equal_ends(old: list[Extent], new: list[Extent]) -> list[tuple[list[Extent]
     while old and new and _is(old[-1], new[-1]) and (len(old) == 1) == (len(new) == 1):
         tail.insert(0, ([old.pop()], [new.pop()]))
     middle = [(old, new)] if old or new else []
-    if middle and not (old and new):
-        raise FuserValueError(f"reshape cannot match the dimensions {old} with {new}")
     return head + middle + tail
 
 

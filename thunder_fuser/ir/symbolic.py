@@ -10,9 +10,10 @@ from operator import mul
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
-from thunder_fuser.ir.polynomial import Polynomial, polynomial
+from thunder_fuser.ir.polynomial import Polynomial, is_at_least, largest, polynomial
 from thunder_fuser.ir.symint import Form, Opaque, Variable
 from thunder_fuser.ir.symint_form import plain_variable
+from thunder_fuser.ir.symint_guard import provable
 
 
 def variable_of(extent: Extent) -> Variable | None:
@@ -62,10 +63,25 @@ def polynomial_of(extent: Extent) -> Polynomial:
     return total
 
 
+def is_at_most(x: Extent, y: Extent) -> bool:
+    """Whether x <= y, proven for all sizes."""
+    if isinstance(x, int) and isinstance(y, int):
+        return x <= y
+    difference = y - x
+    assert isinstance(difference, Form)
+    if provable(difference, 0, None):
+        return True
+    lowest = {v.name: v.lo for v in difference.variables()}
+    positive = all(least >= 0 for least in lowest.values())
+    return positive and is_at_least(polynomial_of(difference), 0, lowest)
+
+
 def _operation(opaque: Opaque) -> Polynomial:
     operands = [polynomial_of(x) for x in opaque.operands]
     if opaque.op == "*":
         return reduce(mul, operands)
+    if opaque.op == "max":
+        return largest(operands)
     dividend, divisor = operands
     return dividend // divisor if opaque.op == "//" else _remainder(dividend, divisor)
 

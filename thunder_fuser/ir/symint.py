@@ -1,7 +1,7 @@
 """The integer algebra: one canonical form for every index, extent, stride and predicate.
 
     value = const + sum of coef * digit        digit = floor(base / s) mod e
-    base  = variable | opaque (a product, or a division by a symbol) | form
+    base  = variable | opaque (a product, a division by a symbol, the larger of several) | form
 
 Every division rounds down, so no rule needs a side condition on signs.  Forms are interned in a
 `Context`: two forms of one context are equal iff they are the same object.  That decides whether
@@ -47,6 +47,7 @@ from thunder_fuser.ir.symint_radix import (
     factors_of,
     is_remainder_by,
     mixed_radix,
+    operands_of_max,
     over,
     primitive,
     without,
@@ -334,6 +335,18 @@ class Context:
         ky, py = primitive(y)
         factors = sorted((*factors_of(px), *factors_of(py)), key=lambda factor: factor.ordinal)
         return self._digit(self._opaque("*", tuple(factors)), 1, None) * (kx * ky)
+
+    def larger(self, x: Form, y: Form) -> Form:
+        """The larger of two forms: the one that bounds prove to be it, else opaque."""
+        candidates: dict[int, Form] = {}
+        for form in (*operands_of_max(x), *operands_of_max(y)):
+            if not any(provable(other - form, 0, None) for other in candidates.values()):
+                kept = (c for c in candidates.values() if not provable(form - c, 0, None))
+                candidates = {c.ordinal: c for c in (*kept, form)}
+        found = sorted(candidates.values(), key=lambda form: form.ordinal)
+        if len(found) == 1:
+            return found[0]
+        return self._digit(self._opaque("max", tuple(found)), 1, None)
 
     def divmod_form(self, x: Form, d: Form) -> tuple[Form, Form]:
         """Division by a symbol: peel the multiples of d; the rest is below d or stays opaque."""

@@ -63,6 +63,12 @@ def remainder_bounds(x: Interval, d: Interval) -> Interval:
     return 0, min(highs, default=None)
 
 
+def larger_bounds(a: Interval, b: Interval) -> Interval:
+    """The bounds of the larger of two values."""
+    lows = [bound for bound in (a[0], b[0]) if bound is not None]
+    return max(lows, default=None), None if a[1] is None or b[1] is None else max(a[1], b[1])
+
+
 def both(a: Interval, b: Interval) -> Interval:
     """The bounds of a value for which both intervals hold."""
     lows = [bound for bound in (a[0], b[0]) if bound is not None]

@@ -200,6 +200,8 @@ def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
         base = digit.base
         if _is_plain_multiple(digit, coef):
             continue
+        if isinstance(base, Opaque) and base.op == "max":
+            raise FuserValueError(f"cannot emit {base}: sizes are known before kernels are written")
         if isinstance(base, Opaque) and base.op != "*":
             x, d = base.operands
             if not (provable(x, 0, None) and provable(d, 1, None)):

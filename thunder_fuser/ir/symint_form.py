@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.symint_bounds import (
     Bound,
+    larger_bounds,
     product_bounds,
     quotient_bounds,
     remainder_bounds,
@@ -23,11 +24,30 @@ from thunder_fuser.ir.symint_bounds import (
 if TYPE_CHECKING:
     from thunder_fuser.ir.symint import Context
 
-Operation: TypeAlias = Literal["*", "//", "%"]
+Operation: TypeAlias = Literal["*", "//", "%", "max"]
+
+
+def _quotient(x: Any, d: Any) -> Any:
+    """Rounded down; 0 where the divisor is 0, as in kernels, so that every form has a value."""
+    return 0 if isinstance(d, int) and d == 0 else x // d
+
+
+def _remainder(x: Any, d: Any) -> Any:
+    return x if isinstance(d, int) and d == 0 else x % d
+
+
+def larger(x: Any, y: Any) -> Any:
+    """The larger of two integers or forms."""
+    if isinstance(x, Form):
+        return x.context.larger(x, x.context.lift(y))
+    return larger(y, x) if isinstance(y, Form) else max(x, y)
+
+
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
+    "//": _quotient,
+    "%": _remainder,
+    "max": larger,
 }
 Term: TypeAlias = "tuple[Digit, int]"
 Leaf: TypeAlias = "Callable[[Digit], Form | None]"
@@ -50,7 +70,7 @@ class Variable:
 
 
 class Opaque:
-    """`*` of two or more factors, `//` or `%` of two: what the algebra does not look into."""
+    """`*` or `max` of two or more, `//` or `%` of two: what the algebra does not look into."""
 
     __slots__ = ("hi", "lo", "op", "operands", "ordinal", "whole")
 
@@ -61,6 +81,8 @@ class Opaque:
         bounds = [(x.lo, x.hi) for x in operands]
         if op == "*":
             lo, hi = product_bounds(bounds)
+        elif op == "max":
+            lo, hi = reduce(larger_bounds, bounds)
         else:
             lo, hi = (quotient_bounds if op == "//" else remainder_bounds)(*bounds)
         self.lo: Final = lo
@@ -69,6 +91,8 @@ class Opaque:
         self.whole: Term | None = None
 
     def __repr__(self) -> str:
+        if self.op == "max":
+            return f"max({', '.join(map(str, self.operands))})"
         return f" {self.op} ".join(f"({x})" if len(x.terms) > 1 else str(x) for x in self.operands)
 
 

@@ -88,10 +88,19 @@ def primitive(form: Form) -> tuple[int, Form]:
 
 def factors_of(form: Form) -> tuple[Form, ...]:
     """The factors of a primitive form: those of a plain product, else itself."""
-    if len(form.terms) == 1 and not form.const:
+    return _operands(form, "*")
+
+
+def operands_of_max(form: Form) -> tuple[Form, ...]:
+    """The forms whose largest this form is: several, or itself."""
+    return _operands(form, "max")
+
+
+def _operands(form: Form, op: str) -> tuple[Form, ...]:
+    if len(form.terms) == 1 and not form.const and form.terms[0][1] == 1:
         digit = form.terms[0][0]
         plain = digit.s == 1 and digit.e is None
-        if plain and isinstance(digit.base, Opaque) and digit.base.op == "*":
+        if plain and isinstance(digit.base, Opaque) and digit.base.op == op:
             return digit.base.operands
     return (form,)
 

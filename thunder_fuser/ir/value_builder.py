@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir import ops
+from thunder_fuser.ir import ops, size_arithmetic
 from thunder_fuser.ir.domain import (
     Extent,
     IterDomain,
@@ -28,9 +29,10 @@ from thunder_fuser.ir.fusion import (
     Val,
     shape_text,
 )
+from thunder_fuser.ir.sizes import Solution, equations_of
 from thunder_fuser.ir.symint import Context, Form
 
-Size = int | Form | Scalar
+Size = int | float | Form | Scalar
 """What users may write where a size is wanted."""
 
 
@@ -45,6 +47,9 @@ class ValueBuilder:
         self._outputs: list[TensorView] = []
         self._updates: list[Update] = []
         self._next_id = 0
+        self._computed: dict[Scalar, PointwiseOp] = {}
+        self._known_extents: size_arithmetic.Extents | None = None
+        self._solution: Solution | None = None
 
     # ---- values
 
@@ -96,35 +101,58 @@ class ValueBuilder:
             return Scalar(self._id(), dtype or DataType.Int, value)
         if value is not None:
             found = dtype or of_number(value)
-            return Scalar(self._id(), found, _as_python(value, found))
+            return Scalar(self._id(), found, as_python(value, found))
         ident = self._id()
         view = Scalar(ident, check_is_storage(dtype or DataType.Double, "define_scalar"))
         self._inputs.append(view)
         return view
 
-    def _unknown(self, name: str) -> Form:
-        return self.context.var(name, 0, None)
+    def _unknown(self, name: str, least: int = 0) -> Form:
+        self._solution = self._solution or Solution()
+        return self.context.var(name, least, None)
 
     def extent(self, size: Size) -> Extent:
         """The extent that a user's size means; FuserTypeError for anything that is no integer."""
         if isinstance(size, Scalar):
-            if isinstance(size.value, Form):
-                return constant_if_known(size.value)
-            if isinstance(size.value, int) and not isinstance(size.value, bool):
-                return size.value
-            if size.value is None and size.dtype.is_integral:
-                return self._unknown(size.name)
-            raise FuserTypeError(f"{size} is not an integer and cannot be a size")
+            found = self._extents().of(size)
+            if found is None:
+                raise FuserTypeError(
+                    f"{size} cannot be a size: a size is an integer, or computed from integers and "
+                    f"other sizes by {', '.join(size_arithmetic.OPERATIONS)} or casts"
+                )
+            return found
         if isinstance(size, bool) or not isinstance(size, (int, Form)):
+            if isinstance(size, float) and size.is_integer():
+                return int(size)
             raise FuserTypeError(f"a size must be an int, got {type(size).__name__}: {size!r}")
         return constant_if_known(size)
+
+    def _sizes(self, op: str, sizes: Sequence[Size], least: int = 0) -> list[Extent]:
+        """The extents that users' sizes mean; FuserValueError where one is below `least`."""
+        found = [self.extent(size) for size in sizes]
+        for k, size in enumerate(found):
+            if isinstance(size, int) and size < least:
+                expected = "at least 0" if least == 0 else "-1 (as it is) or at least 0"
+                raise FuserValueError(f"{op}: size {k} is {size}; expected {expected}")
+        return found
+
+    def _extents(self) -> size_arithmetic.Extents:
+        if self._known_extents is None:
+            self._known_extents = size_arithmetic.Extents(
+                self._computed, lambda name: self._unknown(name, -(2**63))
+            )
+        return self._known_extents
 
     def _operand(self, value: Val | Number) -> Val:
         if isinstance(value, (TensorView, Scalar)):
             return value
+        if value is None:
+            raise FuserTypeError("an operand is None; expected a tensor, a scalar or a number")
         return self.scalar(value)
 
     def _append(self, expr: Expr) -> None:
+        if self._solution is not None:
+            self._solution.add(equations_of(expr))
         self._exprs.append(expr)
 
     # ---- pointwise
@@ -148,9 +176,7 @@ class ValueBuilder:
         if isinstance(x, Scalar):
             if x.is_constant:
                 return self.scalar(x.value, dtype)
-            out = Scalar(self._id(), dtype)
-            self._append(PointwiseOp("cast", (x,), out, self.origin))
-            return out
+            return self._computed_scalar("cast", (x,), dtype)
         return self.apply("cast", (x,), dtype)
 
     def apply(self, op: str, vals: tuple[Val, ...], dtype: DataType) -> TensorView:
@@ -171,12 +197,18 @@ class ValueBuilder:
                 for v, d in zip(vals, row.operand_dtypes(kinds), strict=True)
             ]
             return self.scalar(row.reference(*args).item(), dtype)
-        if row.name in _SIZE_ARITHMETIC and all(v.dtype.is_integral for v in vals):
-            forms = [self.extent(v) for v in vals]
-            size = constant_if_known(_SIZE_ARITHMETIC[row.name](*forms))
-            return self.scalar(size, dtype)
+        return self._computed_scalar(row.name, vals, dtype)
+
+    def _computed_scalar(self, op: str, vals: tuple[Scalar, ...], dtype: DataType) -> Scalar:
+        """A number computed from others: a size at once where all of these are sizes."""
         out = Scalar(self._id(), dtype)
-        self._append(PointwiseOp(row.name, vals, out, self.origin))
+        expr = PointwiseOp(op, vals, out, self.origin)
+        if not dtype.is_floating and all(v.value is not None for v in vals):
+            size = self._extents().computed(expr)
+            if size is not None:
+                return self.scalar(size, dtype)
+        self._computed[out] = expr
+        self._append(expr)
         return out
 
     def _broadcast_dims(self, op: str, tensors: Sequence[TensorView]) -> list[IterDomain]:
@@ -223,7 +255,8 @@ def _widest(dtype: DataType) -> DataType:
     return DataType.ComplexDouble if dtype.is_complex else dtype
 
 
-def _as_python(value: Number, dtype: DataType) -> Number:
+def as_python(value: Number, dtype: DataType) -> Number:
+    """A constant as the Python number that has its dtype."""
     if dtype.is_complex:
         return complex(value)
     if isinstance(value, complex):
@@ -232,11 +265,6 @@ def _as_python(value: Number, dtype: DataType) -> Number:
         return float(value)
     if dtype is DataType.Bool:
         return bool(value)
+    if not math.isfinite(value):
+        raise FuserValueError(f"constant {value} cannot be a {dtype!r}: it is no integer")
     return int(value)
-
-
-_SIZE_ARITHMETIC = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-}

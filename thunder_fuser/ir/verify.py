@@ -13,6 +13,7 @@ from types import MappingProxyType
 from thunder_fuser.errors import FuserError, InternalError
 from thunder_fuser.ir import indexing, ops, random, reductions
 from thunder_fuser.ir.domain import (
+    Assume,
     Expand,
     Merge,
     NewBroadcast,
@@ -195,10 +196,10 @@ VIEW_STEPS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "stride_order": (),
         "permute": (Reorder,),
         "broadcast": (NewBroadcast,),
-        "broadcast_in_dim": (NewBroadcast, Expand),
-        "expand": (Expand,),
+        "broadcast_in_dim": (NewBroadcast, Expand, Assume),
+        "expand": (Expand, Assume),
         "squeeze": (Squeeze,),
-        "reshape": (Squeeze, Merge, Split, NewBroadcast),
+        "reshape": (Squeeze, Merge, Split, NewBroadcast, Assume),
         "slice": (Resize, Split, Squeeze),
         "pad": (Resize,),
     }

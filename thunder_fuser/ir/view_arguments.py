@@ -14,6 +14,7 @@ from types import MappingProxyType
 from thunder_fuser.errors import FuserError, FuserTypeError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (
+    Assume,
     Expand,
     Extent,
     Merge,
@@ -26,6 +27,7 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
 )
 from thunder_fuser.ir.fusion import Val, ViewOp
+from thunder_fuser.ir.symint_radix import operands_of_max
 
 Argument = int | bool | Val | Sequence[Extent]
 Arguments = dict[str, Argument]
@@ -71,6 +73,7 @@ _WORDS: Mapping[str, type[Transform]] = MappingProxyType(
         "new_broadcast": NewBroadcast,
         "squeeze": Squeeze,
         "expand": Expand,
+        "assume": Assume,
         "reorder": Reorder,
     }
 )
@@ -157,12 +160,20 @@ def _slice(expr: ViewOp) -> Arguments | None:
                 strides[axis] = stride
                 steps = steps[4:]
             case (Resize(axis, left, right), *_):
-                starts[axis] = constant_if_known(-left)
-                ends[axis] = constant_if_known(sizes[axis] + right)
+                starts[axis] = _unclamped(constant_if_known(-left), sizes[axis])
+                ends[axis] = _unclamped(constant_if_known(sizes[axis] + right), sizes[axis])
                 steps = steps[1:]
             case _:
                 return None
     return {"start_indices": starts, "end_indices": ends, "strides": strides}
+
+
+def _unclamped(index: Extent, size: Extent) -> Extent:
+    """What a slice's index was before it was kept below the size of its dimension."""
+    if isinstance(index, int):
+        return index
+    others = [x for x in operands_of_max(-index) if not x.equals(-size)]
+    return constant_if_known(-others[0]) if len(others) == 1 else index
 
 
 def _pad(expr: ViewOp) -> Arguments | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import (
+    Assume,
     Expand,
     Extent,
     IterDomain,
@@ -19,6 +20,7 @@ from thunder_fuser.ir.domain import (
     iteration,
     replay,
     tensor_domain,
+    without_assumptions,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, check_is_storage
 from thunder_fuser.ir.fusion import (
@@ -31,6 +33,8 @@ from thunder_fuser.ir.fusion import (
     shape_text,
 )
 from thunder_fuser.ir.reshape import infer_shape, product, reshape_program
+from thunder_fuser.ir.size_arithmetic import smaller
+from thunder_fuser.ir.symbolic import is_at_most
 from thunder_fuser.ir.value_builder import Size, ValueBuilder
 
 
@@ -51,6 +55,8 @@ class ViewBuilder(ValueBuilder):
         """The general view: `x`'s data rearranged by a domain program."""
         self._expect_tensor(op, x)
         try:
+            if any(isinstance(step, Assume) for step in transforms):
+                transforms = without_assumptions(x.domain.logical, transforms)
             domain = tensor_domain(x.domain.logical, transforms, allocation)
         except FuserValueError as error:
             raise FuserValueError(f"{op} of {x}: {error}") from error
@@ -104,7 +110,7 @@ class ViewBuilder(ValueBuilder):
             raise FuserValueError(
                 f"broadcast_in_dim of {x}: positions {dims} do not fit into rank {len(shape)}"
             )
-        sizes = [self.extent(size) for size in shape]
+        sizes = self._sizes("broadcast_in_dim", shape, least=-1)
         new: list[Transform] = [NewBroadcast(k) for k in range(len(sizes)) if k not in dims]
         held = replay(x.domain.logical, new)
         return self.view(
@@ -113,7 +119,8 @@ class ViewBuilder(ValueBuilder):
 
     def expand(self, x: TensorView, shape: Sequence[Size]) -> TensorView:
         """Dimensions of size 1 shown as larger ones; -1 keeps a size."""
-        sizes = [self.extent(size) for size in shape]
+        self._expect_tensor("expand", x)
+        sizes = self._sizes("expand", shape, least=-1)
         if len(sizes) != x.rank:
             raise FuserValueError(
                 f"expand of {x}: expected {x.rank} sizes, got {list(map(str, sizes))}; "
@@ -131,8 +138,11 @@ class ViewBuilder(ValueBuilder):
                     steps.append(Expand(k, size))
             elif isinstance(size, int) and isinstance(dim.size, int) and size not in (-1, dim.size):
                 raise FuserValueError(
-                    f"{op}: dimension {k} of size {dim.size} cannot be expanded to {size}"
+                    f"{op}: dimension {k} of size {dim.size} cannot be expanded to {size}; only "
+                    "dimensions of size 1 can"
                 )
+            elif not (isinstance(size, int) and size == -1):
+                steps.append(Assume(k, size))
         return steps
 
     def squeeze(
@@ -151,7 +161,7 @@ class ViewBuilder(ValueBuilder):
     def reshape(self, x: TensorView, new_shape: Sequence[Size]) -> TensorView:
         """The elements of `x` in row-major order in another shape; one size may be -1."""
         self._expect_tensor("reshape", x)
-        shape = infer_shape(x.domain.shape, [self.extent(size) for size in new_shape])
+        shape = infer_shape(x.domain.shape, self._sizes("reshape", new_shape, least=-1))
         total, wanted = product(x.domain.shape), product(shape)
         if isinstance(total, int) and isinstance(wanted, int) and total != wanted:
             raise FuserValueError(
@@ -188,22 +198,16 @@ class ViewBuilder(ValueBuilder):
             raise FuserValueError(f"slice of {x}: start {start} of dimension {axis} is negative")
         if isinstance(end, int) and end < 0:
             end = constant_if_known(end + size)
-        if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-            end = min(end, size)
-            start = min(start, size)
-            if end < start:
-                raise FuserValueError(
-                    f"slice of {x}: dimension {axis} ends at {end} before its start {start}"
-                )
+        start, end = clamped(start, size), clamped(end, size)
         width = constant_if_known(end - start)
+        if isinstance(width, int) and width < 0:
+            raise FuserValueError(
+                f"slice of {x}: dimension {axis} ends at {end} before its start {start}"
+            )
         steps: list[Transform] = []
         if not (_same(start, 0) and _same(end, size)):
             steps.append(Resize(axis, constant_if_known(-start), constant_if_known(end - size)))
         if stride > 1:
-            if not isinstance(width, int):
-                raise FuserValueError(
-                    f"slice of {x}: stride {stride} needs a static width in dimension {axis}"
-                )
             # Every stride-th element is digit 0 of a split; rounding up is never read (see pull).
             count = -(-width // stride)
             steps += [
@@ -282,7 +286,7 @@ class ViewBuilder(ValueBuilder):
         """A tensor whose elements are all `fill`."""
         check_is_storage(dtype, "full")
         value = self._number("full", fill, dtype)
-        ids = [iteration(self.extent(size)) for size in shape]
+        ids = [iteration(size) for size in self._sizes("full", shape)]
         out = TensorView(self._id(), dtype, tensor_domain(ids))
         self._append(FullOp(value, out, self.origin))
         return out
@@ -299,9 +303,15 @@ class ViewBuilder(ValueBuilder):
             raise FuserTypeError(f"iota: expected an integer or float dtype, got {dtype!r}")
         first = self._number("iota", 0 if start is None else start, dtype)
         width = self._number("iota", 1 if step is None else step, dtype)
-        out = TensorView(self._id(), dtype, tensor_domain([iteration(self.extent(length))]))
+        ids = [iteration(size) for size in self._sizes("iota", [length])]
+        out = TensorView(self._id(), dtype, tensor_domain(ids))
         self._append(IotaOp(first, width, out, self.origin))
         return out
+
+
+def clamped(index: Extent, size: Extent) -> Extent:
+    """An index at most at the end of a dimension."""
+    return index if is_at_most(index, size) else constant_if_known(smaller(index, size))
 
 
 def allocation_order(stride_order: Sequence[int]) -> tuple[int, ...]:

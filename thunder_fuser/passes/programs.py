@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.ir.domain import (
+    Assume,
     Expand,
     Extent,
     IterDomain,
@@ -102,7 +103,7 @@ def axis_after(axis: int, step: Transform) -> int | None:
             return None if axis == a else axis + (axis > a)
         case Merge(a):
             return None if axis in (a, a + 1) else axis - (axis > a)
-        case Resize(a) | Expand(a):
+        case Resize(a) | Expand(a) | Assume(a):
             return None if axis == a else axis
         case NewBroadcast(a):
             return axis + (axis >= a)
@@ -119,7 +120,7 @@ def axis_before(axis: int, step: Transform) -> int | None:
             return None if axis in (a, a + 1) else axis - (axis > a)
         case Merge(a):
             return None if axis == a else axis + (axis > a)
-        case Resize(a) | Expand(a):
+        case Resize(a) | Expand(a) | Assume(a):
             return None if axis == a else axis
         case NewBroadcast(a):
             return None if axis == a else axis - (axis > a)

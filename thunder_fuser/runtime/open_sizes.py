@@ -1,34 +1,35 @@
 """Open sizes: a definition whose inputs may have any sizes, as a fusion that can be planned.
 
-Dimensions that meet in an operation are one size, or a number where the other is one, or what the
-rest of an equation leaves. What is free then is named i0, i1, ... in order of the inputs, and each
-gets a representative value: large, as what is worth fusing is, and unlike any other size, so that
-nothing looks equal that is not.
+The equations of the fusion (`ir/sizes.py`) are solved. What is free then is named i0, i1, ... in
+order of the inputs, and each gets a representative value: large, as what is worth fusing is, and
+unlike any other size, so that nothing looks equal that is not.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count as counting
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.counts import count
+from thunder_fuser.ir.counts import conditions, count, decided, without_implied
 from thunder_fuser.ir.domain import Extent
-from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, ViewOp
+from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
 from thunder_fuser.ir.polynomial import SMALLEST, Polynomial, polynomial
 from thunder_fuser.ir.rebuild import rebound
+from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
 from thunder_fuser.ir.symbolic import polynomial_of, size_variables, variable_of
 from thunder_fuser.ir.symint import Form
-from thunder_fuser.runtime.sizes import check_agreement, meetings
+from thunder_fuser.runtime.sizes import check_agreement
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
 
 _STEP = 256
 _FIRST = 8
 """Representative sizes are 2048, 2304, 2560, ...: large, and as divisible as sizes tend to be."""
+_ROUND = (1024, 4096, 512, 8192, 256, 64, 16, 4, 2)
+"""Sizes to try where equations between products leave no choice of them all."""
 
 
 def plan_open(
@@ -39,37 +40,65 @@ def plan_open(
 ) -> SegmentedFusion:
     """The plan of a fusion with open sizes, at representative ones that know their formulas.
 
-    `wanted` are values for some of the sizes, by name. Raises FuserValueError where the sizes that
-    fit the definition cannot be told without inputs, or are not those that are wanted.
+    `wanted` are values for some of the sizes, by name. Raises FuserValueError where no sizes are
+    found that fit the definition, or not those that are wanted.
     """
-    known = _solved(fusion)
+    solution = Solution()
+    solution.add(equations(fusion))
+    known = {name: solution.of(form) for name, form in size_variables(fusion).items()}
     free = dict.fromkeys(name for p in known.values() for name in p.names())
     renamed = {name: polynomial(f"i{k}") for k, name in enumerate(free)}
     known = {name: p.replaced(renamed) for name, p in known.items()}
     names = [str(p) for p in renamed.values()]
-    values = _values(fusion, names, dict(wanted or {}))
+    values = _values(fusion, known, names, dict(wanted or {}))
+    others = [name for name in names if name not in (wanted or {})]
+    values = _fitted(solution.left, known, values, others)
     check_agreement(fusion, {name: p.at(values) for name, p in known.items()})
+    if not values:
+        return partition(optimise(_bound(fusion, known, values)), device=device)
+    with conditions() as assumed:
+        for equation in solution.left:
+            sides = [_decided(side.extent, known, values) for side in _extents(equation)]
+            assert sides[0] == sides[1]
+        for extent in _symbolic(fusion):
+            _decided(extent, known, values)
+    planned = optimise(_bound(fusion, known, values))
+    plan = partition(planned, device=device)
+    holding = without_implied([*plan.conditions, *assumed])
+    places = _named(_places(fusion, planned), known, values)
+    return replace(plan, sizes=OpenSizes(places, values), conditions=holding)
 
-    def bound(extent: Extent) -> Extent:
-        if isinstance(extent, Form):
-            return count(polynomial_of(extent).replaced(known), values)
-        return extent
 
-    optimised = optimise(rebound(fusion, bound))
-    places: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
-    for variable, place in _places(fusion, optimised):
-        if str(known[variable]) in places:
-            places[str(known[variable])] += (place,)
-    return replace(partition(optimised, device=device), sizes=OpenSizes(places, values))
+def _bound(fusion: Fusion, known: Mapping[str, Polynomial], values: Mapping[str, int]) -> Fusion:
+    """The fusion with counts for its sizes."""
+    return rebound(fusion, lambda extent: _decided(extent, known, values))
 
 
-def _values(fusion: Fusion, names: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:
+def _decided(extent: Extent, known: Mapping[str, Polynomial], values: Mapping[str, int]) -> Extent:
+    """An extent as a count; which of several is the largest is a condition of its formula."""
+    if isinstance(extent, Form):
+        return count(decided(polynomial_of(extent).replaced(known), values), values)
+    return extent
+
+
+def _symbolic(fusion: Fusion) -> list[Form]:
+    """The sizes of tensors that are not constants."""
+    domains = [v.domain for v in fusion.values() if isinstance(v, TensorView)]
+    found = [n for domain in domains for n in domain.shape if isinstance(n, Form)]
+    return list(dict.fromkeys(found))
+
+
+def _values(
+    fusion: Fusion,
+    known: Mapping[str, Polynomial],
+    names: Sequence[str],
+    wanted: Mapping[str, int],
+) -> dict[str, int]:
     """The representative sizes: those that are wanted, and others."""
     for name, value in wanted.items():
         if name not in names:
-            raise FuserValueError(
-                f"sizes: {name} is no size of this definition; it has {', '.join(names)}"
-            )
+            has = ", ".join(names) or "none that is open"
+            raise FuserValueError(f"sizes: {name} is no size of this definition; it has {has}")
         if value < SMALLEST:
             raise FuserValueError(
                 f"sizes: {name} is {value}; formulas are for sizes of at least {SMALLEST}: pass "
@@ -79,7 +108,68 @@ def _values(fusion: Fusion, names: Sequence[str], wanted: Mapping[str, int]) -> 
     taken = {n for domain in domains for n in domain.shape if isinstance(n, int)}
     taken |= set(wanted.values())
     others = (n for n in counting(_FIRST * _STEP, _STEP) if n not in taken)
-    return {name: wanted[name] if name in wanted else next(others) for name in names}
+    units = {name: _unit(name, known) for name in names}
+    return {
+        name: wanted[name] if name in wanted else max(next(others) // units[name], SMALLEST)
+        for name in names
+    }
+
+
+def _unit(name: str, known: Mapping[str, Polynomial]) -> int:
+    """What a dimension is the multiple of: it is as large as others, and this size a part of it."""
+    return max((factor for p in known.values() if (factor := _factor(p, name))), default=1)
+
+
+def _factor(p: Polynomial, name: str) -> int:
+    """k for k * name, 0 for everything else."""
+    match p.terms:
+        case (((str(only),), factor),) if only == name:
+            return factor
+    return 0
+
+
+def _fitted(
+    equations: Sequence[Equation],
+    known: Mapping[str, Polynomial],
+    values: dict[str, int],
+    names: Sequence[str],
+) -> dict[str, int]:
+    """Values near these such that all equations hold; only `names` may change."""
+    differences = [
+        polynomial_of(left.extent).replaced(known) - polynomial_of(right.extent).replaced(known)
+        for left, right in map(_extents, equations)
+    ]
+
+    def fit(tried: Mapping[str, int]) -> bool:
+        return not any(d.at(tried) for d in differences)
+
+    if fit(values):
+        return values
+    for moved in reversed(names):
+        for value in (values[moved], *_ROUND):
+            tried = values | {moved: value}
+            for name in reversed(names):
+                found = {n for d in differences for n in _root(d, name, tried)}
+                for root in sorted(found):
+                    if fit(tried | {name: root}):
+                        return tried | {name: root}
+    failed = next(e for e, d in zip(equations, differences, strict=True) if d.at(values))
+    raise FuserValueError(
+        f"{failed.place}: the sizes of the inputs that make {failed.left} ({failed.left.extent}) "
+        f"and {failed.right} ({failed.right.extent}) one size cannot be told from the definition; "
+        "pass inputs (fake tensors will do)"
+    )
+
+
+def _root(difference: Polynomial, name: str, values: Mapping[str, int]) -> Iterator[int]:
+    """Where a difference that is linear in a size is 0."""
+    at_0, at_1 = (difference.at({**values, name: n}) for n in (0, 1))
+    if at_0 != at_1 and at_0 % (at_0 - at_1) == 0 and at_0 // (at_0 - at_1) >= SMALLEST:
+        yield at_0 // (at_0 - at_1)
+
+
+def _extents(equation: Equation) -> tuple[Side, Side]:
+    return equation.left, equation.right
 
 
 def _places(fusion: Fusion, planned: Fusion) -> Iterator[tuple[str, str]]:
@@ -96,72 +186,14 @@ def _places(fusion: Fusion, planned: Fusion) -> Iterator[tuple[str, str]]:
                 yield variable.name, f"{shown.name}.size({k})"
 
 
-def _solved(fusion: Fusion) -> dict[str, Polynomial]:
-    """Every variable in terms of those that are free."""
-    known = {name: polynomial(name) for name in size_variables(fusion)}
-    for where, left, right in _equations(fusion):
-        some, other = left.replaced(known), right.replaced(known)
-        difference = some - other
-        if not difference.terms:
-            continue
-        if difference.constant is not None:
-            raise FuserValueError(
-                f"{where}: sizes are in conflict: {some} and {other} meet in one dimension; no "
-                "inputs fit this definition"
-            )
-        found = _solution(difference)
-        if found is None:
-            raise FuserValueError(
-                f"{where}: the sizes of the inputs that make {left} and {right} one size cannot be "
-                "told from the definition; pass inputs (fake tensors will do)"
-            )
-        known = {name: p.replaced(dict([found])) for name, p in known.items()}
-    return known
-
-
-def _equations(fusion: Fusion) -> Iterator[tuple[str, Polynomial, Polynomial]]:
-    for expr in fusion.exprs:
-        for first, *others in meetings(expr):
-            for other in others:
-                yield expr.op, polynomial_of(first), polynomial_of(other)
-        if isinstance(expr, ViewOp) and expr.op == "reshape":
-            yield (
-                expr.op,
-                _product(expr.input.domain.shape),
-                _product(expr.output.domain.shape),
-            )
-    for update in fusion.updates:
-        shapes = zip(update.target.domain.shape, update.value.domain.shape, strict=True)
-        for some, others_ in shapes:
-            yield "add_output", polynomial_of(some), polynomial_of(others_)
-
-
-def _product(shape: Sequence[Extent]) -> Polynomial:
-    total = polynomial(1)
-    for extent in shape:
-        total = total * polynomial_of(extent)
-    return total
-
-
-def _solution(difference: Polynomial) -> tuple[str, Polynomial] | None:
-    """A size that is 0 of this equation, and its value: the last of those that are a sum of
-    others, or the last; None where none is known from the others."""
-    shared = [set(monomial) for monomial, _ in difference.terms]
-    content = math.gcd(*(c for _, c in difference.terms))
-    for name in set.intersection(*shared):
-        difference = divmod(difference, Polynomial((((name,), 1),)))[0]
-    difference = divmod(difference, polynomial(content))[0]
-    found: list[tuple[bool, int, str, Polynomial]] = []
-    for k, name in enumerate(difference.names()):
-        alone = ((name,), 1) in difference.terms or ((name,), -1) in difference.terms
-        (rest, unit) = difference, 1
-        if alone:
-            unit = dict(difference.terms)[(name,)]
-            rest = (difference - Polynomial((((name,), unit),))) * polynomial(-unit)
-        if alone and name not in rest.names():
-            is_sum = all(c > 0 for _, c in rest.terms)
-            found.append((is_sum, k, name, rest))
-    if not found:
-        return None
-    *_, name, value = max(found, key=lambda x: x[:2])
-    return name, value
+def _named(
+    found: Iterable[tuple[str, str]], known: Mapping[str, Polynomial], values: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """The dimensions that are each free size, or a multiple of it."""
+    places: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
+    for variable, place in found:
+        for name in known[variable].names():
+            factor = _factor(known[variable], name)
+            if factor:
+                places[name] += (place if factor == 1 else f"{place} // {factor}",)
+    return places

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder_fuser.errors import FuserValueError, InternalError
-from thunder_fuser.ir.domain import Extent, IterDomain, Resize
+from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import (
-    CatOp,
     Expr,
     Fusion,
-    GatherOp,
-    PointwiseOp,
     Scalar,
     TensorView,
     ViewOp,
     shape_text,
 )
+from thunder_fuser.ir.sizes import Side, conflict, equations_of, line_of
 from thunder_fuser.ir.symbolic import size_variables, variable_of
 from thunder_fuser.ir.symint import Form, Variable
 
@@ -74,7 +72,7 @@ class _Sizes:
             )
         if self.values.setdefault(name, value) != value:
             found = [(self.values[name], self._owners[name]), (value, place)]
-            raise FuserValueError(_conflict("one size of the definition", found))
+            raise conflict("one size of the definition", found)
         self._owners.setdefault(name, place)
 
     def __getitem__(self, extent: Extent) -> int:
@@ -83,12 +81,15 @@ class _Sizes:
     def of(self, shape: Sequence[Extent]) -> tuple[int, ...]:
         return tuple(self[extent] for extent in shape)
 
-    def described(self, extent: Extent) -> tuple[int, str]:
-        """The number and where it comes from."""
+    def described(self, side: Side) -> tuple[int, str]:
+        """The number, whose it is, and where it comes from."""
+        extent, place = side.extent, str(side)
         if isinstance(extent, int):
-            return extent, "in the definition"
+            return extent, place if side.tensor is None else f"{place}, in the definition"
         variable = variable_of(extent)
-        return self[extent], str(extent) if variable is None else self._owners[variable.name]
+        if variable is not None:
+            return self[extent], self._owners[variable.name]
+        return self[extent], str(extent) if side.tensor is None else f"{place}, {extent}"
 
 
 def _check_inputs(fusion: Fusion, inputs: Sequence[Any], sizes: _Sizes) -> None:
@@ -99,7 +100,7 @@ def _check_inputs(fusion: Fusion, inputs: Sequence[Any], sizes: _Sizes) -> None:
             if sizes[dim.size] == size:
                 continue
             advice = "define the dimension as -1 to accept any size"
-            if not _is_seen(dim):
+            if dim.is_broadcast and dim.expanded is None:
                 advice = f"a dimension defined as 1 broadcasts; {advice}"
             raise FuserValueError(
                 f"Tried to bind to a constant value: {sizes[dim.size]} as {size} in dimension {d} "
@@ -112,31 +113,18 @@ def check_agreement(fusion: Fusion, values: Mapping[str, int]) -> None:
     _check_agreement(fusion, _Sizes(dict(values), {name: f"size {name}" for name in values}))
 
 
-def meetings(expr: Expr) -> Iterator[list[Extent]]:
-    """Extents that an operation has side by side in one dimension: they are one size."""
-    match expr:
-        case PointwiseOp():
-            yield from _aligned([v for v in expr.inputs if isinstance(v, TensorView)])
-        case CatOp():
-            yield from _aligned(expr.inputs, but=expr.dim - expr.output.rank)
-        case GatherOp("take_along_axis"):
-            yield from _aligned((expr.input, expr.index), but=expr.dim - expr.output.rank)
-
-
 def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
     """Dimensions that meet in an operation have one size: 1 does not broadcast where it could be
     anything in the definition, so that a definition means the same for all sizes."""
     for expr in fusion.exprs:
-        for seen in meetings(expr):
-            other = next((size for size in seen if sizes[size] != sizes[seen[0]]), None)
-            if other is not None:
-                found = [sizes.described(seen[0]), sizes.described(other)]
-                raise FuserValueError(_conflict(f"{expr.op}{_line(expr)}", found))
-        match expr:
-            case ViewOp("slice"):
-                _check_slice(expr, sizes)
-            case ViewOp("reshape"):
-                _check_reshape(expr, sizes)
+        for equation in equations_of(expr):
+            if sizes[equation.left.extent] != sizes[equation.right.extent]:
+                if isinstance(expr, ViewOp) and expr.op == "reshape":
+                    raise _reshape_error(expr, sizes)
+                sides = [sizes.described(equation.left), sizes.described(equation.right)]
+                raise conflict(equation.place, sides)
+        if isinstance(expr.output, TensorView):
+            _check_extents(expr, expr.output, sizes)
     for update in fusion.updates:
         target = sizes.of(update.target.domain.shape)
         value = sizes.of(update.value.domain.shape)
@@ -147,52 +135,28 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
             )
 
 
-def _aligned(tensors: Sequence[TensorView], but: int | None = None) -> Iterator[list[Extent]]:
-    """The sizes of each dimension, counted from the last one, except of `but`."""
-    domains = [v.domain.logical for v in tensors]
-    for k in range(-max((len(ids) for ids in domains), default=0), 0):
-        if k != but:
-            seen = [ids[k].size for ids in domains if len(ids) >= -k and _is_seen(ids[k])]
-            if seen:
-                yield seen
-
-
-def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
-    """Clamping is done in the definition, where sizes are known; here an end must fit."""
-    for step in expr.output.domain.transforms:
-        if not isinstance(step, Resize) or not isinstance(step.right, Form):
+def _check_extents(expr: Expr, output: TensorView, sizes: _Sizes) -> None:
+    """No dimension that was computed has fewer than 0 elements."""
+    computed = [(k, n) for k, n in enumerate(output.domain.shape) if isinstance(n, Form)]
+    for k, extent in computed:
+        if sizes[extent] >= 0:
             continue
-        if sizes[step.right] > 0:
-            size = sizes[expr.input.domain.shape[step.axis]]
+        place = f"{expr.op}{line_of(expr.origin)}"
+        if isinstance(expr, ViewOp) and expr.op == "slice":
             raise FuserValueError(
-                f"slice{_line(expr)}: dimension {step.axis} of {expr.input.name} has {size} "
-                f"elements and the slice ends at {size + sizes[step.right]}; an end beyond a "
-                "symbolic size is not clamped"
+                f"{place}: dimension {k} of {expr.input.name}, which has "
+                f"{sizes[expr.input.domain.shape[k]]} elements, ends {-sizes[extent]} before its "
+                "start"
             )
-
-
-def _check_reshape(expr: ViewOp, sizes: _Sizes) -> None:
-    before, after = sizes.of(expr.input.domain.shape), sizes.of(expr.output.domain.shape)
-    if math.prod(before) != math.prod(after):
         raise FuserValueError(
-            f"reshape{_line(expr)} of {expr.input.name} from {shape_text(before)} to "
-            f"{shape_text(after)}: {math.prod(before)} elements become {math.prod(after)}"
+            f"{place}: dimension {k} of {output.name} has {sizes[extent]} elements "
+            f"({sizes.described(Side(extent))[1]}); expected at least 0"
         )
 
 
-def _line(expr: Expr) -> str:
-    return f" at {expr.origin.file}:{expr.origin.line}" if expr.origin.file else ""
-
-
-def _is_seen(dim: IterDomain) -> bool:
-    """Whether the dimension takes part in deciding a result's size."""
-    return not dim.is_broadcast or dim.expanded is not None
-
-
-def _conflict(where: str, found: Sequence[tuple[int, str]]) -> str:
-    sides = " and ".join(f"{size} ({place})" for size, place in found)
-    return (
-        "When trying to propagate constant tensor sizes through the graph a conflict was found "
-        f"with {len(found)} different sizes across dimensions that are expected to match: "
-        f"{where}: {sides}"
+def _reshape_error(expr: ViewOp, sizes: _Sizes) -> FuserValueError:
+    before, after = sizes.of(expr.input.domain.shape), sizes.of(expr.output.domain.shape)
+    return FuserValueError(
+        f"reshape{line_of(expr.origin)} of {expr.input.name} from {shape_text(before)} to "
+        f"{shape_text(after)}: {math.prod(before)} elements become {math.prod(after)}"
     )

@@ -1,0 +1,247 @@
+"""What a Fusion demands of its sizes: every equation between extents, and their solution.
+
+Dimensions that meet in an operation are one size. So are a dimension and the size that the
+definition states for it, the elements before and after a reshape, and an updated input and its
+update. All of that is listed here, once: a definition is refused where two of its constants meet,
+it is planned with the solution, and each call is checked equation by equation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.domain import Assume, Extent, IterDomain, replay
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    Fusion,
+    GatherOp,
+    Origin,
+    PointwiseOp,
+    TensorView,
+    Update,
+    ViewOp,
+)
+from thunder_fuser.ir.polynomial import Floor, Polynomial, polynomial
+from thunder_fuser.ir.reshape import product
+from thunder_fuser.ir.symbolic import polynomial_of
+from thunder_fuser.ir.symint import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An extent of an equation, and the dimension that has it; without one, the definition does."""
+
+    extent: Extent
+    tensor: TensorView | None = None
+    axis: int | None = None
+
+    def __str__(self) -> str:
+        if self.tensor is None:
+            return "stated in the definition"
+        if self.axis is None:
+            return f"elements of {self.tensor.name}"
+        return f"dimension {self.axis} of {self.tensor.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Two extents that an operation makes one."""
+
+    left: Side
+    right: Side
+    op: str
+    origin: Origin
+
+    @property
+    def place(self) -> str:
+        """The operation, and the user's line if it is known."""
+        return f"{self.op}{line_of(self.origin)}"
+
+
+def line_of(origin: Origin) -> str:
+    return f" at {origin.file}:{origin.line}" if origin.file else ""
+
+
+def equations(fusion: Fusion) -> Iterator[Equation]:
+    """Every equation of a fusion, in order."""
+    for expr in fusion.exprs:
+        yield from equations_of(expr)
+    for update in fusion.updates:
+        yield from equations_of_update(update, Origin("add_output"))
+
+
+def equations_of(expr: Expr) -> Iterator[Equation]:
+    """The equations of one operation, but for those that hold by themselves."""
+    for left, right in _sides(expr):
+        if left.extent is not right.extent:
+            yield Equation(left, right, expr.op, expr.origin)
+
+
+def equations_of_update(update: Update, origin: Origin) -> Iterator[Equation]:
+    """What is written into an input has its sizes."""
+    dims = zip(update.target.domain.shape, update.value.domain.shape, strict=True)
+    for k, (old, new) in enumerate(dims):
+        if old is not new:
+            sides = Side(old, update.target, k), Side(new, update.value, k)
+            yield Equation(*sides, "add_output", origin)
+
+
+def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
+    match expr:
+        case PointwiseOp():
+            yield from _aligned([v for v in expr.inputs if isinstance(v, TensorView)])
+        case CatOp():
+            yield from _aligned(expr.inputs, but=expr.dim - expr.output.rank)
+        case GatherOp("take_along_axis"):
+            yield from _aligned((expr.input, expr.index), but=expr.dim - expr.output.rank)
+        case ViewOp("reshape"):
+            before, after = expr.input.domain.shape, expr.output.domain.shape
+            yield Side(product(before), expr.input), Side(product(after), expr.output)
+        case ViewOp() if any(isinstance(t, Assume) for t in expr.output.domain.transforms):
+            yield from _stated(expr)
+
+
+def _stated(expr: ViewOp) -> Iterator[tuple[Side, Side]]:
+    """Sizes that the definition gives dimensions which have one."""
+    dims = expr.input.domain.logical
+    for step in expr.output.domain.transforms:
+        if isinstance(step, Assume):
+            yield Side(dims[step.axis].size, expr.output, step.axis), Side(step.size)
+        dims = replay(dims, (step,))
+
+
+def _aligned(tensors: Sequence[TensorView], but: int | None = None) -> Iterator[tuple[Side, Side]]:
+    """The sizes of each dimension, counted from the last one, except of `but`."""
+    for k in range(-max((t.rank for t in tensors), default=0), 0):
+        if k == but:
+            continue
+        seen = [t for t in tensors if t.rank >= -k and _is_seen(t.domain.logical[k])]
+        sides = [Side(t.domain.logical[k].size, t, t.rank + k) for t in seen]
+        for other in sides[1:]:
+            yield sides[0], other
+
+
+def _is_seen(dim: IterDomain) -> bool:
+    """Whether the dimension takes part in deciding a result's size."""
+    return not dim.is_broadcast or dim.expanded is not None
+
+
+def conflict(place: str, found: Sequence[tuple[int | str, str]]) -> FuserValueError:
+    """What nvFuser says where sizes differ that have to be one."""
+    sides = " and ".join(f"{size} ({origin})" for size, origin in found)
+    return FuserValueError(
+        "When trying to propagate constant tensor sizes through the graph a conflict was found "
+        f"with {len(found)} different sizes across dimensions that are expected to match: "
+        f"{place}: {sides}"
+    )
+
+
+class Solution:
+    """Symbolic sizes in terms of those that are free, as far as equations tell.
+
+    known  what each name is that is not free
+    left   equations that no size could be read from: sizes have to be such that they hold
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Polynomial] = {}
+        self.left: list[Equation] = []
+        self._reasons: dict[str, tuple[str, ...]] = {}
+        self._seen: set[tuple[Extent, Extent]] = set()
+
+    def add(self, found: Iterable[Equation]) -> None:
+        """Solves more equations; FuserValueError where no sizes fit."""
+        waiting = [e for e in found if self._is_new(e)]
+        if not waiting:
+            return
+        solved = True
+        while solved:
+            before, self.left = [*self.left, *waiting], []
+            waiting, solved = [], False
+            for equation in before:
+                solved |= self._solve(equation)
+
+    def of(self, extent: Extent) -> Polynomial:
+        """An extent in terms of free sizes."""
+        return polynomial_of(extent).replaced(self.known)
+
+    def _is_new(self, equation: Equation) -> bool:
+        pair = equation.left.extent, equation.right.extent
+        if pair in self._seen:
+            return False
+        self._seen.add(pair)
+        return True
+
+    def _solve(self, equation: Equation) -> bool:
+        """Whether a size became known; an equation that may or may not hold is kept."""
+        left, right = self.of(equation.left.extent), self.of(equation.right.extent)
+        difference = _reduced(left - right)
+        if not difference.terms:
+            return False
+        if difference.constant is not None:
+            raise conflict(equation.place, [self._told(equation.left), self._told(equation.right)])
+        found = _solution(difference) or _multiple(difference)
+        if found is None:
+            self.left.append(equation)
+            return False
+        name, value = found
+        for n, p in self.known.items():
+            if name in p.names():
+                self.known[n] = p.replaced({name: value})
+                self._reasons[n] += (equation.place,)
+        self.known[name] = value
+        self._reasons[name] = (equation.place,)
+        return True
+
+    def _told(self, side: Side) -> tuple[str, str]:
+        """A side as it is known, and by which operation it is."""
+        if isinstance(side.extent, Form):
+            reasons = [r for v in side.extent.variables() for r in self._reasons.get(v.name, ())]
+            because = f", by {' and '.join(dict.fromkeys(reasons))}" if reasons else ""
+            return str(self.of(side.extent)), f"{side}{because}"
+        return str(side.extent), str(side)
+
+
+def _reduced(difference: Polynomial) -> Polynomial:
+    """The same equation without factors that all terms share, which are taken not to be 0."""
+    if not difference.terms:
+        return difference
+    shared = set.intersection(*(set(monomial) for monomial, _ in difference.terms))
+    for atom in sorted((a for a in shared if isinstance(a, str)), key=lambda a: (len(a), a)):
+        while all(atom in monomial for monomial, _ in difference.terms):
+            difference = divmod(difference, polynomial(atom))[0]
+    content = math.gcd(*(c for _, c in difference.terms))
+    return divmod(difference, polynomial(content))[0]
+
+
+def _solution(difference: Polynomial) -> tuple[str, Polynomial] | None:
+    """A size that is 0 of this equation, and its value: the last of those that are a sum of
+    others, or the last; None where none is known from the others."""
+    found: list[tuple[bool, int, str, Polynomial]] = []
+    for k, name in enumerate(difference.names()):
+        unit = dict(difference.terms).get((name,), 0)
+        if abs(unit) != 1:
+            continue
+        rest = (difference - Polynomial((((name,), unit),))) * polynomial(-unit)
+        if name not in rest.names():
+            found.append((all(c > 0 for _, c in rest.terms), k, name, rest))
+    if not found:
+        return None
+    *_, name, value = max(found, key=lambda x: x[:2])
+    return name, value
+
+
+def _multiple(difference: Polynomial) -> tuple[str, Polynomial] | None:
+    """For k * (size // k) = size: the size as k times one that is free."""
+    units = dict(difference.terms)
+    for (atom, *others), k in difference.terms:
+        if isinstance(atom, Floor) and not others and len(units) == 2:
+            name = str(atom.dividend)
+            divides = atom.divisor == polynomial(abs(k)) and atom.dividend == polynomial(name)
+            if divides and units.get((name,)) == (-1 if k > 0 else 1):
+                return name, polynomial(f"{name}//{abs(k)}") * atom.divisor
+    return None
