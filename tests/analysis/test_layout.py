@@ -14,9 +14,9 @@ from thunder_fuser.analysis.layout import (
     declared_layout,
     dense_layout,
     loop_order,
-    memory_orders,
     view_of,
 )
+from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType

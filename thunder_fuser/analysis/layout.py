@@ -1,4 +1,4 @@
-"""Where tensors lie in memory: the order of dimensions that outputs take, and which are views.
+"""Where tensors lie in memory, and which of them are views of others.
 
 A tensor is a view of another iff its address there, pulled back, is an affine form of its own
 indices: the coefficients are its strides and the constant its offset. Whole chains of reshapes,
@@ -12,18 +12,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.ir.domain import (
-    Expand,
     Layout,
-    Merge,
-    NewBroadcast,
-    Reorder,
-    Resize,
-    Split,
-    Squeeze,
     dense_strides,
     pull,
 )
-from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context, Form
 
 
@@ -130,93 +123,6 @@ def unflatten(point: Form, sizes: Sequence[int], dims: Sequence[int]) -> dict[in
     for k in reversed(dims):
         point, index[k] = divmod(point, max(sizes[k], 1))
     return index
-
-
-def memory_orders(
-    fusion: Fusion, layouts: Mapping[TensorView, Layout]
-) -> dict[TensorView, tuple[int, ...]]:
-    """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
-
-    Pointwise results follow the operand that moves in all dimensions, views what they look at, as
-    far as torch has a view for them; all others are row-major. An explicit stride_order wins.
-    """
-    orders: dict[TensorView, tuple[int, ...]] = {}
-    for tensor in fusion.tensor_inputs:
-        if not tensor.domain.transforms:
-            orders[tensor] = _order_of_strides(tensor, layouts[tensor].strides)
-    for expr in fusion.exprs:
-        out = expr.output
-        if not isinstance(out, TensorView):
-            continue
-        identity = tuple(range(out.rank))
-        if out.domain.allocation != identity or expr.op == "stride_order":
-            orders[out] = out.domain.allocation
-        elif isinstance(expr, PointwiseOp):
-            leaders = [
-                v
-                for v in expr.inputs
-                if isinstance(v, TensorView) and v.sizes == out.sizes and v in orders
-            ]
-            orders[out] = orders[leaders[0]] if leaders else identity
-        elif isinstance(expr, ViewOp):
-            orders[out] = _order_of_view(expr, orders.get(expr.input), identity)
-        else:
-            orders[out] = identity
-    return orders
-
-
-def _order_of_view(
-    expr: ViewOp, order: tuple[int, ...] | None, identity: tuple[int, ...]
-) -> tuple[int, ...]:
-    """As torch's views have it, which end where a reshape needs a copy: that is row-major."""
-    if order is None:
-        return identity
-    if expr.op == "set" and len(order) == len(identity):
-        return order
-    found = list(order)
-    # Dimensions whose neighbour further out is more than their size away.
-    apart: set[int] = set()
-    for step in expr.output.domain.transforms:
-        match step:
-            case Reorder(places):
-                found = [places.index(k) for k in found]
-                apart = {places.index(k) for k in apart}
-            case Resize(axis):
-                apart.add(axis)
-            case Expand(axis):
-                apart.update(range(axis, min(axis + 2, len(found))))
-            case Split(axis):
-                found = [j for k in found for j in _opened(k, axis)]
-                apart = {k + (k > axis) for k in apart}
-            case NewBroadcast(axis):
-                found = [k + (k >= axis) for k in found]
-                at = found.index(axis + 1) if axis + 1 in found else len(found)
-                found.insert(at, axis)
-                apart = {k + (k >= axis) for k in apart}
-            case Squeeze(axis):
-                found = [k - (k > axis) for k in found if k != axis]
-                apart = {k - (k > axis) for k in apart if k != axis}
-            case Merge(axis):
-                place = found.index(axis)
-                if axis + 1 in apart or found[place + 1 : place + 2] != [axis + 1]:
-                    return identity
-                found = [k - (k > axis) for k in found if k != axis + 1]
-                apart = {k - (k > axis) for k in apart if k != axis + 1}
-    return tuple(found)
-
-
-def _opened(k: int, axis: int) -> tuple[int, ...]:
-    """What dimension `k` is when `axis` has been split."""
-    return (axis, axis + 1) if k == axis else (k + (k > axis),)
-
-
-def _order_of_strides(tensor: TensorView, strides: Sequence[int]) -> tuple[int, ...]:
-    # Dimensions without elements to step over keep their place relative to their right neighbour.
-    weights = list(strides)
-    for k in reversed(range(tensor.rank)):
-        if tensor.sizes[k] == 1 or weights[k] == 0:
-            weights[k] = weights[k + 1] if k + 1 < tensor.rank else 0
-    return tuple(sorted(range(tensor.rank), key=lambda k: -weights[k]))
 
 
 def loop_order(tensor: TensorView, layout: Layout) -> tuple[int, ...]:

@@ -19,11 +19,11 @@ from thunder_fuser.analysis.layout import (
     aligned_layout,
     declared_layout,
     dense_layout,
-    memory_orders,
     view_of,
 )
 from thunder_fuser.analysis.region import Region, everything
 from thunder_fuser.analysis.sectors import sector_bytes
+from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError

@@ -1,0 +1,166 @@
+"""Strides that torch's operations would give, and so the order of dimensions that results take.
+
+What a kernel computes has no strides of its own; whoever asked for it expects torch's, because a
+later `view` depends on them. Torch's rules are few: a pointwise result lies as its operands do
+(TensorIterator's order of dimensions), a view steps over the memory that it looks at, a reshape
+that has no view is a row-major copy, a pad keeps channels last, all others are row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.ir.domain import (
+    Expand,
+    Layout,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    Transform,
+    dense_strides,
+    static,
+)
+from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, ViewOp
+
+_Strides = tuple[int, ...]
+
+
+def memory_orders(
+    fusion: Fusion, layouts: Mapping[TensorView, Layout]
+) -> dict[TensorView, tuple[int, ...]]:
+    """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
+
+    An explicit stride_order wins.
+    """
+    strides: dict[TensorView, _Strides] = {}
+    for tensor in fusion.tensor_inputs:
+        is_plain = not tensor.domain.transforms
+        strides[tensor] = layouts[tensor].strides if is_plain else _row_major(tensor.sizes)
+    for expr in fusion.exprs:
+        if isinstance(expr.output, TensorView):
+            strides[expr.output] = _result(expr, expr.output, strides)
+    return {t: iteration_order(t.sizes, [own]) for t, own in strides.items()}
+
+
+def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Dimensions from the outermost to the innermost, as TensorIterator orders them.
+
+    An insertion sort by strides, the first operand's first. A stride of 0 says nothing, so that the
+    order is not transitive, and the algorithm is part of the rule.
+    """
+    inner_first = list(reversed(range(len(sizes))))
+    for k in range(1, len(sizes)):
+        moving = k
+        for other in reversed(range(k)):
+            side = _side(inner_first[other], inner_first[moving], sizes, operands)
+            if side < 0:
+                break
+            if side > 0:
+                inner_first[other], inner_first[moving] = inner_first[moving], inner_first[other]
+                moving = other
+    return tuple(reversed(inner_first))
+
+
+def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> int:
+    """1 where dimension `a` lies outside of `b`, -1 where inside, 0 where nothing tells."""
+    for strides in operands:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return 1 if strides[a] > strides[b] else -1
+        if sizes[a] > sizes[b]:
+            return 1
+    return 0
+
+
+def _result(expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides]) -> _Strides:
+    if out.domain.allocation != tuple(range(out.rank)) or expr.op == "stride_order":
+        return dense_strides(out.sizes, out.domain.allocation)
+    if isinstance(expr, PointwiseOp):
+        operands = [
+            _broadcast(known[v], v.sizes, out.sizes)
+            for v in expr.inputs
+            if isinstance(v, TensorView) and v in known
+        ]
+        return dense_strides(out.sizes, iteration_order(out.sizes, operands))
+    if isinstance(expr, ViewOp) and expr.input in known:
+        return _view(expr, known[expr.input])
+    return _row_major(out.sizes)
+
+
+def _row_major(sizes: Sequence[int]) -> _Strides:
+    return dense_strides(sizes, range(len(sizes)))
+
+
+def _broadcast(strides: _Strides, sizes: Sequence[int], shown: Sequence[int]) -> _Strides:
+    """The steps of an operand through all dimensions of the result."""
+    missing = len(shown) - len(sizes)
+    steps = zip(strides, sizes, shown[missing:], strict=True)
+    return (*[0] * missing, *(0 if n == 1 != wide else step for step, n, wide in steps))
+
+
+def _view(expr: ViewOp, strides: _Strides) -> _Strides:
+    out = expr.output
+    if expr.op == "set" and len(strides) == out.rank:
+        return dense_strides(out.sizes, iteration_order(out.sizes, [strides]))
+    sizes = list(expr.input.sizes)
+    steps = list(strides)
+    for step in out.domain.transforms:
+        _take(step, sizes, steps, pads=expr.fill is not None)
+    return tuple(steps)
+
+
+def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) -> None:
+    """One step of a view on the sizes and strides of a tensor."""
+    match step:
+        case Reorder(order):
+            sizes[:] = [sizes[k] for k in order]
+            strides[:] = [strides[k] for k in order]
+        case Resize(axis, left, right):
+            last = _channels_last(sizes, strides)
+            sizes[axis] += static(left) + static(right)
+            if pads and (static(left) > 0 or static(right) > 0):
+                strides[:] = dense_strides(sizes, last or range(len(sizes)))
+        case Expand(axis, size):
+            sizes[axis], strides[axis] = static(size), 0
+        case Split(axis, outer, inner):
+            sizes[axis : axis + 1] = [static(outer), static(inner)]
+            strides[axis : axis + 1] = [strides[axis] * static(inner), strides[axis]]
+        case NewBroadcast(axis):
+            inside = axis < len(sizes)
+            strides.insert(axis, sizes[axis] * strides[axis] if inside else 1)
+            sizes.insert(axis, 1)
+        case Squeeze(axis):
+            del sizes[axis], strides[axis]
+        case Merge(axis):
+            _merge(axis, sizes, strides)
+
+
+def _merge(axis: int, sizes: list[int], strides: list[int]) -> None:
+    (outer, inner), (far, near) = sizes[axis : axis + 2], strides[axis : axis + 2]
+    sizes[axis : axis + 2] = [outer * inner]
+    if inner == 1:
+        strides[axis : axis + 2] = [far]
+    elif outer == 1 or far == inner * near:
+        strides[axis : axis + 2] = [near]
+    else:
+        strides[:] = _row_major(sizes)
+
+
+def _channels_last(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The order (batch, spatial dimensions, channels) if the strides suggest it to torch."""
+    rank = len(sizes)
+    if rank not in (4, 5) or strides[1] == 0:
+        return None
+    least = 0
+    order = (0, *range(2, rank), 1)
+    for k in reversed(order):
+        if sizes[k] == 1:
+            continue
+        if sizes[k] == 0 or strides[k] < least or (k == 0 and least == strides[1]):
+            return None
+        least = strides[k] * sizes[k]
+    return order
