@@ -35,7 +35,7 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
-from thunder_fuser.executor.lazy_modules import lookasides
+from thunder_fuser.executor.lookasides import lookasides
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
 from thunder_fuser.executor.renames import Prims

@@ -56,7 +56,19 @@ def _iota(
     return b.iota(length, start, step, data_type(dtype))
 
 
+def _refuse_zeros(*shape: object, device: object = None, dtype: object = None) -> Refusal | None:
+    if not isinstance(device, Device) or dtype is None:
+        return Refusal("argument", "taken in parts, which have a device and a dtype")
+    return refuse_new(shape, device, dtype)
+
+
+def _zeros(b: FusionBuilder, *shape: int, device: Device, dtype: object) -> Val:
+    return b.full(shape, 0, data_type(dtype))
+
+
 CLAIMS = {
+    # Autograd puts these in, without parts, for results that nobody used.
+    "torch.zeros": Claim(Role.CREATE, _refuse_zeros, _zeros),
     PrimIDs.FULL: Claim(Role.CREATE, _refuse_full, _full),
     PrimIDs.IOTA: Claim(Role.CREATE, _refuse_iota, _iota),
 }
