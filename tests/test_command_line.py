@@ -166,6 +166,15 @@ def test_a_bad_variable_is_reported_without_a_traceback() -> None:
     assert result.stderr.startswith("FuserValueError: THUNDER_FUSER_FUEL: expected an integer")
 
 
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    command = f"{sys.executable} -m thunder_fuser doctor | head -1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert result.stdout.startswith("thunder_fuser ")
+    assert (result.returncode, result.stderr) == (141, "")
+
+
 # ---- explain
 
 _SCRIPT = """

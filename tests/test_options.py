@@ -137,6 +137,11 @@ def test_the_cache_folder_follows_option_xdg_and_home(monkeypatch: pytest.Monkey
     assert Options(cache_dir="~/mine").cache_folder == Path("/nowhere/mine")
 
 
+def test_a_folder_may_have_any_name() -> None:
+    folder = "a folder\nwith two lines"
+    assert from_environment({"THUNDER_FUSER_CACHE_DIR": folder}).cache_folder == Path(folder)
+
+
 def test_logs_select_channels_and_levels(capsys: pytest.CaptureFixture[str]) -> None:
     one = logging.getLogger("thunder_fuser.passes.dead_code")
     other = logging.getLogger("thunder_fuser.passes.cse")

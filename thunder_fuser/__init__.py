@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from thunder_fuser.definition import version as version
     from thunder_fuser.errors import CompileError as CompileError
     from thunder_fuser.errors import FuserError as FuserError
+    from thunder_fuser.errors import FuserIndexError as FuserIndexError
     from thunder_fuser.errors import FuserTypeError as FuserTypeError
     from thunder_fuser.errors import FuserValueError as FuserValueError
     from thunder_fuser.errors import InternalError as InternalError
@@ -66,6 +67,7 @@ export(
         "FuserError": "thunder_fuser.errors",
         "FuserValueError": "thunder_fuser.errors",
         "FuserTypeError": "thunder_fuser.errors",
+        "FuserIndexError": "thunder_fuser.errors",
         "CompileError": "thunder_fuser.errors",
         "KernelError": "thunder_fuser.errors",
         "TargetError": "thunder_fuser.errors",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from thunder_fuser.errors import FuserError
+
+_BROKEN_PIPE = 141
+"""What a shell reports of a program that a closed pipe has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,10 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache.add_argument("action", choices=("info", "clear"))
     chosen = parser.parse_args(arguments)
     try:
-        return _run(chosen)
+        status = _run(chosen)
+        sys.stdout.flush()
     except FuserError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # `demo | head`: the reader has what it wants. What is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return status
 
 
 def _run(chosen: argparse.Namespace) -> int:

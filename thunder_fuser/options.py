@@ -154,7 +154,11 @@ class Option:
             raise FuserTypeError(problem)
         fits: object
         if isinstance(value, str):
-            fits = value in self.choices if self.choices else re.fullmatch(self.pattern, value)
+            fits = (
+                value in self.choices
+                if self.choices
+                else re.fullmatch(self.pattern, value, re.DOTALL)
+            )
         else:
             fits = self.minimum is None or not isinstance(value, int) or value >= self.minimum
         if not fits:

@@ -35,7 +35,9 @@ def rounded(value: Number, dtype: DataType) -> Number:
     """The number that `dtype` holds for `value`; integers are left alone."""
     if not dtype.is_floating or isinstance(value, complex):
         return value
-    number: float = torch.tensor(float(value), dtype=torch.float64).to(dtype.torch).item()
+    number: float = (
+        torch.tensor(float(value), dtype=torch.float64, device="cpu").to(dtype.torch).item()
+    )
     return number
 
 

@@ -33,6 +33,7 @@ from thunder_fuser.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(
@@ -114,6 +115,8 @@ class FusionDefinition(Recorder):
                 print(self.repro_script_for(flat))
             if profile or is_profiling():
                 outputs, self._profile = profiled(compiled, flat, where, self.fec.fusion_id)
+            elif wants_operations():
+                outputs = compiled.in_torch(flat, where)
             else:
                 outputs = compiled(flat, where)
         if log is not None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
@@ -32,6 +32,7 @@ from thunder_fuser.options import current
 from thunder_fuser.runtime.bind import bind
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.runtime.modes import is_transformed, wants_operations
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -68,7 +69,7 @@ class FusionCall:
         )
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        if self._is_broken or _are_fake(inputs):
+        if self._is_broken or wants_operations() or FakeTensor in map(type, inputs):
             return self._in_torch(inputs)
         try:
             outputs = self.compiled(inputs, self.device)
@@ -128,24 +129,19 @@ class FusionCall:
         return ""
 
     def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        with torch.no_grad():
+        # A transform of torch.func takes its gradients from the operations.
+        transformed = is_transformed()
+        with torch.no_grad() if not transformed else nullcontext():
             return evaluate(
                 self.fusion,
                 inputs,
                 apply_updates=True,
                 device=self.device,
-                keep_kind=any(map(_has_kind, inputs)),
+                keep_kind=transformed or any(map(_has_kind, inputs)),
             ).outputs
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
-
-
-def _are_fake(inputs: Sequence[Any]) -> bool:
-    """Whether there is no memory to compute in, because the caller only wants to know shapes."""
-    if torch._C._len_torch_dispatch_stack() and active_fake_mode() is not None:
-        return True
-    return FakeTensor in map(type, inputs)
 
 
 def _has_kind(x: Any) -> bool:

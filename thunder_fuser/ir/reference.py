@@ -172,7 +172,7 @@ class Evaluator:
                 f"input {view}: expected {view.dtype.torch} of sizes {list(sizes)}, "
                 f"got {value.dtype} of sizes {list(value.shape)}"
             )
-        held = value.detach().to(self.device)
+        held = (value if self.keep_kind else value.detach()).to(self.device)
         held = self.to_carrier(held.to(self.torch_dtype(view.dtype)))
         return moved(held, view, None)
 

@@ -193,7 +193,7 @@ class ValueBuilder:
         if all(v.is_constant for v in vals):
             kinds = [Operand(v.dtype, None) for v in vals]
             args = [
-                torch.tensor(v.value, dtype=_widest(d).torch)
+                torch.tensor(v.value, dtype=_widest(d).torch, device="cpu")
                 for v, d in zip(vals, row.operand_dtypes(kinds), strict=True)
             ]
             return self.scalar(row.reference(*args).item(), dtype)

@@ -17,10 +17,12 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.fork import Lock
+from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.partition import partition
@@ -60,6 +62,25 @@ class CompiledFusion:
             check_updates(self.fusion, inputs)
         return executable(inputs)
 
+    def in_torch(
+        self, inputs: Sequence[Any], device: torch.device | None = None
+    ) -> list[torch.Tensor]:
+        """The same by torch's operations, one at a time, for whatever follows these. FuserTypeError
+        under a transform of torch.func.
+        """
+        if is_transformed():
+            raise FuserTypeError(
+                f"{self.name} cannot be called under vmap, grad, jvp or another transform of "
+                "torch.func: it has neither batching rules nor gradients; call it outside of the "
+                "transform, or transform the torch function that it stands for"
+            )
+        binding = bind(self.fusion, inputs, device)
+        # Some tracers follow sizes, too; what they record is for these.
+        sizes = {name: int(size) for name, size in binding.sizes.items()}
+        fusion = specialise(self.fusion, sizes) if sizes else self.fusion
+        with torch.no_grad():
+            return evaluate(fusion, inputs, apply_updates=True, device=binding.device).outputs
+
     def executable_for(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> Executable:
@@ -94,11 +115,14 @@ class CompiledFusion:
                 f"place of inputs; {'it has none' if self.fusion.is_static else 'inputs are given'}"
             )
         if inputs is not None:
-            return self._planned(bind(self.fusion, inputs, device))
+            binding = bind(self.fusion, inputs, device)
+            with without_modes():
+                return self._planned(binding)
         info = planned_for(device)
-        if self.fusion.is_static:
-            return partition(self._optimised(self.fusion), device=info)
-        return plan_open(self.fusion, self._optimised, info, sizes)
+        with without_modes():
+            if self.fusion.is_static:
+                return partition(self._optimised(self.fusion), device=info)
+            return plan_open(self.fusion, self._optimised, info, sizes)
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -106,7 +130,8 @@ class CompiledFusion:
         """The kernels for `inputs` as text. Compiles nothing, needs no device."""
         binding = bind(self.fusion, inputs, device)
         info = target_for(binding.device).device_info(binding.device)
-        return tuple(k.kernel for k in generate_kernels(self._planned(binding), info).values())
+        with without_modes():
+            return tuple(k.kernel for k in generate_kernels(self._planned(binding), info).values())
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -134,7 +159,7 @@ class CompiledFusion:
                 f"{self.name} got fake tensors, which have no elements to compute with: pass real "
                 "tensors, or ask plan(inputs) or kernels(inputs)"
             )
-        with self._lock:
+        with self._lock, without_modes():
             found = table.get(key)
             if found is None:
                 plan = self._planned(binding)

@@ -18,7 +18,7 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     if active_fake_mode() is not None:
         return 0, 0
     if device.type != "cuda":
-        return int(torch.empty((), dtype=torch.int64).random_()), 0
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
     torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
