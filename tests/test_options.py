@@ -110,7 +110,7 @@ def test_an_override_stays_in_its_thread() -> None:
     ("override", "error", "text"),
     [
         ({"stict": True}, FuserTypeError, "did you mean strict"),
-        ({"strict": 1}, FuserTypeError, "strict: expected 1 or 0"),
+        ({"strict": 2}, FuserTypeError, "strict: expected 1 or 0"),
         ({"fuel": True}, FuserTypeError, "fuel: expected an integer"),
         ({"fuel": "3"}, FuserTypeError, "fuel: expected an integer"),
         ({"fuel": -3}, FuserValueError, "fuel: expected an integer of at least 0, got -3"),

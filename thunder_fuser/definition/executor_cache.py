@@ -31,7 +31,7 @@ class FusionExecutorCache:
     """
 
     def __init__(self, fusion: ir.Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
-        self.draws = fusion.draws if isinstance(fusion, Fusion) else 0
+        self.draws = fusion.draws
         self.fusion_id = fusion_id
         plain = fusion.plain if isinstance(fusion, Fusion) else fusion
         self.compiled = CompiledFusion(plain, name="definition")
@@ -52,7 +52,7 @@ class FusionExecutorCache:
 
     def fusion(self) -> Fusion:
         """What is compiled, to be looked at."""
-        return graph_of(self.compiled.fusion, Recorder.finished(), self.draws)
+        return graph_of(self.compiled.fusion, Recorder.finished())
 
     # ---- looking
 
@@ -164,8 +164,7 @@ class LRUCache:
         them by itself.
         """
         definitions = [
-            {"definition": to_python(fec.compiled.fusion), "draws": fec.draws}
-            for fec in self._held.values()
+            {"definition": to_python(fec.compiled.fusion)} for fec in self._held.values()
         ]
         Path(filename).write_text(json.dumps({"format": 1, "fusions": definitions}, indent=1))
 
@@ -173,11 +172,11 @@ class LRUCache:
         """Hold the definitions of a file that `serialize` wrote. It is read, never executed."""
         try:
             stored = json.loads(Path(filename).read_text())
-            fusions = [(f["definition"], int(f["draws"])) for f in stored["fusions"]]
+            definitions = [str(f["definition"]) for f in stored["fusions"]]
         except (ValueError, KeyError, TypeError) as error:
             raise FuserValueError(f"{filename} was not written by serialize: {error}") from error
-        for text, draws in fusions:
-            graph = graph_of(read_definition(text), Recorder.finished(), draws)
+        for text in definitions:
+            graph = graph_of(read_definition(text), Recorder.finished())
             self.put(graph, FusionExecutorCache(graph))
 
 

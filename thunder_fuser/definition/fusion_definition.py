@@ -179,7 +179,7 @@ class FusionDefinition(Recorder):
     @property
     def fusion(self) -> Fusion:
         """What is defined so far."""
-        return graph_of(self._builder.build(), self, self._builder.draws)
+        return graph_of(self._builder.build(), self)
 
     @property
     def fec(self) -> FusionExecutorCache:
@@ -219,14 +219,17 @@ class FusionDefinition(Recorder):
     def plan(
         self, inputs: Sequence[Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> SegmentedFusion:
-        """What would run: kernels, bytes, boundaries.
+        """What runs: kernels, bytes, boundaries.
 
         Inputs (fake tensors will do) give the sizes that the definition leaves open. Without them
-        bytes are formulas in these sizes, and the plan is the one for `sizes`, which are named as
-        the plan names them, or for large ones: see `CompiledFusion.plan`.
+        it is what ran in the last call. Before the first one, or with `sizes`, bytes are formulas
+        in the open sizes, and the plan is the one for `sizes`, which are named as the plan names
+        them, or for large ones: see `CompiledFusion.plan`.
         """
-        given = None if inputs is None else self._completed(inputs)
-        return self.compiled.plan(given, sizes)
+        compiled = self.compiled
+        if inputs is None and sizes is None and compiled.latest is not None:
+            return compiled.latest.plan
+        return compiled.plan(None if inputs is None else self._completed(inputs), sizes)
 
     def kernels(self, inputs: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for such inputs, as text; compiles nothing."""

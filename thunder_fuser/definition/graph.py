@@ -30,12 +30,7 @@ class Values(tuple[Any, ...]):
 
 @dataclass(frozen=True, eq=False)
 class Fusion(ir.Fusion):
-    """What a definition computes. Equal to another one that is the same program, names aside.
-
-    draws  how many offsets of random numbers a call takes from torch's generator
-    """
-
-    draws: int = 0
+    """What a definition computes. Equal to another one that is the same program, names aside."""
 
     def vals(self) -> list[Any]:
         """Handles to all inputs and computed values, in order."""
@@ -60,7 +55,8 @@ class Fusion(ir.Fusion):
     @property
     def plain(self) -> ir.Fusion:
         """The same as nothing but IR, which knows no definition."""
-        return ir.Fusion(tuple(self.inputs), self.exprs, tuple(self.outputs), self.updates)
+        inputs, outputs = tuple(self.inputs), tuple(self.outputs)
+        return ir.Fusion(inputs, self.exprs, outputs, self.updates, self.draws)
 
     @property
     def _owner(self) -> Recorder:
@@ -77,8 +73,8 @@ class Fusion(ir.Fusion):
         return to_python(self)
 
 
-def graph_of(fusion: ir.Fusion, owner: Recorder, draws: int = 0) -> Fusion:
+def graph_of(fusion: ir.Fusion, owner: Recorder) -> Fusion:
     """The graph of `owner`, or of what was defined elsewhere and can only be looked at."""
     inputs, outputs = Values(fusion.inputs), Values(fusion.outputs)
     inputs.owner = outputs.owner = owner
-    return Fusion(inputs, fusion.exprs, outputs, fusion.updates, draws)
+    return Fusion(inputs, fusion.exprs, outputs, fusion.updates, fusion.draws)

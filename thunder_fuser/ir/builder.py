@@ -92,6 +92,7 @@ class FusionBuilder(RandomBuilder):
             tuple(self._without_unread_numbers()),
             tuple(self._outputs),
             tuple(self._updates),
+            self.draws,
         )
 
     def _without_unread_numbers(self) -> list[Expr]:

@@ -268,12 +268,21 @@ class Fusion:
 
     The same value may be returned twice; an input may be an output; a value may be both returned
     and an update, and then shares the updated input's memory.
+
+    draws  offsets of random numbers among the inputs, last, behind their seed: whoever runs the
+           fusion draws them (see `drawn`)
     """
 
     inputs: tuple[Val, ...]
     exprs: tuple[Expr, ...]
     outputs: tuple[TensorView, ...]
     updates: tuple[Update, ...] = ()
+    draws: int = 0
+
+    @property
+    def drawn(self) -> tuple[Val, ...]:
+        """The seed and the offsets that are drawn for a call."""
+        return self.inputs[len(self.inputs) - self.draws - 1 :] if self.draws else ()
 
     @property
     def tensor_inputs(self) -> tuple[TensorView, ...]:

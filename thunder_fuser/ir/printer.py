@@ -83,10 +83,13 @@ class _Printer:
         self._variables: dict[str, str] = {}
         self._sizes: dict[Form, str] = {}
         self._numbers = itertools.count() if canonical else None
+        self._unnamed: Sequence[Val] = self._offsets()
 
     def text(self) -> str:
+        unnamed = self._fusion.drawn if self._unnamed else ()
         for value in self._fusion.inputs:
-            self._input(value)
+            if value not in unnamed:
+                self._input(value)
         for expr in self._fusion.exprs:
             self._define(expr.output, self._call(expr))
         for output in self._fusion.outputs:
@@ -95,6 +98,14 @@ class _Printer:
             new, target = self._names[update.value], self._names[update.target]
             self._lines.append(f"fd.add_output({new}, alias_input={target})")
         return "\n".join([HEADER, *(f"    {line}" for line in self._lines or ["pass"]), ""])
+
+    def _offsets(self) -> Sequence[Val]:
+        """The drawn offsets, if the operations draw again the same ones where none is named."""
+        seed, *offsets = self._fusion.drawn or (None,)
+        drawing = [
+            e.offset for e in self._fusion.exprs if isinstance(e, RandomOp) if e.seed is seed
+        ]
+        return offsets if drawing == offsets else ()
 
     def _define(self, value: Val, expression: str) -> str:
         number = value.id if self._numbers is None else next(self._numbers)
@@ -187,12 +198,11 @@ class _Printer:
             name: self._converted(value, wide)
             for name, value in zip(names, expr.parameters, strict=True)
         }
-        return shown | {
-            "shape": self._list(expr.output.domain.shape),
-            "rng_seed": self._value(expr.seed),
-            "rng_offset": self._value(expr.offset),
-            "dtype": repr(expr.output.dtype),
-        }
+        shown["shape"] = self._list(expr.output.domain.shape)
+        if expr.offset not in self._unnamed:
+            shown["rng_seed"] = self._value(expr.seed)
+            shown["rng_offset"] = self._value(expr.offset)
+        return shown | {"dtype": repr(expr.output.dtype)}
 
     def _folded(self, expr: ReductionOp) -> list[str]:
         inferred = reductions.lookup(expr.op).result_dtype(expr.input.dtype)

@@ -147,7 +147,7 @@ class ValueBuilder:
         if isinstance(value, (TensorView, Scalar)):
             return value
         if value is None:
-            raise FuserTypeError("an operand is None; expected a tensor, a scalar or a number")
+            raise FuserTypeError("expected a tensor, a scalar or a number, got None")
         return self.scalar(value)
 
     def _append(self, expr: Expr) -> None:
@@ -162,6 +162,11 @@ class ValueBuilder:
         row = ops.lookup(op)
         if len(operands) != row.arity:
             raise FuserTypeError(f"{op} takes {row.arity} operands, got {len(operands)}")
+        if any(v is None for v in operands):
+            k = next(k for k, v in enumerate(operands) if v is None)
+            raise FuserTypeError(
+                f"{op}: operand {k} is None; expected a tensor, a scalar or a number"
+            )
         vals = tuple(self._operand(v) for v in operands)
         kinds = [Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in vals]
         result = row.result_dtype(kinds)

@@ -44,6 +44,8 @@ class CompiledFusion:
         self._latest: tuple[Options | None, dict[Key, Executable]] = (None, {})
         self._made: list[Executable] = []
         self._lock = Lock()
+        self.latest: Executable | None = None
+        """What ran in the last call."""
 
     def __call__(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -60,6 +62,7 @@ class CompiledFusion:
             executable = self._compile(table, key, inputs, device)
         elif self.fusion.updates:
             check_updates(self.fusion, inputs)
+        self.latest = executable
         return executable(inputs)
 
     def in_torch(
