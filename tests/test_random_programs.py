@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.fusions import devices, judge_fusions
+from tests.fuzz.fusions import judge_fusions
+from tests.fuzz.kernels import devices
 
 FUSIONS = 150
 
 
-@pytest.mark.parametrize("device", range(len(devices())), ids=lambda k: devices()[k][0])
+@pytest.mark.parametrize("device", range(len(devices())), ids=lambda k: devices()[k].name)
 def test_fusions_are_within_their_bounds(device: int) -> None:
     each = FUSIONS // len(devices())
     verdicts = judge_fusions(range(device * each, (device + 1) * each), device)

@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import thunder_fuser
 from tests.fuzz.fusions import judge_fusions
 from tests.fuzz.generate import random_program
 from tests.fuzz.judge import Verdict, judge
 from tests.fuzz.shrink import shrunk
-from thunder_fuser.device_table import H200
 
 _HARMLESS = ("right", "refused", "unstable", "wrong in Thunder")
 
@@ -60,12 +60,13 @@ def _batches(given: argparse.Namespace) -> Iterator[Sequence[int]]:
 def _torch(given: argparse.Namespace) -> Iterator[str]:
     shown = Counter[tuple[str, ...]]()
     for seeds in _batches(given):
-        info = H200 if seeds[0] // given.batch % 2 else None
-        for verdict in judge(list(map(random_program, seeds)), info, given.optimised):
+        device = seeds[0] // given.batch
+        programs = list(map(random_program, seeds))
+        for verdict in judge(programs, device, optimised=given.optimised):
             if verdict.outcome == "wrong":
                 shown[verdict.signature] += 1
                 is_new = shown[verdict.signature] <= given.shrink
-                _report(shrunk(verdict) if is_new else verdict)
+                _report(shrunk(verdict, partial(judge, device=device)) if is_new else verdict)
             yield verdict.outcome
 
 

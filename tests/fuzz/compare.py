@@ -15,6 +15,8 @@ import torch
 from tests.fuzz.observe import Run
 
 _ULPS = 6
+_ULPS_OF_DOUBLE = 64
+"""Where the truth is no wider than what it judges."""
 _TIMES = 16
 _HUGE = 1e4
 """Numbers that exceed the median by this factor have an error of their own."""
@@ -158,6 +160,7 @@ def _wrong(expected: torch.Tensor, got: torch.Tensor, truth: torch.Tensor) -> to
     if not expected.is_floating_point():
         return (got != expected) & (expected == truth)
     eps = torch.finfo(expected.dtype).eps
+    ulps = _ULPS_OF_DOUBLE if expected.dtype is torch.float64 else _ULPS
     e, g, t = expected.double(), got.double(), truth.double()
     # What is not finite in one of the two overflowed: nothing can be said.
     wrong = ~t.isfinite() & _same(e, t) & ~_same(g, t)
@@ -168,7 +171,7 @@ def _wrong(expected: torch.Tensor, got: torch.Tensor, truth: torch.Tensor) -> to
     for group in (finite & ~huge, huge):
         if bool(group.any()):
             scale = size[group].max()
-            allowed = _TIMES * (e - t).abs()[group].max() + _ULPS * eps * scale
+            allowed = _TIMES * (e - t).abs()[group].max() + ulps * eps * scale
             allowed = allowed + torch.finfo(expected.dtype).smallest_normal * eps * 2
             wrong |= group & ~((g - t).abs() <= allowed)
     return wrong

@@ -6,23 +6,18 @@ Results are compared with the oracle, and share memory only where they are views
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from unittest import mock
 
 import torch
 
 from tests.batch import executable
 from tests.cuts import with_cuts
-from tests.fuzz.kernels import compiled_together
+from tests.fuzz.kernels import compiled_together, devices
 from tests.generator import Case, random_case
 from tests.generator_cats import cat_case
-from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import H200
 from thunder_fuser.passes.rewrite import memory_behind_results
-from thunder_fuser.runtime import dispatch
 from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _CPU = torch.device("cpu")
@@ -48,22 +43,6 @@ def fusion_case(seed: int) -> Case:
     return _MAKERS[seed % len(_MAKERS)](seed)
 
 
-def devices() -> tuple[tuple[str, DeviceInfo, DeviceInfo | None], ...]:
-    """Names, devices to plan for, and devices to schedule for (None: the host as it is)."""
-    host = target_for(_CPU).device_info(_CPU)
-    small = replace(
-        H200, name="small", l2_bytes=256, shared_bytes_per_block=4096, shared_bytes_per_sm=8192
-    )
-    divides = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
-    return (
-        ("host", H200, None),
-        ("H200", H200, H200),
-        ("small caches", small, small),
-        ("divides", divides, H200),
-        ("host with small caches", small, replace(host, l2_bytes=256)),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class FusionVerdict:
     """What became of one case; `message` says what is wrong."""
@@ -78,13 +57,11 @@ def judge_fusions(
     seeds: Sequence[int], device: int, *, optimised: bool = False
 ) -> list[FusionVerdict]:
     """One verdict for each seed, planned for the device of that number."""
-    name, planned_for, info = devices()[device % len(devices())]
+    chosen = devices()[device % len(devices())]
+    name = chosen.name
     planned = []
     verdicts = []
-    with (
-        compiled_together(info, optimised=optimised) as rehearsal,
-        mock.patch.object(dispatch, "planned_for", return_value=planned_for),
-    ):
+    with compiled_together(chosen, optimised=optimised) as rehearsal:
         for seed in seeds:
             case = fusion_case(seed)
             fusion = with_cuts(case.fusion, seed) if seed % 4 == 3 else case.fusion

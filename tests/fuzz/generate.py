@@ -25,7 +25,7 @@ def random_program(seed: int, only: Sequence[Row] = ()) -> Program:
     for _ in range(4 * wanted):
         group = p.rng.choices(groups, theme)[0]
         count += grow(p, p.rng.choices(group, [row.weight for row in group])[0])
-        if count == wanted:
+        if count == wanted or p.ended:
             break
     return _finished(p, seed)
 
@@ -53,7 +53,7 @@ def grow(p: Maker, row: Row) -> bool:
 def _finished(p: Maker, seed: int) -> Program:
     """The last tensor is returned, what was updated often, and others now and then."""
     lines = tuple(p.lines)
-    last = [line.makes for line in lines if line.makes in p.pool][-1:]
+    last = [line.makes for line in lines if line.makes in p.pool or p.ended][-1:]
     results = [name for name in last if name]
     updated = [line.reads[0] for line in lines if not line.makes and line.reads]
     for name in p.pool:

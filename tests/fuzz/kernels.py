@@ -6,8 +6,10 @@ they need, then for good.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import torch
@@ -16,9 +18,42 @@ import thunder_fuser
 from tests.batch import Batch, Number, _Later
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
 from thunder_fuser.errors import CompileError
 from thunder_fuser.runtime import dispatch, host_build, steps
-from thunder_fuser.runtime.target import Launch
+from thunder_fuser.runtime.target import Launch, target_for
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What programs are planned for, and what their kernels are scheduled for."""
+
+    name: str
+    planned_for: DeviceInfo
+    scheduled_for: DeviceInfo
+
+
+@functools.cache
+def devices() -> tuple[Device, ...]:
+    """The host as it is, a GPU, and both with caches that the smallest tensors exceed.
+
+    On "divides" memory comes in large pieces and kernels start at no cost, so that much is divided
+    and stored that is one kernel for an H200.
+    """
+    host = target_for(_CPU).device_info(_CPU)
+    small = replace(
+        H200, name="small", l2_bytes=256, shared_bytes_per_block=4096, shared_bytes_per_sm=8192
+    )
+    divides = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
+    return (
+        Device("host", H200, host),
+        Device("H200", H200, H200),
+        Device("small caches", small, small),
+        Device("divides", divides, H200),
+        Device("host with small caches", small, replace(host, l2_bytes=256)),
+    )
 
 
 class TolerantBatch(Batch):
@@ -45,11 +80,9 @@ class Rehearsal:
 
 
 @contextmanager
-def compiled_together(
-    info: DeviceInfo | None = None, *, optimised: bool = False
-) -> Iterator[Rehearsal]:
+def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Rehearsal]:
     """Executables made inside share one batch, compiled at the first launch after a rehearsal."""
-    state = Rehearsal(TolerantBatch(torch.device("cpu"), info))
+    state = Rehearsal(TolerantBatch(_CPU, device.scheduled_for))
     launch, allocator = _Later.__call__, steps.allocator
 
     def launched(self: _Later, *args: Number) -> None:
@@ -63,6 +96,7 @@ def compiled_together(
     flags = ("-fwrapv",) if optimised else ("-fwrapv", "-O0")
     with (
         mock.patch.object(dispatch, "target_for", return_value=state.batch),
+        mock.patch.object(dispatch, "planned_for", return_value=device.planned_for),
         mock.patch.object(_Later, "__call__", launched),
         mock.patch.object(steps, "allocator", zeroed),
         mock.patch.dict(host_build._KERNEL_FLAGS, {None: flags}),

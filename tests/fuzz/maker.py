@@ -31,6 +31,11 @@ def kind_of(dtype: torch.dtype) -> str:
     return "c" if dtype.is_complex else "f" if dtype.is_floating_point else "i"
 
 
+def is_bad_index(error: Exception) -> bool:
+    """Whether torch says that an element does not exist."""
+    return isinstance(error, IndexError) or "index" in str(error)
+
+
 class Maker:
     """Lines and arguments so far, and the tensors that they give."""
 
@@ -41,6 +46,9 @@ class Maker:
         self.arguments: list[Argument] = []
         self.space: dict[str, Any] = {**NAMESPACE}
         self.pool: list[str] = []
+        self.ended = False
+        """Whether the last line fails, so that nothing may follow it."""
+        self._bad = False
         self._made = 0
         complexes = [torch.complex64] * (self.rng.random() < 0.06)
         floats = self.rng.sample(FLOATS, self.rng.randint(1, 2))
@@ -125,8 +133,13 @@ class Maker:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(line.text, self.space)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
-            return False
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            self.ended = self._bad and is_bad_index(error) and name is not None
+            if self.ended:
+                self.lines.append(line)
+            return self.ended
+        finally:
+            self._bad = False
         if name is None:
             self.lines.append(line)
             return True
@@ -199,5 +212,8 @@ class Maker:
         """An argument of indices below `bound`."""
         low = -bound if negative and self.chance(0.3) else 0
         drawn = [self.rng.randrange(low, max(bound, 1)) for _ in range(math.prod(sizes))]
+        if drawn and self.chance(0.04):
+            drawn[self.rng.randrange(len(drawn))] = self.rng.choice((bound, bound + 7, -bound - 1))
+            self._bad = True
         dtype = torch.int64 if negative or self.chance(0.7) else torch.int32
         return self.argument(sizes, dtype, torch.tensor(drawn, dtype=dtype).reshape(tuple(sizes)))
