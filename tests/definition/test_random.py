@@ -310,11 +310,18 @@ def test_on_a_gpu_operation_i_after_a_seed_has_offset_i() -> None:
         assert torch.equal(outputs[1].flatten(), beside)
 
 
-def test_what_is_printed_has_the_state_as_inputs() -> None:
+def test_what_is_printed_draws_again() -> None:
     fd = stateful()
     fusion = fd.fusion
     assert [v.dtype for v in fusion.inputs] == [DataType.Double] + 5 * [DataType.Int]
-    assert equal(rebuilt(fusion), fusion)
+    assert "define_scalar" not in str(fd)
+    other = rebuilt(fusion)
+    assert equal(other, fusion)
+    assert other.draws == fusion.draws == 4
+
+
+def test_a_script_draws_the_same_numbers() -> None:
+    fd = stateful()
     torch.manual_seed(1)
     fd.execute([torch.zeros(8, 8, dtype=torch.float64)], save_repro_inputs=True)
     torch.manual_seed(1)

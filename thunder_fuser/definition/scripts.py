@@ -9,6 +9,7 @@ import io
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,12 @@ from thunder_fuser.ir.printer import number_text, to_python
 
 
 def reproduction(fusion: Fusion, inputs: Sequence[Any] | None) -> str:
-    """The script; without inputs it ends with the definition."""
+    """The script; without inputs it ends with the definition.
+
+    `inputs` has what random numbers were drawn from: the script draws them again.
+    """
+    if inputs is not None:
+        fusion = replace(fusion, draws=0)
     parts = [
         f"# thunder_fuser {thunder_fuser.__version__}, torch {torch.__version__}",
         "import torch",
