@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.thunder.aliasing import differences, faults, interpreted, ran
+from tests.thunder.aliasing_programs import random_aliasing_program
 from tests.thunder.programs import flat, jit
 from thunder_fuser.executor import fusions
 
@@ -90,6 +92,130 @@ def test_a_view_of_a_fused_result() -> None:
         return y
 
     check(program, torch.randn(3, 4))
+
+
+def add_then_a_slice(a: Any) -> Any:
+    a.add_(1)
+    a[:2].mul_(2)
+    return a
+
+
+def zero_the_diagonal(a: Any) -> Any:
+    a.diagonal().zero_()
+    return a * 1
+
+
+def a_slice_of_a_pad(a: Any) -> Any:
+    y = torch.nn.functional.pad(a, [1, 1])
+    y[..., 1:].add_(1)
+    return y
+
+
+def a_view_then_its_base(a: Any) -> Any:
+    b = torch.zeros_like(a)
+    a[0].add_(1)
+    b.add_(a)
+    a.t().add_(1)
+    b.add_(a)
+    return b
+
+
+def views_in_turns(a: Any) -> Any:
+    row, column = a[0], a[:, 0]
+    a.mul_(2)
+    row.add_(1)
+    column.add_(row.sum())
+    z = torch.sin(a)
+    a.t().mul_(2)
+    return row, column, z, a
+
+
+def a_ring_buffer(a: Any) -> Any:
+    seen = []
+    for k in range(3):
+        a[k % 2].copy_(a.sum(0) * 0.5)
+        seen.append(a.mean(0) + k)
+    return seen, a[None]
+
+
+def one_tensor_under_two_names(a: Any) -> Any:
+    b, c = a.transpose(0, 0), a.reshape(-1)
+    c.relu_()
+    a.add_(1)
+    b.add_(b)
+    a.mul_(2)
+    return b, c
+
+
+def pieces(a: Any) -> Any:
+    y = torch.sin(a) * 2
+    first, second = y.split(2)
+    return first, second, y.diagonal(), torch.relu(y)
+
+
+def new_memory(a: Any) -> Any:
+    y, z = a.repeat(1, 1), (a * 2).repeat(2, 1)
+    w = (a[0] * 2).expand(3, -1).clone()
+    a.sub_(1)
+    z.mul_(3)
+    w[0].add_(1)
+    return y, z, w, a[None]
+
+
+def whole_numbers(a: Any) -> Any:
+    whole = a.to(torch.int32)
+    y = torch.floor(whole)
+    y.add_(1)
+    return whole * 1, y, torch.abs(whole)
+
+
+def copies_that_broadcast(a: Any) -> Any:
+    b = torch.ones_like(a)
+    b.copy_(a.sum())
+    a.copy_(a[0].sum())
+    return b * 1
+
+
+def contiguous_or_not(a: Any) -> Any:
+    y = a.contiguous()
+    y.add_(1)
+    z = a.t().contiguous()
+    z.mul_(2)
+    return z, a * 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        add_then_a_slice,
+        zero_the_diagonal,
+        a_slice_of_a_pad,
+        a_view_then_its_base,
+        views_in_turns,
+        a_ring_buffer,
+        one_tensor_under_two_names,
+        pieces,
+        new_memory,
+        whole_numbers,
+        copies_that_broadcast,
+        contiguous_or_not,
+    ],
+)
+def test_memory_is_as_in_eager(program: Callable[..., Any]) -> None:
+    x = torch.randn(4, 4)
+    with interpreted():
+        compiled = jit(program)
+        for given in (x, torch.randn(8, 8)[::2, 1:5]):
+            found = list(differences(ran(compiled, [given]), ran(program, [given])))
+            assert not found, found
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_memory_of_random_programs(first: int) -> None:
+    for seed in range(first, first + 20):
+        program = random_aliasing_program(seed)
+        found = faults(program.function, program.inputs())
+        assert not found, f"{found}\n{program.source}"
 
 
 def test_the_base_of_a_view() -> None:

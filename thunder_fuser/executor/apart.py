@@ -15,7 +15,7 @@ from itertools import accumulate
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executor import inplace
+from thunder_fuser.executor.aliases import updates
 from thunder_fuser.executor.claims.table import flatten, operands
 from thunder_fuser.executor.liveness import liveness
 from thunder_fuser.executor.regions import Part, Region, Survey, region_of
@@ -31,7 +31,7 @@ def take_apart(parts: Sequence[Part], prims: Prims, facts: Survey) -> tuple[list
     pieces = {
         k: found
         for k, own in prims.items()
-        if len(found := _pieces(parts[k], own)) > 1 and not any(map(inplace.updates, own))
+        if len(found := _pieces(parts[k], own)) > 1 and not any(map(updates, own))
     }
     if pieces:
         single = [replace(part, symbols=(b,)) for part in parts for b in part.symbols]

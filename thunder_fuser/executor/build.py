@@ -14,9 +14,9 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.executor.claims.claim import Role
+from thunder_fuser.executor.claims.claim import Ownership, Role
 from thunder_fuser.executor.claims.operands import data_type, number_type
-from thunder_fuser.executor.claims.table import TABLE
+from thunder_fuser.executor.claims.table import TABLE, role
 from thunder_fuser.executor.origin import origin_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
@@ -83,7 +83,9 @@ class _Region:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
-        match TABLE[prim.sym.id].role:
+        if Ownership.NEW in prim.tags:
+            value = self._builder.set(value)
+        match role(prim):
             case Role.UPDATE:
                 first = self._first[out.name] = self._first_name(prim.args[1])
                 self._values[first] = value

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
@@ -30,7 +30,7 @@ from thunder_fuser.executor.apart import take_apart
 from thunder_fuser.executor.build import build
 from thunder_fuser.executor.call import FusionCall, warn_of_failure
 from thunder_fuser.executor.claims.claim import Role
-from thunder_fuser.executor.claims.table import TABLE, flatten, operands, refuse_call
+from thunder_fuser.executor.claims.table import TABLE, flatten, operands, refuse_call, role
 from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
@@ -52,6 +52,13 @@ logger = logging.getLogger(__name__)
 
 def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
     return refuse_call(symbol, args, kwargs) is None
+
+
+class _Fused(NamedTuple):
+    """What takes the place of a part: a call, where there is anything to compute, and views."""
+
+    call: Sequence[BoundSymbol]
+    views: Sequence[BoundSymbol]
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
@@ -113,29 +120,32 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fusible = self._fusible(retyped, compilation)
         parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims: Prims = {
-            k: regions.primitives(p, recorded, draws) for k, p in enumerate(parts) if p.is_fusible
+            k: regions.primitives(p, recorded, draws, facts)
+            for k, p in enumerate(parts)
+            if p.is_fusible
         }
         if may_reorder:
             parts, prims = order.join(parts, prims, facts)
         parts, prims = take_apart(parts, prims, facts)
         parts = [self._fuelled(p) for p in parts]
-        calls = self._fuse_all(parts, {k: prims[k] for k in prims if parts[k].is_fusible}, facts)
+        fused = self._fuse_all(parts, {k: prims[k] for k in prims if parts[k].is_fusible}, facts)
         symbols: list[BoundSymbol] = []
         for k, part in enumerate(parts):
             if not part.is_fusible:
                 compilation.refused(part.symbols, part.refusals)
                 symbols += part.symbols
-            elif k in calls:
-                compilation.fused(calls[k].sym.name, part.symbols)
-                symbols.append(calls[k])
-        fused = from_trace(trace)
-        fused.bound_symbols = list(draws.drawn(symbols))
-        fused = dce(fused)
-        if wrong := fault(fused, trace, None if facts.forward is None else facts.kept):
+            elif k in fused:
+                for call in fused[k].call:
+                    compilation.fused(call.sym.name, part.symbols)
+                symbols += (*fused[k].call, *fused[k].views)
+        result = from_trace(trace)
+        result.bound_symbols = list(draws.drawn(symbols))
+        result = dce(result)
+        if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
             raise InternalError(f"in the trace with fusions, {wrong}")
         for refusal in compilation.finish(trace).all_refusals():
             logger.debug("%s", refusal)
-        return fused
+        return result
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """One call that stands for a region; nothing is compiled yet.
@@ -189,26 +199,28 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         parts: list[regions.Part],
         prims: dict[int, Sequence[BoundSymbol]],
         facts: regions.Survey,
-    ) -> dict[int, BoundSymbol]:
+    ) -> dict[int, _Fused]:
         """Calls by the position of their part. A part that cannot be built is refused in `parts`,
         and the others are decided again, for it reads and gives other tensors then.
         """
         while True:
-            calls: dict[int, BoundSymbol] = {}
+            found: dict[int, _Fused] = {}
             known: dict[Fusion, CompiledFusion] = {}
             for k, region in rematerialize(parts, prims, facts).items():
+                number = sum(bool(fused.call) for fused in found.values())
                 try:
-                    calls[k] = self._fuse(region, len(calls), known)
+                    call = [self._fuse(region, number, known)] if region.is_call else []
+                    found[k] = _Fused(call, region.views)
                 except Exception as error:
                     if current().strict:
                         raise
-                    warn_of_failure(f"{self._prefix}{len(calls)}", error, "")
+                    warn_of_failure(f"{self._prefix}{number}", error, "")
                     bug = Refusal("bug", f"{type(error).__name__}: {error}")
                     parts[k] = replace(parts[k], refusals=(bug,))
                     del prims[k]
                     break
             else:
-                return calls
+                return found
 
 
 def _may_reorder() -> bool:
@@ -246,7 +258,7 @@ def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundS
     needed = {p.name for p in outputs}
     kept = []
     for prim in reversed(prims):
-        updates = TABLE[prim.sym.id].role is Role.UPDATE
+        updates = role(prim) is Role.UPDATE
         if updates or any(p.name in needed for p in prim.flat_proxy_outs):
             kept.append(prim)
             needed |= {p.name for p in operands(prim)}

@@ -16,9 +16,9 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executor import inplace
+from thunder_fuser.executor.aliases import updates
 from thunder_fuser.executor.claims.claim import Role
-from thunder_fuser.executor.claims.table import TABLE
+from thunder_fuser.executor.claims.table import TABLE, renamed
 from thunder_fuser.executor.regions import Part, Region, Survey
 from thunder_fuser.executor.renames import Prims
 
@@ -123,7 +123,8 @@ def liveness(
 def _crossing(part: Part, region: Region | None, is_region: bool) -> _Crossing:
     if region is not None:
         inputs, outputs = (tuple(map(unvariableify, x)) for x in (region.inputs, region.outputs))
-        return _Crossing(region.bound_symbols, inputs, outputs)
+        shown = [p for view in region.views for p in view.flat_proxy_outs]
+        return _Crossing(region.bound_symbols, inputs, (*outputs, *shown))
     symbols = () if is_region else part.symbols
     reads = [p for bsym in symbols for p in bsym.flat_proxy_args]
     return _Crossing(symbols, reads, [p for bsym in symbols for p in bsym.flat_proxy_outs])
@@ -141,7 +142,7 @@ def _as_split(parts: Sequence[Part], crossings: Sequence[_Crossing], facts: Surv
     later: list[int] = []
     for k in reversed(everything[: begins[0]]):
         _, reads, makes = crossings[k]
-        stays = not makes or any(map(inplace.updates, parts[k].symbols))
+        stays = not makes or any(map(updates, parts[k].symbols))
         if stays or not needed.isdisjoint(p.name for p in makes):
             needed.update(p.name for p in reads)
         else:
@@ -196,7 +197,9 @@ def _shared(bsym: BoundSymbol) -> Iterator[tuple[str, str]]:
     if claim is None:
         for part in bsym.subsymbols:
             yield from _shared(part)
-    elif claim.role in (Role.VIEW, Role.RENAME):
+    elif claim.role is Role.RENAME:
+        yield from ((new.name, old.name) for new, old in renamed(bsym))
+    elif claim.role is Role.VIEW:
         yield bsym.flat_proxy_outs[0].name, bsym.flat_proxy_args[0].name
     elif claim.role is Role.UPDATE:
         yield bsym.flat_proxy_outs[0].name, bsym.args[1].name

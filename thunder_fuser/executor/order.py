@@ -16,7 +16,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import FutureTensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executor import inplace
+from thunder_fuser.executor.aliases import updates
 from thunder_fuser.executor.claims.table import operands
 from thunder_fuser.executor.liveness import Liveness, Step, liveness
 from thunder_fuser.executor.regions import Part, Survey
@@ -236,7 +236,7 @@ def _is_fence(part: Part, is_region: bool) -> bool:
     """
     if is_region:
         # Its random numbers depend on no order.
-        return any(map(inplace.updates, part.symbols))
+        return any(map(updates, part.symbols))
     return any(map(_has_effect, part.symbols))
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import thunder.torch as thunder_torch
 from thunder.core.compile_data import _compile_data
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.prims import OpTags
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.ir.fusion import Origin
@@ -50,8 +52,11 @@ class Recorded:
                 self._positions.setdefault((name, _is_backward(bsym)), k)
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
+        self._new: set[str] = set()
         for k, bsym in enumerate(traces[0].bound_symbols):
             self._calls.update(dict.fromkeys(_given(bsym), k))
+            if _gives_new_memory(bsym):
+                self._new.update(p.name for p in bsym.flat_proxy_outs)
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
@@ -75,6 +80,10 @@ class Recorded:
         calls = {self._calls.get(self.first_name(name)) for name in names}
         return len(calls) == 1 and None not in calls
 
+    def owns(self, name: str) -> bool:
+        """Whether a value is the result of a call of the user's that gives new memory."""
+        return self.first_name(name) in self._new
+
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""
         if bsym.source_filename is not None:
@@ -96,6 +105,27 @@ class Recorded:
 
 def _is_backward(bsym: BoundSymbol) -> bool:
     return BoundSymbolTag.BACKWARD in bsym.tags
+
+
+_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_returning_views", ()))
+_MAY_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_that_may_return_views", ()))
+_MAY_GIVE_ARGUMENT = frozenset({"torch.Tensor.type", "torch.Tensor.type_as", "torch.conj"})
+"""Further calls that return a tensor as it is where they have nothing to do."""
+
+
+def gives_view(symbol: Symbol) -> bool:
+    """Whether torch's call gives views of its first argument, as Thunder knows, too."""
+    return symbol in _GIVE_VIEWS
+
+
+def _gives_new_memory(bsym: BoundSymbol) -> bool:
+    """Whether torch's call gives memory of its own, whatever Thunder makes of it."""
+    return (
+        bool(bsym.subsymbols)
+        and bsym.sym not in _GIVE_VIEWS | _MAY_GIVE_VIEWS
+        and bsym.sym.id not in _MAY_GIVE_ARGUMENT
+        and OpTags.IN_PLACE not in (bsym.sym.tags or ())
+    )
 
 
 def _given(bsym: BoundSymbol) -> Iterator[str]:

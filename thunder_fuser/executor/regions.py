@@ -26,10 +26,11 @@ from thunder.executors.data_dependent_partition import (
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
+from thunder_fuser.executor.aliases import Aliases
 from thunder_fuser.executor.claims import random
-from thunder_fuser.executor.claims.claim import Role
+from thunder_fuser.executor.claims.claim import Ownership, Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
-from thunder_fuser.executor.claims.table import TABLE, flatten, operands
+from thunder_fuser.executor.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.options import current
@@ -64,20 +65,32 @@ class Part:
 class Region:
     """Primitives that go together, and the variables that they read from and give to the others.
 
+    `views` are what torch makes of the results.
     This is what `FusionExecutor.fuse` takes; Thunder also makes such objects by itself.
     """
 
     bound_symbols: tuple[BoundSymbol, ...]
     inputs: tuple[object, ...]
     outputs: tuple[object, ...]
+    views: tuple[BoundSymbol, ...] = ()
+
+    @property
+    def is_call(self) -> bool:
+        """Whether anything is computed: a region may be nothing but views of what is there."""
+        return bool(self.outputs) or any(role(b) is Role.UPDATE for b in self.bound_symbols)
 
 
-def region_of(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> Region:
+def region_of(
+    prims: Sequence[BoundSymbol], outputs: Sequence[Proxy], views: Sequence[BoundSymbol] = ()
+) -> Region:
     """Primitives with everything that they read and do not make."""
     inside = {p.name for p in made_by(prims)}
     read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
     return Region(
-        tuple(prims), tuple(map(variableify, read.values())), tuple(map(variableify, outputs))
+        tuple(prims),
+        tuple(map(variableify, read.values())),
+        tuple(map(variableify, outputs)),
+        tuple(views),
     )
 
 
@@ -95,16 +108,19 @@ class Survey:
               trace into forward and backward
     kept      names of arguments and results of the forward, which are alive in the backward, too
     repeated  names of random tensors that the backward draws again
+    aliases   which tensors share memory
     """
 
     on_cuda: bool
     forward: frozenset[str] | None
     kept: frozenset[str]
     repeated: frozenset[str]
+    aliases: Aliases
 
 
 def survey(trace: TraceCtx, recorded: Recorded) -> Survey:
     """Look at every symbol of a trace once."""
+    aliases = Aliases(trace, recorded)
     on_cuda = is_joint = False
     drawn: set[str] = set()
     repeated: set[str] = set()
@@ -116,11 +132,11 @@ def survey(trace: TraceCtx, recorded: Recorded) -> Survey:
             repeated.update({name, first} if first in drawn else ())
             drawn.add(name)
     if not is_joint:
-        return Survey(on_cuda, None, frozenset(), frozenset())
+        return Survey(on_cuda, None, frozenset(), frozenset(), aliases)
     returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
     kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
-    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated))
+    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases)
 
 
 def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
@@ -137,20 +153,21 @@ def form(
 ) -> Iterator[Part]:
     """The symbols of a trace, in order, as parts."""
     symbols = trace.bound_symbols
-    places: Places = {id(b): _place(b) if is_fusible(b) else () for b in symbols}
+    aliases = facts.aliases
+    places: Places = {id(b): _place(b, aliases) if is_fusible(b) else () for b in symbols}
 
     def in_one_place(a: Node, b: Node) -> bool:
         place = places[id(a.group_bsyms[0])]
         return isinstance(place, Place) and place == places[id(b.group_bsyms[0])]
 
-    memory = inplace.Memory()
+    memory = inplace.Memory(aliases)
     for found in consecutive_fusion(trace, in_one_place):
         for part in _cut(found, places, memory):
             refused = _refuse_part(part, facts)
             yield part if refused is None else replace(part, refusals=(refused,))
 
 
-def _place(bsym: BoundSymbol) -> Place | tuple[Refusal, ...]:
+def _place(bsym: BoundSymbol, aliases: Aliases) -> Place | tuple[Refusal, ...]:
     """Where a symbol of claimed primitives runs."""
     prims = list(flatten(bsym))
     given = {p.device for b in prims for p in b.flat_proxy_outs}
@@ -158,8 +175,11 @@ def _place(bsym: BoundSymbol) -> Place | tuple[Refusal, ...]:
     if len(given) != 1 or not read <= given:
         placed = ", ".join(sorted(map(str, given | read)))
         return (Refusal("device", f"works on several devices: {placed}"),)
-    if not inplace.Memory().accepts(bsym):
+    if not inplace.Memory(aliases).accepts(bsym):
         return (Refusal("in-place", "updates a tensor that it made itself"),)
+    if aliases.looks_like_view(bsym):
+        text = "torch gives a view of memory that is updated or returned; its parts would copy"
+        return (Refusal("in-place", text),)
     device = to_torch_device(given.pop())
     if device.type == "cuda" and current().target == "host":
         return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
@@ -203,7 +223,7 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
         text = "single numbers on the CPU are computed sooner than launched"
         return Refusal("cpu-scalar", text)
-    updates = any(TABLE[prim.sym.id].role is Role.UPDATE for prim in prims)
+    updates = any(role(prim) is Role.UPDATE for prim in prims)
     given = {p.name for prim in prims for p in prim.flat_proxy_outs}
     if updates and facts.forward is not None and not given & facts.forward:
         text = "Thunder would move an update that no result needs into the backward"
@@ -211,15 +231,24 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
     return None
 
 
-def primitives(part: Part, recorded: Recorded, draws: Draws) -> tuple[BoundSymbol, ...]:
+def primitives(
+    part: Part, recorded: Recorded, draws: Draws, facts: Survey
+) -> tuple[BoundSymbol, ...]:
     """What a part consists of; each knows its line, and none has a state."""
     prims = [
-        draws.stateless(recorded.located(prim, whole))
+        draws.stateless(_owned(recorded.located(prim, whole), facts.aliases))
         for whole in part.symbols
         for prim in flatten(whole)
     ]
     prims = list(_rounded_once(prims, recorded))
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
+
+
+def _owned(prim: BoundSymbol, aliases: Aliases) -> BoundSymbol:
+    """The same primitive, which says so if it has to copy."""
+    if not aliases.is_owner(prim):
+        return prim
+    return prim.from_bsym(tags=prim.tags | {Ownership.NEW})
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:

@@ -9,17 +9,17 @@ not sizes.) The forward is decided first: what its regions store for each other,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.executor import inplace
 from thunder_fuser.executor.claims.claim import Role
-from thunder_fuser.executor.claims.table import TABLE, operands
+from thunder_fuser.executor.claims.table import TABLE, operands, role
 from thunder_fuser.executor.regions import Part, Place, Region, Survey, made_by, region_of
-from thunder_fuser.executor.renames import Prims, one_name
+from thunder_fuser.executor.renames import Prims, one_input, one_name
+from thunder_fuser.executor.view_replay import replay_views
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.prices import Prices
@@ -32,10 +32,8 @@ def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[in
     region.
     """
     apart = [b for k, part in enumerate(parts) if k not in prims for b in part.symbols]
-    symbols = [b for k, part in enumerate(parts) for b in prims.get(k, part.symbols)]
-    overwritten = inplace.overwritten(symbols)
-    prims = one_name(prims, {p.name for b in apart for p in b.flat_proxy_args}, overwritten)
-    table = _Table(parts, prims, facts, overwritten)
+    prims = one_name(prims, {p.name for b in apart for p in b.flat_proxy_args}, facts.aliases)
+    table = _Table(parts, prims, facts)
     choices: dict[int, Choice] = {}
     for place in sorted(set(table.places.values()), key=lambda p: (p.is_backward, str(p.device))):
         mine = [k for k in prims if table.places[k] == place]
@@ -43,12 +41,16 @@ def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[in
         found = materialize(values, [table.wanted(k) for k in mine])
         choices.update(zip(mine, found, strict=True))
     stored = _read(choices.values())
+    made = (p for own in prims.values() for p in made_by(own))
+    kept = {p.name for p in made if table.is_outside(p) or table.number(p) in stored}
+    leaving = replay_views(prims, kept, facts.aliases)
     regions: dict[int, Region] = {}
     for k, own in prims.items():
         again = {id(b): b for v in sorted(choices[k].computed) if (b := table.made_by[v])}
-        kept = [p for p in made_by(own) if table.is_outside(p) or table.number(p) in stored]
-        if kept or any(TABLE[b.sym.id].role is Role.UPDATE for b in own):
-            regions[k] = region_of((*again.values(), *own), kept)
+        outputs, views = leaving[k]
+        if outputs or views or any(role(b) is Role.UPDATE for b in own):
+            whole = one_input((*again.values(), *own), facts.aliases)
+            regions[k] = region_of(whole, outputs, views)
     return regions
 
 
@@ -63,9 +65,7 @@ class _Table:
     places   of the parts that are to be fused
     """
 
-    def __init__(
-        self, parts: Sequence[Part], prims: Prims, facts: Survey, overwritten: Set[str]
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], prims: Prims, facts: Survey) -> None:
         self.made_by: list[BoundSymbol | None] = []
         self.places: dict[int, Place] = {}
         self._proxies: list[Proxy] = []
@@ -102,7 +102,7 @@ class _Table:
             for proxy in made_by(own):
                 self._wanted[k].pop(self.number(proxy), None)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
-        self._overwritten = overwritten
+        self._aliases = facts.aliases
 
     def _add(
         self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
@@ -117,7 +117,7 @@ class _Table:
 
     def _shared(self, number: int, prim: BoundSymbol | None) -> tuple[int, bool] | None:
         """For a value that shows all of another one: where that lies."""
-        if prim is None or TABLE[prim.sym.id].role not in (Role.VIEW, Role.RENAME):
+        if prim is None or role(prim) not in (Role.VIEW, Role.RENAME):
             return None
         source = self.number(prim.flat_proxy_args[0])
         first, is_ordered = self._memory[source]
@@ -193,9 +193,9 @@ class _Table:
 
     def _may_repeat(self, prim: BoundSymbol) -> bool:
         """Whether a primitive gives the same result wherever it runs."""
-        if TABLE[prim.sym.id].role is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
+        if role(prim) is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
             return False
-        return not any(p.name in self._overwritten for p in operands(prim))
+        return not any(self._aliases.is_updated(p.name) for p in operands(prim))
 
 
 def _bytes(proxy: Proxy) -> int:
@@ -205,7 +205,7 @@ def _bytes(proxy: Proxy) -> int:
 def _arithmetic(prim: BoundSymbol, prices: Prices) -> int:
     """fp32 instructions that a primitive takes; what only moves data takes none."""
     claim = TABLE[prim.sym.id]
-    if claim.role in (Role.VIEW, Role.COPY, Role.RENAME):
+    if role(prim) in (Role.VIEW, Role.COPY, Role.RENAME):
         return 0
     read, made = (
         max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)

@@ -55,7 +55,7 @@ def _placed(
     if replay(base.domain.logical, program) != out.domain.logical:
         return False
     new = rewrite.tensor(base)
-    if program and (fill is not None or rewrite.may_share(out, new)):
+    if program and (fill is not None or rewrite.may_share(out, new, program)):
         name = view_name(program, pads=fill is not None)
         allocation = out.domain.allocation
         value = None if fill is None else rewrite[fill]

@@ -2,15 +2,17 @@
 
 Equal numbers are not enough for that. What a fusion returns is memory that the caller may write
 into: `x * 1` is a new tensor and `x` is not, and two equal results are two tensors. So a value
-behind a result is only replaced by one whose memory is neither an input's nor another result's.
+behind a result is only replaced by one whose memory is neither an input's nor another result's, and
+in which its elements are as far apart: a copy of what is expanded has each of them once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Literal
 
-from thunder_fuser.ir.domain import Transform
+from thunder_fuser.ir.domain import Expand, Transform, static
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
 from thunder_fuser.ir.rebuild import Rebuild
 
@@ -30,8 +32,11 @@ class Rewrite(Rebuild):
         self._fusion = fusion
         self.results = frozenset(fusion.results)
         self._behind = memory_behind_results(fusion)
+        self._stretch = _stretches(fusion)
         self._inputs = frozenset(self[v] for v in fusion.inputs)
         self._memory: dict[Val, Val] = {}
+        # How often views of new values show one place of that memory.
+        self._shown: dict[Val, int] = {}
         self._claims: dict[Val, TensorView] = {}
         self._returned: dict[Val, Val] = {}
         self.fired = False
@@ -45,7 +50,7 @@ class Rewrite(Rebuild):
     def copy(self, expr: Expr) -> Val:
         new = self._copy(expr)
         if isinstance(expr, ViewOp) and _is_window(expr):
-            self._memory[new] = self._memory_of(self[expr.input])
+            self._looks_at(new, self[expr.input], expr.output.domain.transforms)
         self._settle(expr.output, new)
         return new
 
@@ -73,8 +78,12 @@ class Rewrite(Rebuild):
         """A view of the new value `x`, as `FusionBuilder.view` makes it."""
         new = self.builder.view(op, x, transforms, fill=fill, allocation=allocation)
         if op != "set" and fill is None:
-            self._memory[new] = self._memory_of(x)
+            self._looks_at(new, x, transforms)
         return new
+
+    def _looks_at(self, new: Val, source: Val, transforms: Sequence[Transform]) -> None:
+        self._memory[new] = self._memory_of(source)
+        self._shown[new] = self._shown.get(source, 1) * _repetitions(transforms)
 
     def may_become(self, old: TensorView, new: TensorView) -> bool:
         """Whether the new value, which has `old`'s elements, may be put in its place."""
@@ -91,12 +100,16 @@ class Rewrite(Rebuild):
             return False
         return same_form and self.may_share(old, new)
 
-    def may_share(self, old: TensorView, new: TensorView) -> bool:
-        """Whether a view of the new value may be put in the place of `old`."""
+    def may_share(
+        self, old: TensorView, new: TensorView, transforms: Sequence[Transform] = ()
+    ) -> bool:
+        """Whether the new value, seen through transforms, may be put in the place of `old`."""
         memory = self._memory_of(new)
         behind = self._behind.get(old)
         if behind is None:
             return True
+        if self._shown.get(new, 1) * _repetitions(transforms) > self._stretch.get(old, 1):
+            return False
         if memory in self._inputs:
             return self._new.get(behind) == memory
         return self._claims.get(memory, behind) == behind
@@ -112,6 +125,22 @@ class Rewrite(Rebuild):
 def _is_window(expr: ViewOp) -> bool:
     """Views look at their input's memory, but `set` is a copy and a pad has elements of its own."""
     return expr.op != "set" and expr.fill is None
+
+
+def _repetitions(transforms: Sequence[Transform]) -> int:
+    """How often a view shows each element."""
+    return prod(static(step.size) for step in transforms if isinstance(step, Expand))
+
+
+def _stretches(fusion: Fusion) -> dict[TensorView, int]:
+    """How often views show one place in memory, where that is more than once."""
+    found: dict[TensorView, int] = {}
+    for expr in fusion.exprs:
+        if isinstance(expr, ViewOp) and _is_window(expr):
+            times = found.get(expr.input, 1) * _repetitions(expr.output.domain.transforms)
+            if times != 1:
+                found[expr.output] = times
+    return found
 
 
 def memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:

@@ -66,7 +66,9 @@ def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
         rewrite.replace(out, base)
         return True
     fill = None if chain.fill is None else rewrite[chain.fill]
-    if chain.base == expr.input or not (fill is not None or rewrite.may_share(out, base)):
+    if chain.base == expr.input or not (
+        fill is not None or rewrite.may_share(out, base, chain.program)
+    ):
         return False
     if fill is not None and out in rewrite.results and _only_repeats(expr):
         return False

@@ -34,6 +34,12 @@ class Role(enum.Enum):
         return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE)
 
 
+class Ownership(enum.Enum):
+    """A tag of primitives beside those that Thunder gives them."""
+
+    NEW = "the result is new memory, whatever the primitive alone would give"
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One row of the table.

@@ -37,12 +37,6 @@ def _refuse_update(
     return None
 
 
-def _refuse_rename(tensors: Sequence[object]) -> Refusal | None:
-    if len(tensors) > 1:
-        return Refusal("in-place", "these tensors may share memory, in which one was updated")
-    return None
-
-
 def _broadcast(b: FusionBuilder, x: TensorView, shape: Sequence[int], dims: Sequence[int]) -> Val:
     return b.broadcast_in_dim(x, shape, dims)
 
@@ -67,6 +61,9 @@ def _clone(b: FusionBuilder, x: TensorView, **options: object) -> Val:
 
 
 def _update(b: FusionBuilder, source: TensorView, target: TensorView, *, grad_enabled: bool) -> Val:
+    sizes, missing = list(target.domain.shape), target.rank - source.rank
+    if list(source.domain.shape) != sizes:
+        source = b.broadcast_in_dim(source, sizes, range(missing, target.rank))
     # A copy: the source may be returned too, and must then not be the updated memory.
     return b.set(source)
 
@@ -96,6 +93,6 @@ CLAIMS = {
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
     PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
-    PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, _refuse_rename, lambda b, tensors: tensors[0]),
+    PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),
     PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
 }

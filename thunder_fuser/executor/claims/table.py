@@ -22,7 +22,7 @@ from thunder_fuser.executor.claims import (
     reductions,
     shape,
 )
-from thunder_fuser.executor.claims.claim import Claim
+from thunder_fuser.executor.claims.claim import Claim, Ownership, Role
 from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
@@ -92,6 +92,18 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
         yield replace(next(kinds, unclaimed), subject=bsym.sym.name)
 
 
+def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
+    """For a primitive that gives tensors other names: the new proxies, each with the old one."""
+    old, _ = tree_flatten_with_dataclass(prim.args)
+    new, _ = tree_flatten_with_dataclass(prim.output)
+    yield from ((n, o) for n, o in zip(new, old, strict=True) if isinstance(n, Proxy))
+
+
+def role(prim: BoundSymbol) -> Role:
+    """What a claimed symbol does to memory where it stands: as the end of a call it may copy."""
+    return Role.COPY if Ownership.NEW in prim.tags else TABLE[prim.sym.id].role
+
+
 def operands(prim: BoundSymbol) -> list[Proxy]:
     """What a claimed symbol reads, each once."""
     unread = TABLE[prim.sym.id].unread
@@ -103,8 +115,14 @@ def operands(prim: BoundSymbol) -> list[Proxy]:
 
 
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """The claimed symbols that a fusible symbol consists of, in order: primitives for the most."""
-    if _is_claimed_whole(bsym):
+    """The claimed symbols that a fusible symbol consists of, in order: primitives for the most.
+
+    A renaming of several tensors comes as one for each: who reads one does not read the others.
+    """
+    if bsym.sym.id is PrimIDs.UPDATE_ALIASES and len(bsym.flat_proxy_outs) > 1:
+        for new, old in renamed(bsym):
+            yield bsym.from_bsym(args=((old,),), output=(new,))
+    elif _is_claimed_whole(bsym):
         yield bsym
     else:
         for part in bsym.subsymbols:
