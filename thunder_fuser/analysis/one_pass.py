@@ -13,15 +13,24 @@ Values are compared, not expressions: it does not matter how broadcasts and cast
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from thunder_fuser.analysis.layout import dense_layout
 from thunder_fuser.analysis.pull import Pull, Unreadable
 from thunder_fuser.analysis.value import Compute, Folded, Literal, Value
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Context
+
+_NEAR = 3
+"""Operations, beside casts and views, between two reductions that can be one: the square or the
+exponential, the difference, and the quotient that makes a mean.
+"""
+_ALIKE = 8
+"""Operations within which two values are compared; what lies deeper is compared by name."""
 
 
 def in_one_pass(
@@ -30,16 +39,25 @@ def in_one_pass(
     memory: Mapping[TensorView, Layout],
 ) -> tuple[ReductionOp, ...]:
     """The same reductions, each as one that waits for no other where there is such a fold."""
-    return tuple(one_pass(fold, definitions, memory) or fold for fold in folds)
+    known: dict[Val, bool] = {}
+    return tuple(one_pass(fold, definitions, memory, known) or fold for fold in folds)
 
 
 def one_pass(
-    fold: ReductionOp, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+    fold: ReductionOp,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    known: dict[Val, bool],
 ) -> ReductionOp | None:
-    """A fold with the result of `fold` that does not wait for another reduction, or None."""
+    """A fold with the result of `fold` that does not wait for another reduction, or None.
+
+    known  values of which it is known whether a reduction comes before them; filled in
+    """
     if fold.op != "sum" or not fold.accumulate.is_floating:
         return None
     for other in _waited_for(fold, definitions, memory):
+        if _waits(other.input, definitions, memory, known):
+            continue
         op = _op(fold, other, definitions, memory)
         if op is not None:
             return replace(fold, op=op, input=other.input)
@@ -49,20 +67,81 @@ def one_pass(
 def _waited_for(
     fold: ReductionOp, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
 ) -> Iterator[ReductionOp]:
-    """Reductions of the same shape that the elements are computed from."""
-    seen: set[Val] = set()
-    stack: list[Val] = [fold.input]
-    while stack:
-        value = stack.pop()
-        if value in seen or value in memory:
-            continue
-        seen.add(value)
+    """Reductions of the same shape that the elements are computed from, in a few operations."""
+    for value in _below(fold.input, _NEAR, definitions, memory, casts=0):
         expr = definitions.get(value)
-        if isinstance(expr, ReductionOp):
-            if (expr.input.sizes, expr.dims) == (fold.input.sizes, fold.dims):
-                yield expr
-        elif expr is not None:
-            stack.extend(expr.inputs)
+        if isinstance(expr, ReductionOp) and (
+            (expr.input.sizes, expr.dims) == (fold.input.sizes, fold.dims)
+        ):
+            yield expr
+
+
+def _waits(
+    value: Val,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    known: dict[Val, bool],
+) -> bool:
+    """Whether a value is computed from a reduction."""
+    stack = [value]
+    while stack:
+        v = stack[-1]
+        expr = None if v in memory else definitions.get(v)
+        if v in known:
+            stack.pop()
+        elif expr is None or isinstance(expr, ReductionOp):
+            known[v] = expr is not None
+        elif left := [u for u in expr.inputs if u not in known]:
+            stack += left
+        else:
+            known[v] = any(known[u] for u in expr.inputs)
+    return known[value]
+
+
+def _below(
+    root: Val,
+    most: int,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    *,
+    casts: int,
+) -> dict[Val, int]:
+    """What a value is computed from by at most so many pointwise operations, and by how many;
+    reductions and memory are the last ones. `casts`: what one counts.
+    """
+    found: dict[Val, int] = {}
+    waiting = deque([(root, 0)])
+    while waiting:
+        value, depth = waiting.popleft()
+        if depth > most or found.get(value, most + 1) <= depth:
+            continue
+        found[value] = depth
+        expr = definitions.get(value)
+        if expr is None or value in memory or isinstance(expr, ReductionOp):
+            continue
+        price = casts if expr.op == "cast" else int(isinstance(expr, PointwiseOp))
+        # The nearest ones first.
+        for operand in expr.inputs:
+            (waiting.append if price else waiting.appendleft)((operand, depth + price))
+    return found
+
+
+def _compared(
+    roots: Sequence[Val], definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+) -> Mapping[TensorView, Layout]:
+    """Memory for a comparison of some values: what they have deep below themselves is as good as
+    loaded.
+    """
+    depths: dict[Val, int] = {}
+    for root in roots:
+        for value, depth in _below(root, _ALIKE, definitions, memory, casts=1).items():
+            depths[value] = min(depth, depths.get(value, depth))
+    deepest = {
+        value: dense_layout(value, range(value.rank))
+        for value, depth in depths.items()
+        if depth == _ALIKE and isinstance(value, TensorView) and value in definitions
+    }
+    return {**deepest, **memory} if deepest else memory
 
 
 def _op(
@@ -75,7 +154,8 @@ def _op(
     context = Context()
     sizes = fold.input.sizes
     index = [context.var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(sizes)]
-    pull = Pull(definitions, memory, context)
+    seen = _compared((fold.input, other.input), definitions, memory)
+    pull = Pull(definitions, seen, context)
     pull.fold_at(other.output, [i for k, i in enumerate(index) if k not in fold.dims])
     try:
         element = _exactly(pull.emit(other.input, index))

@@ -14,7 +14,7 @@ from typing import Literal
 from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
 MAX_OUTPUTS = 128
@@ -39,8 +39,9 @@ class Legality:
         self._writable: dict[object, bool] = {}
         folds = [a.tensor for a in program.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions of other kernels.
-        self.memory = {t: program.layouts[t] for t in program.stops}
-        self.memory |= {t: program.layout_of(t) for t in folds}
+        self._ends = {t: program.layouts[t] for t in program.stops}
+        self.memory = self._ends | {t: program.layout_of(t) for t in folds}
+        self._waiting: dict[Val, bool] = {}
         self._singles: dict[int, ReductionOp | None] = {}
 
     def of(self, anchors: Anchors) -> Legal | Refusal:
@@ -109,8 +110,9 @@ class Legality:
         """The same reduction without the one that it waits for, if that is done here as well."""
         number = self.program.number[fold.output]
         if number not in self._singles:
-            memory = {t: self.program.layouts[t] for t in self.program.stops}
-            self._singles[number] = one_pass(fold, self.program.definitions, memory)
+            self._singles[number] = one_pass(
+                fold, self.program.definitions, self._ends, self._waiting
+            )
         single = self._singles[number]
         if single is None or not any(f.input is single.input for f in folds):
             return fold

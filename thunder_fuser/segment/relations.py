@@ -74,15 +74,71 @@ class Relations:
         circle. Of those that are ready at once, the one with the first anchor comes first.
         """
         everything = union(parts)
-        wanted = {p: self.waits(p) & everything for p in parts}
-        left = sorted(parts, key=lambda part: part & -part)
+        home = {k: n for n, part in enumerate(parts) for k in members(part)}
+        before = [{home[k] for k in members(self.waits(p) & everything)} for p in parts]
+        after: list[list[int]] = [[] for _ in parts]
+        for n, others in enumerate(before):
+            for other in others:
+                after[other].append(n)
+        missing = [len(others) for others in before]
+        ready = [n for n, count in enumerate(missing) if not count]
         found: list[Anchors] = []
-        there = 0
-        while left:
-            ready = [part for part in left if not wanted[part] & ~there]
-            if not ready:
-                return None
-            found += ready
-            there |= union(ready)
-            left = [part for part in left if not part & there]
-        return found
+        while ready:
+            found += sorted((parts[n] for n in ready), key=_first)
+            freed = []
+            for n in (m for done in ready for m in after[done]):
+                missing[n] -= 1
+                if not missing[n]:
+                    freed.append(n)
+            ready = freed
+        return found if len(found) == len(parts) else None
+
+
+class Order:
+    """Sets of anchors in an order in which they can run, and changes that leave one.
+
+    Places of sets that are gone stay empty, so that a change moves only what lies between.
+    """
+
+    def __init__(self, relations: Relations, parts: Sequence[Anchors]) -> None:
+        self._relations = relations
+        self._places: list[Anchors | None] = list(parts)
+        self._place = {part: n for n, part in enumerate(parts)}
+        self._home = {k: part for part in parts for k in members(part)}
+
+    @property
+    def parts(self) -> list[Anchors]:
+        return [part for part in self._places if part is not None]
+
+    def __contains__(self, part: Anchors) -> bool:
+        return part in self._place
+
+    def home(self, anchor: int) -> Anchors:
+        """The set that an anchor is in."""
+        return self._home[anchor]
+
+    def near(self, part: Anchors) -> list[Anchors]:
+        """The sets that have something to do with one; in order."""
+        around = members(self._relations.around(part))
+        found = {self._home[k] for k in around if k in self._home} - {part}
+        return sorted(found, key=self._place.__getitem__)
+
+    def change(self, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
+        """Put new sets in the place of old ones, of the same anchors, if there is an order then."""
+        places = sorted(self._place[part] for part in old)
+        first, last = places[0], places[-1] + 1
+        window = [p for p in self._places[first:last] if p is not None and p not in old]
+        found = self._relations.in_order([*window, *new])
+        if found is None:
+            return False
+        for part in old:
+            del self._place[part]
+        self._places[first:last] = [*found, *[None] * (last - first - len(found))]
+        self._place.update((part, first + n) for n, part in enumerate(found))
+        self._home.update((k, part) for part in new for k in members(part))
+        return True
+
+
+def _first(part: Anchors) -> Anchors:
+    """The first anchor of a set."""
+    return part & -part

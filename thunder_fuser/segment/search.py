@@ -17,7 +17,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.legality import MAX_OUTPUTS
-from thunder_fuser.segment.relations import Relations
+from thunder_fuser.segment.relations import Order, Relations
 
 EXACT = 7
 """Related anchors that are divided in every possible way."""
@@ -103,66 +103,53 @@ class _Search:
             if gain > 0:
                 heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
 
+        order = Order(self.relations, self._ordered(parts))
         for a in parts:
-            around = self.relations.around(a)
-            for b in parts:
-                if a < b and around & b:
+            for b in order.near(a):
+                if a < b:
                     offer(a, b)
-        left = set(parts)
         while waiting:
             _, _, a, b = heapq.heappop(waiting)
-            if a not in left or b not in left:
-                continue
-            joined = self._changed(parts, (a, b), (a | b,))
-            if joined is None:
-                continue
-            parts, left = joined, set(joined)
-            around = self.relations.around(a | b)
-            for p in parts:
-                if around & p:
+            if a in order and b in order and self._change(order, (a, b), (a | b,)):
+                for p in order.near(a | b):
                     offer(p, a | b)
-        return parts
+        return order.parts
 
     def _moved(self, parts: list[Anchors]) -> list[Anchors]:
         """Move single anchors between sets while that is cheaper."""
+        order = Order(self.relations, self._ordered(parts))
         for _ in range(ROUNDS):
-            before = parts
-            for k in members(union(parts)):
-                parts = self._move(1 << k, parts)
-            if parts == before:
+            if not any([self._move(k, order) for k in members(union(parts))]):
                 break
-        return parts
+        return order.parts
 
-    def _move(self, anchor: Anchors, parts: list[Anchors]) -> list[Anchors]:
-        for home, other in self._moves(anchor, parts):
-            old, new = _transfer(anchor, home, other)
-            if sum(map(self.cost.of, new)) < sum(map(self.cost.of, old)):
-                changed = self._changed(parts, old, new)
-                if changed is not None:
-                    return changed
-        return parts
+    def _move(self, anchor: int, order: Order) -> bool:
+        """Move one anchor to where that is cheaper, if it is anywhere."""
+        for home, other in self._moves(anchor, order):
+            old, new = _transfer(1 << anchor, home, other)
+            cheaper = sum(map(self.cost.of, new)) < sum(map(self.cost.of, old))
+            if cheaper and self._change(order, old, new):
+                return True
+        return False
 
-    def _moves(self, anchor: Anchors, parts: list[Anchors]) -> Iterator[tuple[Anchors, Anchors]]:
+    def _moves(self, anchor: int, order: Order) -> Iterator[tuple[Anchors, Anchors]]:
         """From where to where an anchor could go."""
-        (home,) = [p for p in parts if p & anchor]
-        around = self.relations.around(anchor)
-        return ((home, other) for other in parts if other != home and around & other)
+        home = order.home(anchor)
+        return ((home, other) for other in order.near(1 << anchor) if other != home)
 
-    def _changed(
-        self, parts: list[Anchors], old: Sequence[Anchors], new: Sequence[Anchors]
-    ) -> list[Anchors] | None:
-        """With new sets for old ones, in order, if that can be."""
-        order = self.relations.in_order([*(p for p in parts if p not in old), *new])
-        return order if order is not None and all(map(self._is_legal, new)) else None
+    def _change(self, order: Order, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
+        """Put new sets in the place of old ones, if that can be."""
+        return all(map(self._is_legal, new)) and order.change(old, new)
 
     def _refined(self, parts: list[Anchors]) -> list[Anchors]:
         """Move single anchors where what then goes through memory costs less. Those moves are tried
         that seem to cost least.
         """
+        order = Order(self.relations, parts)
         moves = [
             (sum(map(self.cost.of, new)) - sum(map(self.cost.of, old)), 1 << k, old, new)
             for k in members(union(parts))
-            for home, other in self._moves(1 << k, parts)
+            for home, other in self._moves(k, order)
             for old, new in [_transfer(1 << k, home, other)]
         ]
         least = self.cost.of_all(parts)
@@ -173,6 +160,13 @@ class _Search:
             if changed is not None and (found := self.cost.of_all(changed)) < least:
                 parts, least = changed, found
         return parts
+
+    def _changed(
+        self, parts: list[Anchors], old: Sequence[Anchors], new: Sequence[Anchors]
+    ) -> list[Anchors] | None:
+        """With new sets for old ones, in order, if that can be."""
+        order = self.relations.in_order([*(p for p in parts if p not in old), *new])
+        return order if order is not None and all(map(self._is_legal, new)) else None
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
         """The same sets in order, with one launch for map kernels, and for row kernels, of which
