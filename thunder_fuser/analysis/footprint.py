@@ -14,8 +14,7 @@ of elements that they can be.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.progression import interval
@@ -62,7 +61,7 @@ class Footprint:
 
 
 def footprint(
-    fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+    fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
     """What computing all of `outputs` reads of the tensors where computing stops, in order of id.
 
@@ -78,7 +77,7 @@ def footprint(
 
 
 def demanded(
-    fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+    fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
     """What computing all of `outputs` asks of each tensor on the way, those where it stops
     included. Nothing is said where no formula says it.
@@ -94,7 +93,7 @@ def demanded(
 def _footprint(
     fusion: Fusion,
     outputs: Sequence[TensorView],
-    sources: AbstractSet[TensorView],
+    sources: Container[Val],
     passed: dict[TensorView, Footprint] | None = None,
 ) -> Mapping[TensorView, Footprint]:
     """What is asked of tensors on the way goes into `passed`."""
@@ -108,7 +107,7 @@ def _footprint(
     for tensor in outputs:
         into = read if tensor in inputs else needed
         demand(into, tensor, _Demand(everything(tensor.domain.logical)))
-    for expr in reversed(fusion.exprs):
+    for expr in reversed(fusion.cone(outputs, sources)):
         found = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
         if found and passed is not None and isinstance(expr.output, TensorView):
             passed[expr.output] = _measured(expr.output, found, False)
@@ -120,16 +119,14 @@ def _footprint(
 
 
 def _whole(
-    fusion: Fusion, outputs: Sequence[TensorView], sources: AbstractSet[TensorView]
+    fusion: Fusion, outputs: Sequence[TensorView], sources: Container[Val]
 ) -> Mapping[TensorView, Footprint]:
     """All elements of every tensor that `outputs` may read."""
-    ends = {*sources, *fusion.inputs}
-    needed: set[Val] = set(outputs)
-    read = {t for t in outputs if t in fusion.inputs}
-    for expr in reversed(fusion.exprs):
-        if expr.output in needed:
-            read |= {v for v in expr.inputs if v in ends and isinstance(v, TensorView)}
-            needed |= {v for v in expr.inputs if v not in ends}
+    inputs = set(fusion.inputs)
+    read = {t for t in outputs if t in inputs}
+    for expr in fusion.cone(outputs, sources):
+        tensors = (v for v in expr.inputs if isinstance(v, TensorView))
+        read |= {t for t in tensors if t in sources or t in inputs}
     found: dict[TensorView, Footprint] = {}
     for tensor in sorted(read, key=lambda t: t.id):
         dims = tensor.domain.root if tensor in fusion.inputs else tensor.domain.logical

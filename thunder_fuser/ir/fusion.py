@@ -7,7 +7,7 @@ expression class for each op *family*; the op itself is a row of the table in `o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
@@ -278,6 +278,10 @@ class Fusion:
     outputs: tuple[TensorView, ...]
     updates: tuple[Update, ...] = ()
     draws: int = 0
+    _definitions: dict[Val, Expr] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _places: dict[Val, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def drawn(self) -> tuple[Val, ...]:
@@ -297,9 +301,28 @@ class Fusion:
     def is_static(self) -> bool:
         return all(v.domain.is_static for v in self.values() if isinstance(v, TensorView))
 
-    def definitions(self) -> dict[Val, Expr]:
-        """The expression that defines each computed value."""
-        return {e.output: e for e in self.exprs}
+    def definitions(self) -> Mapping[Val, Expr]:
+        """The expression that defines each computed value, in order; made once."""
+        if not self._definitions:
+            self._definitions.update({e.output: e for e in self.exprs})
+        return self._definitions
+
+    def cone(self, roots: Iterable[Val], ends: Container[Val]) -> list[Expr]:
+        """The expressions that some values are computed with, in order. What is in `ends`, and is
+        no root, is there already.
+        """
+        definitions = self.definitions()
+        if not self._places:
+            self._places.update({v: k for k, v in enumerate(definitions)})
+        seen: set[Val] = set()
+        stack = [v for v in roots if v in definitions]
+        while stack:
+            value = stack.pop()
+            if value not in seen:
+                seen.add(value)
+                inputs = definitions[value].inputs
+                stack += [v for v in inputs if v in definitions and v not in ends]
+        return [definitions[v] for v in sorted(seen, key=self._places.__getitem__)]
 
     def uses(self) -> dict[Val, list[Expr]]:
         """The expressions that read each value, in order."""

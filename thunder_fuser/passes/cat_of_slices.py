@@ -6,6 +6,7 @@ Leaves: no cat of slices of one tensor that touch, and no slice that lies inside
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -69,7 +70,7 @@ def _placed(
 # ---- cat of slices
 
 
-def _rejoined(expr: CatOp, definitions: dict[Val, Expr], rewrite: Rewrite) -> bool:
+def _rejoined(expr: CatOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) -> bool:
     pieces: list[_Piece] = []
     for tensor in expr.inputs:
         piece = _Piece(tensor, _as_slice(definitions.get(tensor), expr.dim))
@@ -139,7 +140,7 @@ def _made(piece: _Piece, dim: int, rewrite: Rewrite) -> TensorView:
 # ---- slice of a cat
 
 
-def _slice_of_piece(expr: ViewOp, definitions: dict[Val, Expr], rewrite: Rewrite) -> bool:
+def _slice_of_piece(expr: ViewOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) -> bool:
     cat = definitions.get(expr.input)
     if not isinstance(cat, CatOp) or expr.op == "segment_set":
         return False

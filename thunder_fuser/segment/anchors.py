@@ -8,7 +8,7 @@ are chosen, so sets of anchors are integers, a bit for each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -113,7 +113,7 @@ class Program:
         self.fusion = self.destinations.fusion
         added = self.fusion is not fusion
         self.orders = memory_orders(self.fusion, self.layouts) if added else orders
-        self.definitions: dict[Val, Expr] = self.fusion.definitions()
+        self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}
         self.anchors: list[Anchor] = []
@@ -128,6 +128,8 @@ class Program:
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
+        # Tensors in memory that every kernel reads where it needs them.
+        self.stops = frozenset((*self.fusion.tensor_inputs, *self.storage))
         self.users = self._users()
 
     def reach(self, value: Val) -> Reach:
@@ -169,11 +171,6 @@ class Program:
     def layout_of(self, tensor: TensorView) -> Layout:
         """The layout of a tensor that a kernel makes."""
         return self.destinations.layout(tensor) or dense_layout(tensor, self.orders[tensor])
-
-    @property
-    def stops(self) -> set[TensorView]:
-        """Tensors in memory that every kernel reads where it needs them."""
-        return {*self.fusion.tensor_inputs, *self.storage}
 
     def _walk(self) -> None:
         """Find what must be in memory, and what it is computed from, in program order."""

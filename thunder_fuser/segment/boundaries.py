@@ -10,7 +10,8 @@ are no smaller, or from what it reads anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.footprint import Footprint, demanded, footprint
@@ -51,9 +52,22 @@ class Group:
     outputs: list[TensorView]
     reads: dict[TensorView, Offer] = field(default_factory=dict)
 
-    def loads(self, program: Program) -> set[TensorView]:
+    def loads(self, program: Program) -> Loaded:
         """Tensors in memory, where computing what it writes ends."""
-        return program.stops | set(self.reads)
+        return Loaded(program.stops, self.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Container[Val]):
+    """Tensors that a kernel loads wherever it needs them: what every kernel finds in memory, and
+    what others write for this one.
+    """
+
+    always: Container[Val]
+    written: Container[Val]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.always or value in self.written
 
 
 def cone(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
@@ -108,7 +122,8 @@ class _Boundaries:
     """groups     in an order in which they can run
     writer     of each value that is in memory, or will be
     computing  the first group that computes a value
-    sources    what a group reads of what is in memory before any of them runs
+    sources    what a group reads of what is in memory before any of them runs; `readers`: the
+               groups that do, in order
     """
 
     def __init__(
@@ -125,7 +140,8 @@ class _Boundaries:
         self.home = home
         self.writer: dict[Val, Group] = {t: g for g in groups for t in g.outputs}
         self.computing: dict[Val, Group] = {}
-        self.sources: dict[Group, set[TensorView]] = {}
+        self.sources: dict[Group, AbstractSet[TensorView]] = {}
+        self.readers: dict[TensorView, list[Group]] = {}
 
     def choose(self) -> None:
         """Give each group what it reads, and to others what they write for it."""
@@ -154,6 +170,8 @@ class _Boundaries:
             self.computing.setdefault(v, group)
         found = map(cone.order.__getitem__, choice.read)
         self.sources[group] = self.program.stops.intersection(found)
+        for source in self.sources[group]:
+            self.readers.setdefault(source, []).append(group)
 
     def _offer(self, v: Val, reader: Group, cone: _Cone) -> Offer | None:
         """Who would write a value that a group could read, or None."""
@@ -184,7 +202,8 @@ class _Boundaries:
         reach, size = self.program.reach(v), self.program.bytes_of
         if reach.folds or 2 * size(v) >= sum(map(size, reach.sources)):
             return None
-        for group in self.groups[: self.place[reader]]:
+        rarest = min((self.readers.get(s, []) for s in reach.sources), key=len)
+        for group in rarest:
             if reach.sources <= self.sources[group] and self._is_after(group, reach.behind):
                 return group
         return None

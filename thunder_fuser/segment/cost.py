@@ -84,8 +84,7 @@ class Cost:
         key = group.anchors, tuple(group.outputs), frozenset(group.reads)
         if key not in self._exact:
             program = self.program
-            loaded = program.stops | group.reads.keys()
-            found = footprint(program.fusion, group.outputs, loaded)
+            found = footprint(program.fusion, group.outputs, group.loads(program))
             read = sum(program.bytes_read(t, f) for t, f in found.items() if not t.is_cpu)
             written = sum(map(program.bytes_of, group.outputs))
             price = program.prices(1, read + written)

@@ -135,7 +135,7 @@ class _Finder:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self.definitions = fusion.definitions()
+        self.definitions = dict(fusion.definitions())
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
         self._late = _late(fusion)

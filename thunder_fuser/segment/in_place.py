@@ -7,7 +7,8 @@ index among the data may turn out not to exist, inputs are updated when all have
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import View, address_in, loop_order
@@ -25,7 +26,7 @@ def updates_in_place(
     views: Mapping[TensorView, View],
     written: Sequence[TensorView],
     rows: Collection[TensorView],
-    loaded: Mapping[TensorView, Collection[TensorView]],
+    loaded: Mapping[TensorView, Container[Val]],
 ) -> dict[TensorView, TensorView]:
     """Value -> target of the updates that their kernel writes directly; fills in their layouts.
 
@@ -35,27 +36,34 @@ def updates_in_place(
     """
     if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
-    values = [u.value for u in fusion.updates]
-    targets = [u.target for u in fusion.updates]
+    values = Counter(u.value for u in fusion.updates)
+    targets = Counter(u.target for u in fusion.updates)
     # Memory that other results share as well: it must not become an input's.
     shared = {storage.get(view.base, view.base) for view in views.values()}
     shared |= {storage[t] for t in fusion.results if t in storage}
     found = {
         u.value: u.target
         for u in fusion.updates
-        if u.value in written
+        if u.value in kernel
         and u.value not in rows
-        and values.count(u.value) == targets.count(u.target) == 1
+        and values[u.value] == targets[u.target] == 1
         and not u.target.domain.transforms
         and u.value not in shared
     }
-    check = _Check(fusion.definitions(), layouts, kernel, written, rows, loaded)
+    readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
+    check = _Check(fusion.definitions(), layouts, kernel, readers, rows, loaded)
+    for tensor in written:
+        for source in check.sources(tensor) if tensor.numel else ():
+            if source in readers:
+                readers[source].append(tensor)
     while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
         for value in unsafe:
             del found[value]
     for value, target in found.items():
-        for tensor in (value, *(t for t, owner in storage.items() if owner is value)):
-            layouts[tensor] = layouts[target]
+        layouts[value] = layouts[target]
+    for tensor, owner in storage.items():
+        if owner in found:
+            layouts[tensor] = layouts[found[owner]]
     return found
 
 
@@ -64,17 +72,15 @@ class _Check:
     definitions: Mapping[Val, Expr]
     layouts: Mapping[TensorView, Layout]
     kernel: Mapping[TensorView, int]
-    written: Sequence[TensorView]
+    readers: Mapping[TensorView, Sequence[TensorView]]
     rows: Collection[TensorView]
-    loaded: Mapping[TensorView, Collection[TensorView]]
+    loaded: Mapping[TensorView, Container[Val]]
 
     def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
         target = in_place[value]
         order = loop_order(value, self.layouts[target])
-        readers: list[TensorView] = []
-        for tensor in self.written:
-            if not tensor.numel or not self._reads(tensor, target):
-                continue
+        readers = self.readers[target]
+        for tensor in readers:
             destination = self.layouts[in_place.get(tensor, tensor)]
             together = (
                 tensor not in self.rows
@@ -84,30 +90,30 @@ class _Check:
             )
             if not together or not self._reads_in_step(tensor, target):
                 return False
-            readers.append(tensor)
         # What is read by others only would be overwritten by another thread than the readers'.
         return not readers or value in readers
 
-    def _reads(self, tensor: TensorView, target: TensorView) -> bool:
-        """Whether computing `tensor` reads `target` at all."""
-        seen: set[int] = set()
+    def sources(self, tensor: TensorView) -> list[TensorView]:
+        """The tensors that computing `tensor` reads at all: what it loads, in order."""
+        found: dict[TensorView, None] = {}
+        seen: set[Val] = set()
         stack: list[Val] = [tensor]
         loaded = self.loaded[tensor]
         while stack:
             value = stack.pop()
-            if value is target:
-                return True
             stops = value in loaded and value is not tensor
-            if value.id not in seen and not stops and value in self.definitions:
-                seen.add(value.id)
+            if stops and isinstance(value, TensorView):
+                found[value] = None
+            elif value not in seen and value in self.definitions:
+                seen.add(value)
                 stack.extend(self.definitions[value].inputs)
-        return False
+        return list(found)
 
     def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
         """Whether every read of `target` is of the element at the point that is computed."""
         context = Context()
         index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.loaded[tensor]}, context)
+        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.sources(tensor)}, context)
         pull.emit(tensor, index)
         here = address_in(target, index, self.layouts[target], context)
         return all(x.address is here for x in pull.graph.loads if x.tensor is target)

@@ -8,7 +8,8 @@ accessed that way, by its producer, which has inputs to read as well, and by its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import dense_layout, loop_order
@@ -28,27 +29,46 @@ MANY_BYTES = 1 << 16
 
 def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
     """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
-    involved: dict[TensorView, list[Group]] = {t: [g] for g in groups for t in g.outputs}
-    for group in groups:
-        _, loaded = cone(program, group)
-        for tensor in dict.fromkeys(program.storage.get(t, t) for t in loaded):
-            if group not in involved.get(tensor, [group]):
-                involved[tensor].append(group)
+    involved: dict[TensorView, list[_Reading]] = {}
+    readings = [_Reading(group, cone(program, group)[1]) for group in groups]
+    for reading in readings:
+        involved.update((t, [reading]) for t in reading.group.outputs)
+    for reading in readings:
+        for tensor in dict.fromkeys(program.storage.get(t, t) for t in reading.loaded):
+            known = involved.get(tensor)
+            if known is not None and known[0] is not reading:
+                known.append(reading)
+    names: dict[TensorView, list[TensorView]] = {}
+    for seen, owner in program.storage.items():
+        names.setdefault(owner, []).append(seen)
     for tensor in free:
-        _order(program, tensor, involved[tensor])
+        _order(program, tensor, [tensor, *names.get(tensor, ())], involved[tensor])
 
 
-def _order(program: Program, tensor: TensorView, involved: Sequence[Group]) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A kernel, and the tensors that it loads."""
+
+    group: Group
+    loaded: Collection[TensorView]
+
+
+def _order(
+    program: Program,
+    tensor: TensorView,
+    names: Sequence[TensorView],
+    involved: Sequence[_Reading],
+) -> None:
+    """Choose the layout of one tensor. `names`: it, and what shows it from behind cuts."""
     order = program.orders[tensor]
     moving = [k for k in order if tensor.sizes[k] > 1]
     if len(moving) < 2 or tensor.bytes < MANY_BYTES:
         return
-    names = [tensor, *(t for t, owner in program.storage.items() if owner is tensor)]
 
     def cost(order: Sequence[int]) -> int:
         layout = dense_layout(tensor, order)
-        layouts = program.layouts | dict.fromkeys(names, layout)
-        return sum(_strided(program, group, layouts) for group in involved)
+        layouts = ChainMap(dict.fromkeys(names, layout), program.layouts)
+        return sum(_strided(program, reading, layouts) for reading in involved)
 
     best, least = tuple(order), cost(order)
     for innermost in reversed(moving[:-1]):
@@ -79,10 +99,10 @@ class _Access:
         return False
 
 
-def _strided(program: Program, group: Group, layouts: Mapping[TensorView, Layout]) -> int:
+def _strided(program: Program, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
     """Bytes that a kernel accesses with steps of a sector and more."""
-    loaded = group.loads(program)
-    memory = {t: layouts[t] for t in loaded if t not in group.outputs or t in program.storage}
+    group = reading.group
+    memory = {t: layouts[t] for t in reading.loaded}
     accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
     sector = program.prices.device.sector_bytes
     found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}

@@ -7,7 +7,8 @@ has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import View, view_of
@@ -16,7 +17,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.segment.anchors import Anchors, Program
 from thunder_fuser.segment.boundaries import Group, cone, grouped
 from thunder_fuser.segment.cost import Cost
@@ -27,6 +28,8 @@ from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 from thunder_fuser.segment.prices import Prices
 from thunder_fuser.segment.search import search
+
+_T = TypeVar("_T")
 
 MAX_TRIALS = 4
 """As many tensors are asked about one by one: whether kernels had better write slices of them."""
@@ -167,58 +170,72 @@ class _Partition:
     def _segments(self) -> list[Segment]:
         """Kernels and views, in execution order."""
         segments: list[Segment] = []
-        before: list[tuple[Group, Segment]] = []
+        touching: dict[TensorView, list[tuple[int, Group]]] = {}
+        groups = _by_level((g.level, g) for g in self.groups)
+        pieces = self.program.destinations.pieces
+        joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
+        views = _by_level((self.level[t], t) for t in self.program.views)
         for level in sorted(set(self.level.values())):
-            for group in self.groups:
-                if group.level == level:
-                    segments.append(self._segment(group, before, len(segments)))
-                    before.append((group, segments[-1]))
-            for tensor, pieces in self.program.destinations.pieces.items():
-                if self.level.get(tensor) == level:
-                    segments.append(Segment(len(segments), "join", pieces, (tensor,), ()))
-            for tensor, view in self.program.views.items():
-                if self.level[tensor] == level:
-                    segments.append(_alias_segment(len(segments), tensor, view))
+            for group in groups.get(level, ()):
+                made = self._segment(group, touching, len(segments))
+                for tensor in dict.fromkeys((*made.inputs, *made.outputs)):
+                    touching.setdefault(tensor, []).append((made.index, group))
+                segments.append(made)
+            for tensor in joins.get(level, ()):
+                joined = Segment(len(segments), "join", pieces[tensor], (tensor,), ())
+                segments.append(joined)
+            for tensor in views.get(level, ()):
+                view = self.program.views[tensor]
+                segments.append(_alias_segment(len(segments), tensor, view))
         return segments
 
-    def _memory_of(self, group: Group) -> set[TensorView]:
+    def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
         """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
         what several of them show counts once.
         """
         program = self.program
-        owners = {t: program.owner(t) for t, s in program.storage.items() if s in program.views}
-        shown = {t: owner for t, owner in owners.items() if self.level[owner] < group.level}
-        return {shown.get(t, t) for t in group.loads(program)}
+        found: set[TensorView] = set()
+        for tensor in loaded:
+            is_shown = program.storage.get(tensor) in program.views
+            owner = program.owner(tensor) if is_shown else tensor
+            found.add(owner if self.level.get(owner, group.level) < group.level else tensor)
+        return found
 
     def _segment(
-        self, group: Group, before: Sequence[tuple[Group, Segment]], index: int
+        self, group: Group, touching: Mapping[TensorView, list[tuple[int, Group]]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        reads = footprint(self.fusion, outputs, self._memory_of(group))
+        computed, loaded = cone(self.program, group)
+        reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
-        computed, _ = cone(self.program, group)
         return Segment(
             index,
             group.kernel.kind,
             inputs,
             outputs,
-            tuple(e.op for e in self.fusion.exprs if e.output in computed and e.op != "cast"),
+            tuple(e.op for e in self._in_order(computed) if e.op != "cast"),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
             kernels=int(any(t.numel for t in outputs)),
             folds=group.kernel.folds,
-            refusals=self._refusals(group, inputs, before),
+            refusals=self._refusals(group, inputs, touching),
         )
 
+    def _in_order(self, computed: set[Val]) -> list[Expr]:
+        return self.fusion.cone(computed, self.fusion.definitions())
+
     def _refusals(
-        self, group: Group, inputs: Sequence[TensorView], before: Sequence[tuple[Group, Segment]]
+        self,
+        group: Group,
+        inputs: Sequence[TensorView],
+        touching: Mapping[TensorView, list[tuple[int, Group]]],
     ) -> tuple[Refusal, ...]:
         """Why a kernel is not one with the last ones that write or read what it reads."""
-        mine = set(inputs)
-        near = [g for g, s in before if not mine.isdisjoint((*s.inputs, *s.outputs))]
-        whys = (self.cost.refusal(group.anchors, g.anchors) for g in near[-MAX_TOLD:])
+        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_TOLD:]}
+        near = [found[k] for k in sorted(found)[-MAX_TOLD:]]
+        whys = (self.cost.refusal(group.anchors, g.anchors) for g in near)
         return tuple(dict.fromkeys(why for why in whys if why is not None))
 
     def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
@@ -230,15 +247,14 @@ class _Partition:
             for tensor, offer in group.reads.items():
                 apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
                 why.setdefault(tensor, apart)
-        read = [set(map(owner, s.inputs)) for s in segments]
+        readers_of: dict[TensorView, list[int]] = {}
+        for s in segments:
+            for tensor in dict.fromkeys(map(owner, s.inputs)) if s.kernels else ():
+                readers_of.setdefault(tensor, []).append(s.index)
         found: list[Boundary] = []
         for tensor, reason in why.items():
             producer = made.get(tensor)
-            readers = tuple(
-                s.index
-                for s in segments
-                if s.kernels and tensor in read[s.index] and s.index != producer
-            )
+            readers = tuple(k for k in readers_of.get(tensor, ()) if k != producer)
             if producer is not None and readers:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
@@ -251,6 +267,13 @@ class _Partition:
         reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made)
+
+
+def _by_level(leveled: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    found: dict[int, list[_T]] = {}
+    for level, each in leveled:
+        found.setdefault(level, []).append(each)
+    return found
 
 
 def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:

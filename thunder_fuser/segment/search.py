@@ -119,7 +119,8 @@ class _Search:
         """Move single anchors between sets while that is cheaper."""
         order = Order(self.relations, self._ordered(parts))
         for _ in range(ROUNDS):
-            if not any([self._move(k, order) for k in members(union(parts))]):
+            moved = [k for k in members(union(parts)) if self._move(k, order)]
+            if not moved:
                 break
         return order.parts
 
