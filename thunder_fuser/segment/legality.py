@@ -7,13 +7,15 @@ are ready.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
 from thunder_fuser.analysis.one_pass import one_pass
 from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
@@ -30,6 +32,39 @@ class Legal:
     folds: tuple[ReductionOp, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Without(Mapping[TensorView, Layout]):
+    """Memory without what some tensors have there."""
+
+    memory: Mapping[TensorView, Layout]
+    hidden: AbstractSet[TensorView]
+
+    def __contains__(self, tensor: object) -> bool:
+        return tensor in self.memory and tensor not in self.hidden
+
+    def __getitem__(self, tensor: TensorView) -> Layout:
+        if tensor in self.hidden:
+            raise KeyError(tensor)
+        return self.memory[tensor]
+
+    def __iter__(self) -> Iterator[TensorView]:
+        return (tensor for tensor in self.memory if tensor not in self.hidden)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Of a set of anchors: how many are stored; of its reductions how many points they have, and
+    how many rows. Reductions of one kernel have the same points, or fold the rows of others.
+    """
+
+    stored: int
+    points: frozenset[int]
+    rows: frozenset[int]
+
+
 class Legality:
     """What kernels of a program can be. `memory`: what they may find there."""
 
@@ -42,6 +77,7 @@ class Legality:
         self._ends = {t: program.layouts[t] for t in program.stops}
         self.memory = self._ends | {t: program.layout_of(t) for t in folds}
         self._waiting: dict[Val, bool] = {}
+        self._shapes: dict[Anchors, _Shape] = {}
         self._singles: dict[int, ReductionOp | None] = {}
 
     def of(self, anchors: Anchors) -> Legal | Refusal:
@@ -58,6 +94,25 @@ class Legality:
             if anchor.is_stored or self.program.users[k] & ~anchors:
                 found.append(anchor.tensor)
         return found
+
+    def may_meet(self, a: Anchors, b: Anchors) -> bool:
+        """Whether it is worth asking about the kernel of two sets between which nothing is near."""
+        ours, theirs = self._shape(a), self._shape(b)
+        if ours.stored + theirs.stored > MAX_OUTPUTS or bool(ours.points) != bool(theirs.points):
+            return False
+        return not ours.points or bool(
+            ours.points & (theirs.points | theirs.rows) or ours.rows & theirs.points
+        )
+
+    def _shape(self, anchors: Anchors) -> _Shape:
+        if anchors not in self._shapes:
+            mine = [self.program.anchors[k] for k in members(anchors)]
+            self._shapes[anchors] = _Shape(
+                sum(anchor.is_stored for anchor in mine),
+                frozenset(a.fold.input.numel for a in mine if a.fold is not None),
+                frozenset(a.tensor.numel for a in mine if a.fold is not None),
+            )
+        return self._shapes[anchors]
 
     def singles(self, anchors: Anchors) -> Anchors:
         """Reductions that wait for another one of these, and that can be done along with it."""
@@ -101,9 +156,7 @@ class Legality:
         self, outputs: Sequence[TensorView], folds: Sequence[ReductionOp]
     ) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
-        memory = dict(self.memory)
-        for fold in folds:
-            memory.pop(fold.output, None)
+        memory = _Without(self.memory, {fold.output for fold in folds})
         return refuse_rows(outputs, folds, self.program.definitions, memory)
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:

@@ -6,8 +6,8 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
@@ -15,7 +15,7 @@ from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.counts import Condition, most
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 
 Kind = Literal["map", "row", "alias", "join"]
 """Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
@@ -154,15 +154,15 @@ class SegmentedFusion:
     bytes_ideal: int
     sizes: OpenSizes | None = None
     conditions: tuple[Condition, ...] = ()
+    _given: set[TensorView] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
         """Tensors that a segment can load, and where their elements are."""
-        # What lies in front of a cut is computed again; what another kernel folded cannot be.
-        others = (s for s in self.segments if s is not segment)
-        stored = [f.output for s in others for f in s.folds if f.output in s.outputs]
-        stored += [b.tensor for b in self.boundaries if segment.index in b.consumers]
-        found = (*self.fusion.tensor_inputs, *self.storage, *stored)
-        return {t: self.layouts[t] for t in found}
+        ends = _Ends(self, segment)
+        roots = (*segment.outputs, *(v for f in segment.folds for v in (f.output, f.input)))
+        read = (v for expr in self.fusion.cone(roots, ends) for v in expr.inputs)
+        found = (v for v in (*roots, *read) if v in ends)
+        return {t: self.layouts[t] for t in found if isinstance(t, TensorView)}
 
     def owner(self, tensor: TensorView) -> TensorView:
         """The tensor whose memory holds `tensor`: itself, or what it was written into."""
@@ -235,6 +235,23 @@ class SegmentedFusion:
         if self.conditions:
             rows.append(f"formulas hold where {', '.join(map(str, self.conditions))}")
         return "\n".join([head, *(f"  {row}" for row in rows)])
+
+
+class _Ends(Container[Val]):
+    """Where computing what a segment leaves ends: what lies in front of a cut is computed again;
+    what another kernel folded cannot be.
+    """
+
+    def __init__(self, plan: SegmentedFusion, segment: Segment) -> None:
+        if not plan._given:
+            stored = [f.output for s in plan.segments for f in s.folds if f.output in s.outputs]
+            plan._given.update((*plan.fusion.tensor_inputs, *plan.storage, *stored))
+        self._given = plan._given
+        self._read = set(segment.inputs)
+        self._own = {f.output for f in segment.folds}
+
+    def __contains__(self, value: object) -> bool:
+        return (value in self._given or value in self._read) and value not in self._own
 
 
 def counted(number: int, thing: str) -> str:

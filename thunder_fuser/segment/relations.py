@@ -25,6 +25,14 @@ class Relations:
     def __init__(self, program: Program) -> None:
         self.needs = [a.reach.needs for a in program.anchors]
         self.near: list[Anchors] = [0] * len(self.needs)
+        self._ways: dict[Anchors, tuple[Anchors, Anchors]] = {}
+        self._above: list[Anchors] = []
+        for needs in self.needs:
+            self._above.append(needs | union(self._above[k] for k in members(needs)))
+        self._below = [0] * len(self.needs)
+        for k in reversed(range(len(self.needs))):
+            for other in members(self.needs[k]):
+                self._below[other] |= self._below[k] | 1 << k
         readers: dict[tuple[TensorView, object], list[int]] = {}
         for k, anchor in enumerate(program.anchors):
             met: list[int] = []
@@ -49,6 +57,26 @@ class Relations:
         for other in known[-NEIGHBOURS:]:
             self._link(anchor, other)
         known.append(anchor)
+
+    def encloses(self, a: Anchors, b: Anchors) -> bool:
+        """Whether something outside of two sets waits for one of them, and the other one for that:
+        they are no kernel then, whatever else is one.
+        """
+        (above_a, below_a), (above_b, below_b) = self._way(a), self._way(b)
+        return bool((above_a & below_b | above_b & below_a) & ~(a | b))
+
+    def apart(self, anchors: Anchors) -> Anchors:
+        """Those that wait for none of a set, and none of the set for them."""
+        above, below = self._way(anchors)
+        return ((1 << len(self.needs)) - 1) & ~(above | below | anchors)
+
+    def _way(self, anchors: Anchors) -> tuple[Anchors, Anchors]:
+        """All that a set waits for, and all that waits for it, on whatever way."""
+        if anchors not in self._ways:
+            ks = list(members(anchors))
+            above, below = (union(map(way.__getitem__, ks)) for way in (self._above, self._below))
+            self._ways[anchors] = above, below
+        return self._ways[anchors]
 
     def around(self, anchors: Anchors) -> Anchors:
         """What is near a set and outside it."""

@@ -25,6 +25,10 @@ TRIED = 16
 """Legal divisions whose boundaries are decided, to compare them."""
 SMALL = 32
 """Related anchors that are joined from two beginnings, to compare what comes of them."""
+REFUSED = 32
+"""Kernels that share nothing with a kernel, and cannot be one with it, before the search for one
+that can be ends.
+"""
 ROUNDS = 3
 """How often every anchor is offered to other sets."""
 
@@ -99,6 +103,8 @@ class _Search:
 
         def offer(a: Anchors, b: Anchors) -> None:
             a, b = min(a, b), max(a, b)
+            if self.relations.encloses(a, b):
+                return
             gain = self.cost.of(a) + self.cost.of(b) - self.cost.of(a | b)
             if gain > 0:
                 heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
@@ -174,22 +180,27 @@ class _Search:
         none waits for another, though they share nothing. What waits for rows wants registers.
         """
         parts = self._ordered(parts)
+        order = Order(self.relations, parts)
         for first in parts:
-            if first not in parts or self.cost.occupancy.is_waited(first):
+            if first in order and not self.cost.occupancy.is_waited(first):
+                self._with_others_beside(first, order)
+        return self._ordered(order.parts)
+
+    def _with_others_beside(self, first: Anchors, order: Order) -> None:
+        refused = 0
+        apart = self.relations.apart(first)
+        for other in order.parts if apart else ():
+            if other & ~apart or not self.legality.may_meet(first, other):
                 continue
-            for other in parts:
-                if (
-                    other == first
-                    or self.program.has_fold(first) != self.program.has_fold(other)
-                    or self.cost.occupancy.is_waited(other)
-                    or not self._is_legal(first | other)
-                ):
-                    continue
-                joined = [*(p for p in parts if p not in (first, other)), first | other]
-                order = self.relations.in_order(joined)
-                if order is not None:
-                    parts, first = order, first | other
-        return parts
+            if self.cost.occupancy.is_waited(other):
+                continue
+            if self._change(order, (first, other), (first | other,)):
+                first |= other
+                apart = self.relations.apart(first)
+            else:
+                refused += 1
+            if not apart or refused == REFUSED:
+                break
 
     def _swapped(self, parts: list[Anchors]) -> list[Anchors]:
         """The same sets, of which one comes before another that it need not wait for, where that
