@@ -15,6 +15,7 @@ from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.boundaries import Group, grouped
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.occupancy import Occupancy
+from thunder_fuser.segment.relations import Relations
 
 
 class Cost:
@@ -22,6 +23,7 @@ class Cost:
         self.program = program
         self.legality = legality
         self.occupancy = Occupancy(program, legality)
+        self.relations = Relations(program)
         self._known: dict[Anchors, int] = {}
         self._exact: dict[object, int] = {}
         self._readers = self._overwriting()
@@ -47,7 +49,11 @@ class Cost:
         return self._more(anchors, self._read(anchors))
 
     def refusal(self, a: Anchors, b: Anchors) -> Refusal | None:
-        """Why two kernels are not one: that cannot be, or is slow."""
+        """Why two kernels are not one: that cannot be, or is slow. Nothing where there is no order
+        of kernels with that one.
+        """
+        if self.relations.encloses(a, b):
+            return None
         whole = self.legality.of(a | b)
         if isinstance(whole, Refusal):
             return whole

@@ -17,7 +17,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.legality import MAX_OUTPUTS
-from thunder_fuser.segment.relations import Order, Relations
+from thunder_fuser.segment.relations import Order
 
 EXACT = 7
 """Related anchors that are divided in every possible way."""
@@ -43,7 +43,7 @@ class _Search:
         self.cost = cost
         self.program = cost.program
         self.legality = cost.legality
-        self.relations = Relations(cost.program)
+        self.relations = cost.relations
 
     def kernels(self) -> list[Anchors]:
         found: list[Anchors] = []
