@@ -8,7 +8,7 @@ boundary's memory can go.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -25,16 +25,34 @@ from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
 from thunder_fuser.schedule.pointwise import schedule_pointwise
 from thunder_fuser.schedule.row import schedule_rows
+from thunder_fuser.segment.alike import Program, program_of
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
-    """Kernels by segment, as text: no compiler, no device."""
-    return {
-        segment.index: generate(schedule_of(plan, segment, device), plan.in_place)
-        for segment in plan.segments
-        if segment.kernels
-    }
+    """Kernels by segment, as text: no compiler, no device. Segments that are the same program on
+    other tensors have one kernel, which is called as the first of them calls its tensors.
+    """
+    found: dict[int, GeneratedKernel] = {}
+    known: dict[Hashable, tuple[GeneratedKernel, Program]] = {}
+    for segment in plan.segments:
+        if not segment.kernels:
+            continue
+        program = program_of(plan, segment, plan.memory_of(segment))
+        if program.shape is not None and program.shape in known:
+            found[segment.index] = _bound(*known[program.shape], program)
+            continue
+        made = generate(schedule_of(plan, segment, device), plan.in_place)
+        found[segment.index] = made
+        known[program.shape] = made, program
+    return found
+
+
+def _bound(made: GeneratedKernel, first: Program, other: Program) -> GeneratedKernel:
+    """A kernel that is made for one program, for another one that is the same."""
+    places = {v: k for k, v in enumerate(first.values)}
+    bound = (b if isinstance(b, Scratch) else other.values[places[b]] for b in made.arguments)
+    return GeneratedKernel(made.kernel, tuple(bound))
 
 
 def schedule_of(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
@@ -214,6 +232,9 @@ def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:
 def _compile(kernels: Sequence[Kernel], target: Target) -> Sequence[Launch]:
     if not kernels:
         return ()
-    with log.status("compiling", total=len(kernels)) as status:
-        status.step(", ".join(k.name for k in kernels))
-        return target.compile(kernels)
+    different = list({kernel.name: kernel for kernel in kernels}.values())
+    with log.status("compiling", total=len(different)) as status:
+        status.step(", ".join(k.name for k in different))
+        launches = zip(different, target.compile(different), strict=True)
+        found = {kernel.name: launch for kernel, launch in launches}
+    return [found[kernel.name] for kernel in kernels]
