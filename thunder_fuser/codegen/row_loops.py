@@ -248,9 +248,12 @@ class RowLoops:
         if some or not schedule.has_steps:
             name, begin, end, step = self._walk
             return self._walked(name, str(begin), str(end), step, lines, number, ahead)
-        loads = self._steps(ahead.loads, ["TF_UNROLL"]) if ahead.loads else []
         unroll = ["TF_UNROLL"] if schedule.is_written_out else self._unrolled(number)
-        return [*ahead.arrays, *loads, *self._steps(lines, unroll)]
+        steps = self._steps(lines, unroll)
+        if not ahead.loads:
+            return steps
+        # In a scope of its own: two passes may load the same access ahead.
+        return braced("", [*ahead.arrays, *self._steps(ahead.loads, ["TF_UNROLL"]), *steps])
 
     def _steps(self, lines: Sequence[str], unroll: Sequence[str]) -> list[str]:
         """`lines` for each of a number of steps that is a constant."""

@@ -1,0 +1,132 @@
+"""Row kernels over the schedule space: norms and reductions at shapes on both sides of every choice
+(registers, shared memory, several rows a block, rows split over blocks, stacked rows, totals), for
+every GPU that has a data sheet.
+
+    python -m tests.tools.shape_sweep                  the front end of the host compiler reads all
+    python -m tests.tools.shape_sweep --resources      NVRTC compiles all: spills, slow compilations
+    python -m tests.tools.shape_sweep --share 20       every twentieth combination
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from tests.norms import NORMS
+from tests.plan_programs import bias_gelu
+from tests.plans import compiled_for, planned_for
+from tests.reductions import REDUCTIONS
+from tests.thunder.programs import fake
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.codegen.templates import template_dir
+from thunder_fuser.definition import DataType
+from thunder_fuser.device_table import DATASHEETS
+from thunder_fuser.errors import CompileError
+from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.runtime.host_build import host_text
+from thunder_fuser.segment.plan import SegmentedFusion
+
+ROWS = (1, 3, 32, 100, 384, 512, 1000, 1024, 4096, 65536)
+COLUMNS = (1, 7, 64, 264, 1000, 1024, 4096, 5003, 16384, 131072)
+DTYPES = (DataType.BFloat16, DataType.Float, DataType.Double)
+MOST = 2**30
+"""Elements of the largest tensor that is planned for."""
+UNIT = 400
+"""Kernels that the compiler's front end reads at once."""
+
+Found = dict[str, tuple[str, str, Kernel]]
+"""By name of the kernel: of what it is, for which architecture, and the kernel."""
+
+
+def kernels(share: int = 1) -> Iterator[Found]:
+    """Kernels of every `share`-th combination of program, shape and dtype, for all data sheets."""
+    found: Found = {}
+    for what, plan in itertools.chain(_definitions(share), _traced(share)):
+        for device in DATASHEETS.values():
+            for generated in generate_kernels(plan, device).values():
+                found[generated.kernel.name] = what, device.arch, generated.kernel
+        if len(found) >= UNIT:
+            yield found
+            found = {}
+    if found:
+        yield found
+
+
+def _definitions(share: int) -> Iterator[tuple[str, SegmentedFusion]]:
+    combinations = itertools.product((*NORMS, *REDUCTIONS), ROWS, COLUMNS, DTYPES)
+    for program, rows, columns, dtype in itertools.islice(combinations, 0, None, share):
+        if rows * columns <= MOST:
+            plan = program.definition(rows, columns, dtype).plan()
+            yield f"{program.name} [{rows}, {columns}] {dtype.name}", plan
+
+
+def _traced(share: int) -> Iterator[tuple[str, SegmentedFusion]]:
+    """What Thunder makes of a gradient, with roundings between its operations."""
+    shapes = itertools.product(ROWS, COLUMNS)
+    for rows, columns in itertools.islice(shapes, 0, None, share):
+        if rows * columns > MOST:
+            continue
+        inputs = fake((rows, columns), (columns,), dtype=torch.bfloat16, grad=True)
+        for k, plan in enumerate(planned_for(compiled_for(bias_gelu, inputs)).plans):
+            yield f"bias_gelu [{rows}, {columns}] fusion {k}", plan
+
+
+def rejected(found: Mapping[str, tuple[str, str, Kernel]]) -> str:
+    """What the front end of the host compiler says of these kernels as one program, or ""."""
+    compiler = find_compiler()
+    arguments = [*compiler.flags, f"-I{template_dir()}", "-fsyntax-only", "-x", "c++", "-"]
+    ended = subprocess.run(
+        [*compiler.command, *arguments],
+        input=host_text([kernel for _, _, kernel in found.values()]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode == 0:
+        return ""
+    named = [f"{what} on {arch}" for name, (what, arch, _) in found.items() if name in ended.stderr]
+    return "\n".join([*named, ended.stderr[:3000]])
+
+
+def costs(kernel: Kernel, arch: str, slow: float) -> str:
+    """What is wrong with a kernel as machine code, or ""."""
+    start = time.perf_counter()
+    try:
+        resources = compile_cubin([kernel], arch).resources[kernel.name]
+    except CompileError as error:
+        return f"rejected: {error}"
+    seconds = time.perf_counter() - start
+    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    problems = [f"{spilled} bytes spilled"] if spilled else []
+    return ", ".join(problems + ([f"{seconds:.1f} s to compile"] if seconds > slow else []))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 1 if a kernel was rejected, or, with --resources, spills or compiles slowly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.shape_sweep", description=__doc__)
+    parser.add_argument("--share", type=int, default=1, help="every n-th combination")
+    parser.add_argument("--resources", action="store_true", help="compile each with NVRTC")
+    parser.add_argument("--slow", type=float, default=0.5, help="seconds of NVRTC that are told")
+    asked = parser.parse_args(arguments)
+    count, wrong = 0, []
+    for found in kernels(asked.share):
+        count += len(found)
+        wrong += [text] if (text := rejected(found)) else []
+        if asked.resources:
+            for what, arch, kernel in found.values():
+                if problem := costs(kernel, arch, asked.slow):
+                    wrong.append(f"{what} for {arch}: {problem}")
+    print(*wrong, f"{count:,} kernels, {len(wrong):,} problems", sep="\n")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""A part of the sweep over shapes: every kernel that is generated is a program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.plan_programs import bias_gelu
+from tests.plans import compiled_for, planned_for
+from tests.thunder.programs import fake
+from tests.tools import shape_sweep
+from thunder_fuser.device_table import H200
+from thunder_fuser.runtime.executable import generate_kernels
+
+
+def test_two_passes_that_load_one_access_ahead() -> None:
+    """The gradient of bias + GELU over stacked rows reads the bias anew in its second pass."""
+    (backward,) = planned_for(
+        compiled_for(bias_gelu, fake((1024, 4096), (4096,), dtype=torch.bfloat16, grad=True))
+    ).plans[1:]
+    (generated,) = generate_kernels(backward, H200).values()
+    kernel = generated.kernel
+    assert kernel.source.count("bf16 x1[4][8];") == 2
+    assert not shape_sweep.rejected({kernel.name: ("bias + GELU", "sm_90", kernel)})
+
+
+@pytest.mark.slow
+def test_every_schedule_is_a_program() -> None:
+    count = 0
+    # No factor of the numbers of choices: all of them are met.
+    for found in shape_sweep.kernels(share=61):
+        count += len(found)
+        assert not shape_sweep.rejected(found)
+    assert count > 120
+
+
+def test_what_is_no_program_is_told() -> None:
+    found = next(shape_sweep.kernels(share=2003))
+    (name, (what, arch, kernel)), *_ = found.items()
+    twice = kernel.source.replace("{", "{\n  int x9;\n  int x9;", 1)
+    said = shape_sweep.rejected({name: (what, arch, replace(kernel, source=twice))})
+    assert what in said
+    assert "x9" in said
