@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.device_table import A100
 from thunder_fuser.errors import InternalError, KernelError
 from thunder_fuser.runtime import cuda_driver
 from thunder_fuser.runtime.cuda import CUDA, CudaLaunch
@@ -72,6 +73,30 @@ def scale(launch: CudaLaunch, a: float, count: int = 100) -> torch.Tensor:
 
 def last() -> LastLaunch:
     return LastLaunch.in_dll(ctypes.CDLL("libcuda.so.1"), "fake_last")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "field", "expected"),
+    [
+        # Drivers of virtual devices report no clocks.
+        ("MEMORY_CLOCK_RATE", 0, "bandwidth", A100.bandwidth),
+        ("GLOBAL_MEMORY_BUS_WIDTH", 0, "bandwidth", A100.bandwidth),
+        ("CLOCK_RATE", 0, "fp32_rate", A100.fp32_rate),
+        ("L2_CACHE_SIZE", 0, "l2_bytes", A100.l2_bytes),
+        # A slice of a device, with the memory bus of the whole.
+        ("MULTIPROCESSOR_COUNT", 16, "bytes_in_flight_per_sm", 96 << 10),
+    ],
+)
+def test_what_a_driver_reports_wrongly(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, value: int, field: str, expected: float
+) -> None:
+    ask = cuda_driver._attribute
+
+    def answer(device: int, name: str) -> int:
+        return value if name == attribute else ask(device, name)
+
+    monkeypatch.setattr(cuda_driver, "_attribute", answer)
+    assert getattr(cuda_driver.describe.__wrapped__(0), field) == expected
 
 
 def test_the_device_is_described_by_its_driver() -> None:

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tests.norms import NORMS
+from tests.norms import NORMS, Norm
 from tests.plan_programs import bias_gelu
 from tests.plans import compiled_for, planned_for
-from tests.reductions import REDUCTIONS
+from tests.reductions import REDUCTIONS, Reduction
 from tests.thunder.programs import fake
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.codegen.templates import template_dir
@@ -61,7 +61,8 @@ def kernels(share: int = 1) -> Iterator[Found]:
 
 
 def _definitions(share: int) -> Iterator[tuple[str, SegmentedFusion]]:
-    combinations = itertools.product((*NORMS, *REDUCTIONS), ROWS, COLUMNS, DTYPES)
+    programs: Sequence[Norm | Reduction] = (*NORMS, *REDUCTIONS)
+    combinations = itertools.product(programs, ROWS, COLUMNS, DTYPES)
     for program, rows, columns, dtype in itertools.islice(combinations, 0, None, share):
         if rows * columns <= MOST:
             plan = program.definition(rows, columns, dtype).plan()

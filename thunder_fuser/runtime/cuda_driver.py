@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import LAUNCH_SECONDS
+from thunder_fuser.device_table import DATASHEETS, LAUNCH_SECONDS
 from thunder_fuser.errors import KernelError, TargetError
 
 # Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
@@ -20,7 +20,13 @@ from thunder_fuser.errors import KernelError, TargetError
 _LATENCY = 1.3e-6
 # Threads of a multiprocessor whose fp32 instruction is issued in the same clock, by compute
 # capability; all others have 128.  CUDA C++ Programming Guide, "Arithmetic Instructions".
-_FP32_LANES = {(8, 0): 64}
+_FP32_LANES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+_MOST_IN_FLIGHT = 96 * 1024
+"""Bytes of loads under way on a multiprocessor: registers for more would be spilled. A part of a
+device (MIG) may report the bandwidth of the whole.
+"""
+_UNREPORTED = DATASHEETS["sm_80"]
+"""Whose rates stand for those that a driver reports as 0, as drivers of virtual devices do."""
 
 
 @functools.cache
@@ -76,8 +82,10 @@ def describe(device: int) -> DeviceInfo:
     )
     # Two transfers a clock; the clock is in kHz and the bus in bits.
     bandwidth = 2e3 * ask("MEMORY_CLOCK_RATE") * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    bandwidth = bandwidth or _UNREPORTED.bandwidth
     sm_count = ask("MULTIPROCESSOR_COUNT")
     capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    fp32_rate = sm_count * _FP32_LANES.get(capability, 128) * 1e3 * ask("CLOCK_RATE")
     return DeviceInfo(
         name=name.rstrip(b"\0").decode(),
         kind="cuda",
@@ -91,10 +99,10 @@ def describe(device: int) -> DeviceInfo:
         max_grid=(ask("MAX_GRID_DIM_X"), ask("MAX_GRID_DIM_Y"), ask("MAX_GRID_DIM_Z")),
         vector_bytes=16,
         bandwidth=bandwidth,
-        l2_bytes=ask("L2_CACHE_SIZE"),
+        l2_bytes=ask("L2_CACHE_SIZE") or _UNREPORTED.l2_bytes,
         sector_bytes=32,
-        bytes_in_flight_per_sm=round(bandwidth / sm_count * _LATENCY),
-        fp32_rate=sm_count * _FP32_LANES.get(capability, 128) * 1e3 * ask("CLOCK_RATE"),
+        bytes_in_flight_per_sm=min(round(bandwidth / sm_count * _LATENCY), _MOST_IN_FLIGHT),
+        fp32_rate=fp32_rate or _UNREPORTED.fp32_rate,
         launch_seconds=LAUNCH_SECONDS,
     )
 

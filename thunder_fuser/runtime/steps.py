@@ -94,9 +94,11 @@ def scratch(slot: Slot, size: int, empty: Empty) -> Step:
 
 
 def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
-    """Words that are 0 before the first launch of a stream, and which its launches then share.
+    """Words of a grid barrier: 0 before the first launch of a stream, whose launches share them.
 
-    Launches of one stream follow each other; on the host every call has words of its own.
+    Launches of one stream follow each other. A CUDA graph is replayed on any stream, after anything
+    and beside another one: what is captured has words of its own, in the graph's memory, which the
+    graph itself sets to 0. On the host every call has words of its own.
     """
     if device.type == "cpu":
 
@@ -107,6 +109,9 @@ def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
     known: dict[tuple[int, int], torch.Tensor] = {}
 
     def step_of_stream(values: Values) -> None:
+        if torch._C._cuda_isCurrentStreamCapturing():
+            values[slot] = empty((2,), (1,), torch.int32).zero_()
+            return
         index = torch._C._cuda_getDevice()
         key = index, torch._C._cuda_getCurrentRawStream(index)
         found = known.get(key)
