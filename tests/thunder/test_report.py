@@ -11,7 +11,7 @@ import torch
 import thunder_fuser
 from tests.thunder.programs import fake, jit, traced
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.executor import FusionReport, fusions
+from thunder_fuser.executor import FusionReport, fusions, refusals
 
 
 def program(x: Any, y: Any, scale: Any) -> Any:
@@ -102,3 +102,42 @@ def test_the_public_names() -> None:
     compiled = jit(lambda x: x.cumsum(0))
     compiled(torch.ones(3))
     assert [r.code for r in thunder_fuser.refusals(compiled)] == ["unclaimed"]
+
+
+def test_refusals_of_layers_name_the_users_lines() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.norm = torch.nn.LayerNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.sin(self.first(x))
+            x = torch.cumsum(x, 0)
+            return torch.sin(self.second(self.norm(x)))
+
+    model = Model()
+    compiled = jit(model)
+    compiled(torch.randn(4, 4))
+    first = Model.forward.__code__.co_firstlineno
+    found = {
+        r.origin.removeprefix(f"{__file__}:"): (r.subject, count, r.text)
+        for r, count in refusals(compiled).items()
+        if r.origin
+    }
+    assert {line: (name, count) for line, (name, count, _) in found.items()} == {
+        str(first + 1): ("linear", 1),
+        str(first + 2): ("cumsum", 1),
+        str(first + 3): ("linear", 1),
+    }
+    assert "a matrix product" in found[str(first + 1)][2]
+    assert "a scan" in found[str(first + 2)][2]
+    lines = {o.line for report in fusions(compiled) for o in report.origins}
+    assert lines == {first + 1, first + 3}
+
+
+def test_a_layer_alone_has_torchs_line() -> None:
+    compiled = jit(torch.nn.Linear(4, 4))
+    compiled(torch.randn(4, 4))
+    (refusal,) = (r for r in refusals(compiled) if r.origin)
+    assert "torch/nn/modules/linear.py" in refusal.origin

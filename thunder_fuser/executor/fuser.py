@@ -64,6 +64,9 @@ class _Fused(NamedTuple):
 class Fuser(FusionExecutor):  # type: ignore[misc]
     """Fuses pointwise operations, reductions and views of tensors; `executor` is the instance."""
 
+    notes_user_lines = True
+    """Read by `user_lines`, which cannot import this file."""
+
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""
         super().__init__(name)

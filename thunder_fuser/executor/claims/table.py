@@ -44,8 +44,20 @@ _WRITES_AT_INDEX = (
     "writes where data say, perhaps twice to one place; kernels write each point once"
 )
 
-# Why primitives that a reader may look for in the table are not in it.
-_LEFT_TO_TORCH = {
+_PRODUCT = "a matrix product, which torch's libraries compute"
+_SCAN = "a scan: each element waits for the one before it"
+_SORT = "a sort: data decide where each element goes"
+
+# Why primitives, and calls by name, that a reader may look for in the table are not in it.
+_LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
+    PrimIDs.MATMUL: _PRODUCT,
+    PrimIDs.LINEAR: _PRODUCT,
+    PrimIDs.CONVOLUTION: "a convolution, which torch's libraries compute",
+    "scaled_dot_product_attention": "attention, for which torch has kernels",
+    PrimIDs.SORT: _SORT,
+    PrimIDs.TOPK: _SORT,
+    "argsort": _SORT,
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
     PrimIDs.EMBEDDING_BACKWARD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_ADD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_COPY: _WRITES_AT_INDEX,
@@ -86,7 +98,8 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
         for part in bsym.subsymbols:
             yield from refuse(part)
     elif prim not in _BOOKKEEPING:
-        reason = _LEFT_TO_TORCH.get(prim, "no claim covers it; it stays with torch")
+        named = _LEFT_TO_TORCH.get(bsym.sym.name, "no claim covers it; it stays with torch")
+        reason = _LEFT_TO_TORCH.get(prim, named)
         unclaimed = Refusal("unclaimed", reason)
         kinds = filter(None, map(refuse_kind, bsym.flat_proxy_args))
         yield replace(next(kinds, unclaimed), subject=bsym.sym.name)
