@@ -79,6 +79,11 @@ class Options:
     host_debug: bool = _option(
         False, "run CPU kernels with guard pages, NaN-filled shared memory, divergence checks"
     )
+    executables: int = _option(
+        2048,
+        "compiled plans that a process keeps, one for each kind of inputs; the longest unused goes",
+        minimum=1,
+    )
     verify: bool = _option(False, "check the IR between passes")
     logs: str = _option("", 'channels to print, such as "passes,segment,+codegen" (+: verbose)')
     cache_dir: str | None = _option(

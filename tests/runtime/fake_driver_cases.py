@@ -56,6 +56,7 @@ class LastLaunch(ctypes.Structure):
 def torch_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM + device)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
 def compiled(**changes: object) -> CudaLaunch:
@@ -125,6 +126,33 @@ def test_a_program_is_loaded_once() -> None:
     before = last().libraries
     for a in range(3):
         assert scale(launch, a).tolist() == [a * i for i in range(100)]
+    assert last().libraries == before + 1
+
+
+def test_a_dropped_program_is_unloaded_after_its_last_launch() -> None:
+    compiled()  # of what came before nothing is left
+    before = last().libraries
+    launch = compiled()
+    scale(launch, 1.0)
+    assert last().libraries == before + 1
+    del launch
+    assert last().libraries == before + 1  # it may still run
+    compiled()
+    assert last().libraries == before
+
+
+def test_what_a_graph_has_captured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled()
+    before = last().libraries
+    captured, other = compiled(), compiled()
+    scale(other, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+        scale(captured, 1.0)
+        del captured, other
+        compiled()  # a stream that is captured must not wait
+        assert last().libraries == before + 2
+    compiled()
     assert last().libraries == before + 1
 
 

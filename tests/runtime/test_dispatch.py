@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
-from thunder_fuser.runtime import executable
+from thunder_fuser.runtime import executable, residents
 from thunder_fuser.runtime.dispatch import CompiledFusion
 
 Float = DataType.Float
@@ -31,6 +33,14 @@ def add_exp(sizes: tuple[int, ...] = (-1, -1)) -> CompiledFusion:
     x, y = (b.tensor(sizes, Float, contiguity=[False] * len(sizes)) for _ in range(2))
     b.output(op(b, "add", x, op(b, "exp", y)))
     return CompiledFusion(b.build(), "add_exp")
+
+
+def scaled(factor: float) -> CompiledFusion:
+    """`factor` times any vector."""
+    b = FusionBuilder()
+    x = b.tensor((-1,), Float, contiguity=[True])
+    b.output(op(b, "mul", x, b.scalar(factor, Float)))
+    return CompiledFusion(b.build(), "scaled")
 
 
 @pytest.fixture
@@ -229,6 +239,41 @@ def test_fake_tensors_cannot_be_computed_with() -> None:
 
 
 # ---- the cache on disk
+
+
+def test_the_longest_unused_executable_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents.RESIDENTS, "_known", [])
+    evicted = residents.RESIDENTS.evicted
+    compiled, other = scaled(3), scaled(4)
+    inputs = [torch.randn(n) for n in (8, 9, 10)]
+    with options(executables=3):
+        for x in (*inputs[:2], inputs[0]):
+            compiled([x])
+        first, second = compiled.executables
+        other([inputs[0]])
+        assert len(compiled.executables) == 2
+        other([inputs[1]])
+        assert compiled.executables == (first,)  # which was used after the second
+        gone = weakref.ref(second)
+        del second
+        assert gone() is None
+        assert residents.RESIDENTS.evicted == evicted + 1
+        # It is made again, and another one goes.
+        torch.testing.assert_close(compiled([inputs[1]])[0], inputs[1] * 3)
+        assert first not in compiled.executables
+        assert compiled.latest is not None
+        assert len(residents.RESIDENTS) == 3
+
+
+def test_a_fusion_that_went_is_no_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents.RESIDENTS, "_known", [])
+    compiled = scaled(5)
+    compiled([torch.randn(8)])
+    assert len(residents.RESIDENTS) == 1
+    del compiled
+    gc.collect()
+    assert len(residents.RESIDENTS) == 0
+
 
 SCRIPT = """
 import torch

@@ -166,7 +166,7 @@ def test_views_of_results_are_views() -> None:
 class Broken:
     """In the place of a compiled fusion."""
 
-    executables = ()
+    latest = None
 
     def __init__(self, error: Exception) -> None:
         self.error = error

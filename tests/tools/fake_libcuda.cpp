@@ -16,12 +16,13 @@ extern "C" {
 struct LastLaunch {
   unsigned grid[3], block[3], shared_bytes, cooperative;
   unsigned long long stream;
-  unsigned launches, libraries;
+  unsigned launches, libraries;  // libraries that are loaded
 } fake_last;
 
 enum { kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kResources = 701 };
 
 static thread_local void* context = nullptr;
+static bool is_running = false;
 static int allowed_shared_bytes = 48 * 1024;
 
 int cuInit(unsigned) { return kSuccess; }
@@ -67,6 +68,12 @@ int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, 
   *library = (void*)0x11B;
   return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;
 }
+// Nothing of it may be running, and a launch runs until somebody waits for it.
+int cuLibraryUnload(void*) {
+  --fake_last.libraries;
+  return is_running ? kInvalidValue : kSuccess;
+}
+int cuCtxSynchronize() { return is_running = false, context ? kSuccess : kInvalidContext; }
 int cuLibraryGetKernel(void** kernel, void*, const char*) {
   return *kernel = (void*)0x2E1, kSuccess;
 }
@@ -91,6 +98,7 @@ static int launch(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned b
   const float a = *(float*)params[2];
   const int n = *(int*)params[3];
   if (std::isnan(a)) return kResources;
+  is_running = true;
   for (int i = 0; i < n; ++i) y[i] = a * x[i];
   fake_last = {{gx, gy, gz}, {bx, by, bz}, shared_bytes, cooperative, (unsigned long long)stream,
                fake_last.launches + 1, fake_last.libraries};

@@ -21,7 +21,7 @@ from thunder_fuser.definition.recorder import Recorder
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
-from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.dispatch import Compiled, CompiledFusion
 
 
 class FusionExecutorCache:
@@ -91,12 +91,12 @@ class FusionExecutorCache:
         """The source of the kernels that were compiled last."""
         return source_text(self._last().kernels, intrinsic_code)
 
-    def _last(self) -> Any:
-        if not self.compiled.executables:
+    def _last(self) -> Compiled:
+        if self.compiled.latest is None:
             raise FuserError(
                 "nothing is compiled yet: call execute first, or cuda_code_for(inputs)"
             )
-        return self.compiled.executables[-1]
+        return self.compiled.latest
 
     def get_output_shardings(self) -> list[Any]:
         """None: a definition runs on one device."""

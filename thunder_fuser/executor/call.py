@@ -82,14 +82,13 @@ class FusionCall:
 
     def plan(self) -> SegmentedFusion:
         """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
-        compiled = self.compiled.executables
-        return compiled[-1].plan if compiled else self.compiled.plan(device=self.device)
+        latest = self.compiled.latest
+        return latest.plan if latest else self.compiled.plan(device=self.device)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of `plan()` as text, made for the device that the trace names."""
-        compiled = self.compiled.executables
-        if compiled:
-            return compiled[-1].kernels
+        if self.compiled.latest:
+            return self.compiled.latest.kernels
         info = target_for(self.device).device_info(self.device)
         return tuple(found.kernel for found in generate_kernels(self.plan(), info).values())
 

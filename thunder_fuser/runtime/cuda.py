@@ -11,11 +11,13 @@ shared between threads (autograd runs backwards in its own) could change before 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,6 +60,7 @@ class CudaTarget:
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
         """Compile `kernels` as one program.  KernelError when one exceeds the device's limits."""
+        _unload_retired()
         program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
         return tuple(CudaLaunch(program, kernel) for kernel in kernels)
 
@@ -92,6 +95,8 @@ class CudaLaunch:
         (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")
+        if torch._C._cuda_isCurrentStreamCapturing():
+            self._program.loaded.is_captured = True
 
     def _prepare(self, device: int) -> _Prepared:
         api = cuda_driver.driver()
@@ -128,13 +133,51 @@ class _PerThread(threading.local):
         self.prepared: dict[int, _Prepared] = {}
 
 
+@dataclass(slots=True)
+class _Loaded:
+    """What the driver holds of a program.
+
+    is_captured  a CUDA graph may launch it as long as the process runs, and nobody knows of it
+    """
+
+    libraries: dict[str, Any] = field(default_factory=dict)
+    devices: set[int] = field(default_factory=set)
+    is_captured: bool = False
+
+
+_retired: list[_Loaded] = []
+"""Of programs that nobody refers to any more. Their last launches may still run."""
+
+
+def _unload_retired() -> None:
+    """Unload them, when something is compiled anyway: it means to wait for their devices, which a
+    stream that is being captured must not.
+    """
+    gone = []
+    with contextlib.suppress(IndexError):  # other threads compile, too
+        while _retired:
+            gone.append(_retired.pop())
+    waiting = [loaded for loaded in gone if loaded.libraries and not loaded.is_captured]
+    if not waiting:
+        return
+    if torch._C._cuda_isCurrentStreamCapturing():
+        _retired.extend(waiting)
+        return
+    for device in sorted(set().union(*(loaded.devices for loaded in waiting))):
+        cuda_driver.synchronize(device)
+    for loaded in waiting:
+        for library in loaded.libraries.values():
+            cuda_driver.unload_library(library)
+
+
 class _Program:
     """Kernels that were compiled together, and where they are loaded."""
 
     def __init__(self, kernels: tuple[Kernel, ...], info: DeviceInfo) -> None:
         self._kernels = kernels
         self._lock = threading.Lock()
-        self._libraries: dict[str, Any] = {}
+        self.loaded = _Loaded()
+        weakref.finalize(self, _retired.append, self.loaded).atexit = False
         self.planned = compile_cubin(kernels, info.arch)
         for kernel in kernels:
             self._check(kernel, self.planned, info)
@@ -147,11 +190,11 @@ class _Program:
             same = arch == self.planned.arch
             cubin = self.planned if same else compile_cubin(self._kernels, arch)
             self._check(kernel, cubin, info)
-            if arch not in self._libraries:
-                self._libraries[arch] = cuda_driver.load_library(cubin.image)
-            function = cuda_driver.load_function(
-                self._libraries[arch], kernel.name, kernel.shared_bytes
-            )
+            libraries = self.loaded.libraries
+            self.loaded.devices.add(device)
+            if arch not in libraries:
+                libraries[arch] = cuda_driver.load_library(cubin.image)
+            function = cuda_driver.load_function(libraries[arch], kernel.name, kernel.shared_bytes)
         if kernel.cooperative:
             _check_residency(kernel, function, info)
         return function

@@ -131,9 +131,27 @@ def bind_context(device: int) -> None:
 
 
 def load_library(image: bytes) -> Any:
-    """Give a cubin to the driver.  It stays loaded as long as the process runs."""
+    """Give a cubin to the driver."""
     result = driver().cuLibraryLoadData(image, [], [], 0, [], [], 0)
     return check(result, "loading a compiled program")
+
+
+def unload_library(library: Any) -> None:
+    """Take a cubin from the driver; nothing of it may be running."""
+    check(driver().cuLibraryUnload(library), "unloading a compiled program")
+
+
+def synchronize(device: int) -> None:
+    """Wait until everything that was launched on a device has finished."""
+    api = driver()
+    retained = api.cuDevicePrimaryCtxRetain(_handle(device))
+    context = check(retained, f"retaining the context of cuda:{device}")
+    before = check(api.cuCtxGetCurrent(), "asking for the current context")
+    check(api.cuCtxSetCurrent(context), f"binding the context of cuda:{device}")
+    try:
+        check(api.cuCtxSynchronize(), f"waiting for cuda:{device}")
+    finally:
+        check(api.cuCtxSetCurrent(before), "binding the context from before")
 
 
 def load_function(library: Any, name: str, shared_bytes: int) -> Any:

@@ -20,10 +20,11 @@ from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
-from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.executable import Executable, Made, generate_kernels
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.open_sizes import plan_open
+from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -33,19 +34,19 @@ class CompiledFusion:
     """A fusion, specialised and compiled per shape, stride, dtype, alignment class, device and
     options.
 
-    Sizes may be symbolic. Calls may come from several threads; a key is compiled once.
+    Sizes may be symbolic. Calls may come from several threads; a key is compiled once, and again
+    only if too many others have come since. `latest` is what ran in the last call.
     """
 
     def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
         self.fusion = fusion
         self.name = name
         self._sizes = size_inputs(fusion)
+        self.latest: Made | None = None
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest: tuple[Options | None, dict[Key, Executable]] = (None, {})
         self._made: list[Executable] = []
         self._lock = Lock()
-        self.latest: Executable | None = None
-        """What ran in the last call."""
 
     def __call__(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -62,7 +63,8 @@ class CompiledFusion:
             executable = self._compile(table, key, inputs, device)
         elif self.fusion.updates:
             check_updates(self.fusion, inputs)
-        self.latest = executable
+        executable.used = now()
+        self.latest = executable.made
         return executable(inputs)
 
     def in_torch(
@@ -138,8 +140,15 @@ class CompiledFusion:
 
     @property
     def executables(self) -> tuple[Executable, ...]:
-        """What has been compiled so far, in order."""
+        """What has been compiled and is kept, in order."""
         return tuple(self._made)
+
+    def forget(self, executable: object) -> None:
+        """Drop an executable: a call for its kind of inputs compiles again."""
+        for table in list(self._tables.values()):
+            for key in [key for key, found in list(table.items()) if found is executable]:
+                table.pop(key, None)
+        self._made = [found for found in self._made if found is not executable]
 
     def _table(self) -> dict[Key, Executable]:
         """What was compiled under the options in force: most of them change what a kernel does."""
@@ -169,6 +178,7 @@ class CompiledFusion:
                 found = Executable(plan, binding.device, target_for(binding.device))
                 table[key] = found
                 self._made.append(found)
+                RESIDENTS.admit(found, self)
             return found
 
     def _planned(self, binding: Binding) -> SegmentedFusion:

@@ -21,6 +21,7 @@ from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch, Target
 from thunder_fuser.schedule.pointwise import schedule_pointwise
@@ -81,6 +82,7 @@ class Executable:
     def __init__(self, plan: SegmentedFusion, device: torch.device, target: Target) -> None:
         self.plan = plan
         self.device = device
+        self.used = now()
         generated = generate_kernels(plan, target.device_info(device))
         self.kernels = tuple(k.kernel for k in generated.values())
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))

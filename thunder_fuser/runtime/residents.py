@@ -1,0 +1,69 @@
+"""Residents: the executables of a process, of which the longest unused go when there are too many.
+
+There is one for each shape, stride and alignment that a fusion has met, and each keeps a program
+loaded: a loop over sizes that never come again would fill the process with mappings. The limit is
+the option `executables`. What is running is not disturbed: a call refers to its executable, and a
+program is unloaded when nobody does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from typing import Protocol
+
+from thunder_fuser.options import current
+from thunder_fuser.runtime.fork import Lock
+
+_log = logging.getLogger(__name__)
+
+now = itertools.count().__next__
+"""The time of a use: a number that grows."""
+
+
+class Resident(Protocol):
+    """What is kept."""
+
+    used: int
+
+
+class Owner(Protocol):
+    """Who keeps it."""
+
+    name: str
+
+    def forget(self, resident: object) -> None:
+        """Drop one."""
+
+
+class Residents:
+    """All of them, in order of arrival; `evicted` counts those that had to go."""
+
+    def __init__(self) -> None:
+        self.evicted = 0
+        self._known: list[tuple[weakref.ref[Resident], weakref.ref[Owner]]] = []
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return sum(found() is not None for found, _ in self._known)
+
+    def admit(self, arrived: Resident, owner: Owner) -> None:
+        """Keep one more, and let those go that are too many."""
+        with self._lock:
+            self._known = [pair for pair in self._known if pair[0]() is not None]
+            others = [(found(), keeper) for found, keeper in self._known]
+            alive = [(found, keeper) for found, keeper in others if found is not None]
+            excess = len(alive) + 1 - current().executables
+            oldest = sorted(alive, key=lambda pair: pair[0].used)[: max(excess, 0)]
+            gone = {id(found) for found, _ in oldest}
+            self._known = [pair for pair in self._known if id(pair[0]()) not in gone]
+            self._known.append((weakref.ref(arrived), weakref.ref(owner)))
+            self.evicted += len(oldest)
+        for found, keeper in oldest:
+            if (kept_by := keeper()) is not None:
+                _log.info("%s: an executable that was not used for long goes", kept_by.name)
+                kept_by.forget(found)
+
+
+RESIDENTS = Residents()
