@@ -21,7 +21,8 @@ from thunder_fuser.definition.recorder import Recorder
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
-from thunder_fuser.runtime.dispatch import Compiled, CompiledFusion
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import Made
 
 
 class FusionExecutorCache:
@@ -91,7 +92,7 @@ class FusionExecutorCache:
         """The source of the kernels that were compiled last."""
         return source_text(self._last().kernels, intrinsic_code)
 
-    def _last(self) -> Compiled:
+    def _last(self) -> Made:
         if self.compiled.latest is None:
             raise FuserError(
                 "nothing is compiled yet: call execute first, or cuda_code_for(inputs)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -76,6 +77,14 @@ def schedule_of(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> 
     return schedule
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What there is to be seen of an executable, which outlives it."""
+
+    plan: SegmentedFusion
+    kernels: tuple[Kernel, ...]
+
+
 class Executable:
     """Runs a plan on tensors that bind to it. Thread safe: a call's state is local to the call."""
 
@@ -85,6 +94,7 @@ class Executable:
         self.used = now()
         generated = generate_kernels(plan, target.device_info(device))
         self.kernels = tuple(k.kernel for k in generated.values())
+        self.made = Made(plan, self.kernels)
         launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
