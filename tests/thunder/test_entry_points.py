@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import thunder
+import thunder.examine
 import torch
 import torch.nn.functional as F
 from thunder.dynamo import ThunderCompiler, thunderfx
@@ -142,3 +143,15 @@ def test_options_of_nvfuser_are_told_to_have_no_effect_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         same(jit(program, nv_store_fusion_inputs=True))
+
+
+def test_tools_for_nvfuser_are_told_where_things_are() -> None:
+    compiled = jit(program)
+    same(compiled)
+    trace = thunder.last_traces(compiled)[-1]
+    ((name, call),) = thunder.examine.get_fusions(trace, warn_if_fusions_unavailable=False)
+    assert name == "fuser0"
+    for attribute in ("last_used", "last_inputs"):
+        with pytest.raises(AttributeError, match=r"fusions\(fn\) has, .*repro\(\)"):
+            getattr(call, attribute)
+    assert not hasattr(call, "anything_else")

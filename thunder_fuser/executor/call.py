@@ -44,6 +44,9 @@ _REPLACEABLE = (InternalError, CompileError, TargetError)
 """Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
 
 
+_OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
+
+
 class FusionCall:
     """A fusion that runs on positional arguments and returns a list with all of its outputs."""
 
@@ -138,6 +141,16 @@ class FusionCall:
                 device=self.device,
                 keep_kind=transformed or any(map(_has_kind, inputs)),
             ).outputs
+
+    def __getattr__(self, name: str) -> Any:
+        """What Thunder's tools for nvFuser ask of a fusion, which is not here: where it is."""
+        if name in _OF_NVFUSER:
+            raise AttributeError(
+                f"{self.name} is a fusion of thunder_fuser, which has no {name}: it keeps no inputs"
+                " of calls. thunder_fuser.fusions(fn) has, of each fusion, repro() (a script that "
+                "runs it on inputs like those), plan, kernels and refusals"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
