@@ -78,9 +78,7 @@ def evaluate(
     give. FuserValueError where inputs do not fit.
     """
     evaluator = Evaluator(double, device or _common_device(inputs), keep_kind)
-    evaluator.bind(fusion.inputs, inputs)
-    for expr in fusion.exprs:
-        evaluator.run(expr)
+    evaluator.run_all(fusion, inputs)
     outputs = [evaluator.result(v) for v in fusion.outputs]
     updates = [evaluator.result(u.value) for u in fusion.updates]
     if apply_updates:
@@ -112,6 +110,24 @@ class Evaluator:
         self.device = device
         self.keep_kind = keep_kind
         self.values: dict[Val, torch.Tensor] = {}
+        self._given: dict[Val, torch.Tensor] = {}
+
+    def run_all(self, fusion: Fusion, inputs: Sequence[torch.Tensor | Number]) -> None:
+        """Runs a fusion on inputs; only results are held in the end, and others no longer than
+        somebody reads them.
+        """
+        self.bind(fusion.inputs, inputs)
+        last = {value: k for k, expr in enumerate(fusion.exprs) for value in expr.inputs}
+        results = set(fusion.results)
+        for k, expr in enumerate(fusion.exprs):
+            self.run(expr)
+            for value in {*expr.inputs, expr.output}:
+                if last.get(value, k) == k and value not in results and not self.keep_kind:
+                    self.release(value)
+
+    def release(self, val: Val) -> None:
+        """Forget a value that nobody reads any more."""
+        self.values.pop(val, None)
 
     # ---- dtypes
 
@@ -155,7 +171,7 @@ class Evaluator:
             if isinstance(formal, Scalar):
                 self.values[formal] = self._number(actual, formal)
             else:
-                self.values[formal] = self._tensor(actual, formal)
+                self._given[formal] = self._tensor(actual, formal)
 
     def _number(self, value: torch.Tensor | Number, scalar: Scalar) -> torch.Tensor:
         if isinstance(value, torch.Tensor):
@@ -172,6 +188,10 @@ class Evaluator:
                 f"input {view}: expected {view.dtype.torch} of sizes {list(sizes)}, "
                 f"got {value.dtype} of sizes {list(value.shape)}"
             )
+        return value
+
+    def _carried(self, value: torch.Tensor, view: TensorView) -> torch.Tensor:
+        """An input's carrier, with its logical sizes."""
         held = (value if self.keep_kind else value.detach()).to(self.device)
         held = self.to_carrier(held.to(self.torch_dtype(view.dtype)))
         return moved(held, view, None)
@@ -183,6 +203,9 @@ class Evaluator:
         return self.to_carrier(made)
 
     def __getitem__(self, val: Val) -> torch.Tensor:
+        if val in self._given and isinstance(val, TensorView):
+            # Not sooner: in double mode it is a copy.
+            self.values[val] = self._carried(self._given.pop(val), val)
         if val in self.values:
             return self.values[val]
         if isinstance(val, TensorView) or val.value is None:
