@@ -1,15 +1,20 @@
-"""The status line: silent at first, rewritten on a terminal, one line elsewhere."""
+"""The status line: silent at first, rewritten on a terminal, one line elsewhere. Log channels."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from thunder_fuser import log
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.options import options
 
 SUMMARY = r"thunder_fuser: compiling {} took \d+\.\d s\n"
 
@@ -78,3 +83,81 @@ def test_a_status_inside_another_is_silent(
         with log.status("linking", total=1):
             pass
     assert re.fullmatch(SUMMARY.format(2), capsys.readouterr().err)
+
+
+# ---- channels
+
+
+@pytest.fixture(scope="module")
+def everything() -> str:
+    """What all channels say, in detail, of a function and a definition that are new."""
+    # Not at the top: the status line needs neither torch nor Thunder.
+    import thunder
+    import torch
+
+    import thunder_fuser
+
+    with contextlib.redirect_stderr(io.StringIO()) as text, options(logs="+all"):
+        with thunder_fuser.FusionDefinition() as fd:
+            x = fd.define_tensor([8, 16], True, thunder_fuser.DataType.Float)
+            total = fd.ops.sum(fd.ops.add(x, 0.0), [1], keepdim=True)
+            fd.add_output(fd.ops.neg(fd.ops.segment_set(fd.ops.div(x, total))))
+        fd.execute([torch.randn(8, 16)])
+        function = thunder.jit(lambda x: torch.relu(x) * 2, executors=[thunder_fuser.executor])
+        function(torch.randn(3))
+    return text.getvalue()
+
+
+SAID = {
+    "definition": "operations, 1 inputs, 1 outputs",
+    "executor": "primitives, 1 inputs, 1 outputs",
+    "passes": "expressions in",
+    "segment": "boundary T",
+    "schedule": "row: 8 rows x 16 columns",
+    "codegen": 'extern "C" __global__ void',
+    "runtime": "is in the cache|compiled in",
+}
+
+
+@pytest.mark.parametrize("channel", log.STAGES)
+def test_every_channel_says_something(everything: str, channel: str) -> None:
+    said = [part for part in everything.split("[thunder_fuser.") if part.startswith(channel)]
+    assert any(re.search(SAID[channel], part) for part in said), said
+
+
+@pytest.mark.parametrize(
+    ("spec", "logger"),
+    [
+        ("segment", "segment"),
+        ("fold_broadcasts", "passes.fold_broadcasts"),
+        ("passes.dead_code", "passes.dead_code"),
+        ("runtime.cache", "runtime.cache"),
+    ],
+)
+def test_a_channel_is_a_stage_a_module_or_a_pass(spec: str, logger: str) -> None:
+    assert list(log.parse_channels(f"+{spec}")) == [f"thunder_fuser.{logger}"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [("fold_broadcast", "did you mean fold_broadcasts"), ("sharding", "known: all, definition")],
+)
+def test_a_channel_that_is_none_is_refused(spec: str, hint: str) -> None:
+    with pytest.raises(FuserValueError, match=f"no channel is called '{spec}'; {hint}"):
+        log.parse_channels(spec)
+
+
+def test_a_wrong_channel_in_the_environment_is_one_line_and_no_end() -> None:
+    script = "from thunder_fuser.options import current; print(current().logs)"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "THUNDER_FUSER_LOGS": "segmnt, +codegen"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (0, "+codegen\n")
+    assert result.stderr == (
+        "thunder_fuser: THUNDER_FUSER_LOGS: logs: no channel is called 'segmnt'; "
+        "did you mean segment?\n"
+    )

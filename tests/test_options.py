@@ -144,7 +144,7 @@ def test_a_folder_may_have_any_name() -> None:
 
 def test_logs_select_channels_and_levels(capsys: pytest.CaptureFixture[str]) -> None:
     one = logging.getLogger("thunder_fuser.passes.dead_code")
-    other = logging.getLogger("thunder_fuser.passes.cse")
+    other = logging.getLogger("thunder_fuser.passes.cast_chains")
     with options(logs="passes,+passes.dead_code"):
         one.debug("one in detail")
         other.info("other")
@@ -155,5 +155,5 @@ def test_logs_select_channels_and_levels(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().err.splitlines()
     assert printed == [
         "[thunder_fuser.passes.dead_code] one in detail",
-        "[thunder_fuser.passes.cse] other",
+        "[thunder_fuser.passes.cast_chains] other",
     ]

@@ -2,8 +2,9 @@
 
 Channels are stdlib loggers named after the modules (`logging.getLogger(__name__)`), so that a
 program that embeds us configures them like any other.  The short way is
-`THUNDER_FUSER_LOGS="passes,segment,+codegen"`: a name is a folder or module of this package, dotted
-if need be ("passes.dead_code"), "all" is everything, and a "+" adds the details (DEBUG, not INFO).
+`THUNDER_FUSER_LOGS="passes,segment,+codegen"`: a name is a stage of the compiler, a module of one
+("runtime.cache") or a pass ("dead_code"), "all" is everything, and a "+" adds the details (DEBUG,
+not INFO).
 
 `status` tells a waiting user that a long compilation is alive.  Nothing shows for the first two
 seconds; then a terminal gets one line that rewrites itself, and whatever else stderr is (a file, a
@@ -14,21 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import logging
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 from thunder_fuser.errors import FuserValueError
 
 PACKAGE = "thunder_fuser"
-STAGES = (
-    *("definition", "executor", "passes", "analysis", "segment", "schedule", "codegen"),
-    *("runtime", "sharding", "inspect"),
-)
+STAGES = ("definition", "executor", "passes", "segment", "schedule", "codegen", "runtime")
 
 # Seconds of work before the status line appears, and between two states of it.
 PATIENCE = 2.0
@@ -38,19 +38,39 @@ _REDRAW = 0.25
 def parse_channels(spec: str) -> dict[str, int]:
     """Logger name to level for a list such as "passes,+codegen".
 
-    Raises FuserValueError for a channel that is not in `STAGES`.
+    Raises FuserValueError for a channel that does not exist.
     """
     levels = {}
-    for word in filter(None, (part.strip() for part in spec.split(","))):
-        channel = word.removeprefix("+")
-        stage = channel.partition(".")[0]
-        if stage not in (*STAGES, "all"):
-            close = difflib.get_close_matches(stage, STAGES, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: all, {', '.join(STAGES)}"
-            raise FuserValueError(f"logs: no channel is called {channel!r}; {hint}")
-        name = PACKAGE if channel == "all" else f"{PACKAGE}.{channel}"
+    for word in words(spec):
+        name = _logger_name(word.removeprefix("+"))
         levels[name] = logging.DEBUG if word.startswith("+") else logging.INFO
     return levels
+
+
+def words(spec: str) -> list[str]:
+    """The channels of a list, each with its "+" if it has one."""
+    return [word for part in spec.split(",") if (word := part.strip())]
+
+
+def _logger_name(channel: str) -> str:
+    if channel == "all":
+        return PACKAGE
+    if channel in STAGES or channel in _modules():
+        return f"{PACKAGE}.{channel}"
+    if f"passes.{channel}" in _modules():
+        return f"{PACKAGE}.passes.{channel}"
+    passes = [name.removeprefix("passes.") for name in _modules() if name.startswith("passes.")]
+    close = difflib.get_close_matches(channel, ("all", *STAGES, *passes, *_modules()), n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known: all, {', '.join(STAGES)}"
+    raise FuserValueError(f"logs: no channel is called {channel!r}; {hint}")
+
+
+@functools.cache
+def _modules() -> tuple[str, ...]:
+    """The modules of the stages: "passes.dead_code", ..."""
+    folder = Path(__file__).parent
+    found = (path for stage in STAGES for path in sorted((folder / stage).glob("[!_]*.py")))
+    return tuple(f"{path.parent.name}.{path.stem}" for path in found)
 
 
 _handler = logging.StreamHandler()

@@ -20,6 +20,7 @@ import difflib
 import functools
 import os
 import re
+import sys
 import tempfile
 import types
 import typing
@@ -221,9 +222,25 @@ def _hint(wrong: str, known: Mapping[str, object]) -> str:
 
 @functools.cache
 def _process_options() -> Options:
-    chosen = from_environment(os.environ)
+    chosen = from_environment(_with_known_channels(os.environ))
     log.configure(chosen.logs)
     return chosen
+
+
+def _with_known_channels(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without log channels that do not exist, of which it is told: nobody's program
+    should end because of what it was to say.
+    """
+    variable = f"{PREFIX}LOGS"
+    known = []
+    for word in log.words(environment.get(variable, "")):
+        try:
+            log.parse_channels(word)
+        except FuserValueError as error:
+            print(f"{log.PACKAGE}: {variable}: {error}", file=sys.stderr)
+        else:
+            known.append(word)
+    return {**environment, variable: ",".join(known)}
 
 
 _overridden: ContextVar[Options | None] = ContextVar("thunder_fuser_options", default=None)

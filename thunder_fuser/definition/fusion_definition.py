@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -32,10 +33,12 @@ from thunder_fuser.definition.unavailable import HandSchedule
 from thunder_fuser.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.printer import to_python
+from thunder_fuser.options import current
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
 
+_log = logging.getLogger(__name__)
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(
     "thunder_fuser_definition", default=None
 )
@@ -59,6 +62,7 @@ class FusionDefinition(Recorder):
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
     def __enter__(self) -> FusionDefinition:
+        current()  # reads the environment, which may ask for what is logged from here on
         if self._finished:
             raise FuserError("this definition is finished; write another one with a new object")
         self._tokens.append(_active.set(self))
@@ -72,6 +76,11 @@ class FusionDefinition(Recorder):
     ) -> None:
         _active.reset(self._tokens.pop())
         self._finished = True
+        if kind is None and _log.isEnabledFor(logging.INFO):
+            built = self._builder.build()
+            counts = len(built.exprs), len(built.inputs), len(built.outputs)
+            _log.info("%d operations, %d inputs, %d outputs", *counts)
+            _log.debug("%s", to_python(built))
 
     def definition(self) -> None:
         """Overridden by subclasses, which define themselves when they are first executed."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.verify import verify as check
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
@@ -75,11 +76,14 @@ def _timed(
 ) -> Fusion:
     start = time.perf_counter()
     result = apply(fusion, precision)
-    logging.getLogger(apply.__module__).log(
+    logger = logging.getLogger(apply.__module__)
+    logger.log(
         logging.DEBUG if result is fusion else logging.INFO,
         "%d -> %d expressions in %.2f ms",
         len(fusion.exprs),
         len(result.exprs),
         1e3 * (time.perf_counter() - start),
     )
+    if result is not fusion and logger.isEnabledFor(logging.DEBUG):
+        logger.debug("what is left:\n%s", to_python(result))
     return result

@@ -82,6 +82,17 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     else:
         image, log = entry
     resources = parse_resources(log)
+    for kernel in kernels:
+        found = resources[kernel.name]
+        _log.info(
+            "%s for %s, %s: %d registers, %d B of stack, %d B spilled",
+            kernel.name,
+            arch,
+            "compiled" if entry is None else "in the cache",
+            found.registers,
+            found.stack_bytes,
+            found.spill_store_bytes,
+        )
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
 
 

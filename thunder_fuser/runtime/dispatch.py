@@ -6,6 +6,7 @@ down the road: bind, specialise, passes, plan, schedule, code, compile.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
+
+_SEGMENT = logging.getLogger("thunder_fuser.segment")
 
 
 class CompiledFusion:
@@ -126,8 +129,8 @@ class CompiledFusion:
         info = planned_for(device)
         with without_modes():
             if self.fusion.is_static:
-                return partition(self._optimised(self.fusion), device=info)
-            return plan_open(self.fusion, self._optimised, info, sizes)
+                return self._told(partition(self._optimised(self.fusion), device=info))
+            return self._told(plan_open(self.fusion, self._optimised, info, sizes))
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -184,7 +187,15 @@ class CompiledFusion:
     def _planned(self, binding: Binding) -> SegmentedFusion:
         fusion = specialise(self.fusion, binding.sizes) if binding.sizes else self.fusion
         device = planned_for(binding.device)
-        return partition(self._optimised(fusion), binding.layouts, device=device)
+        return self._told(partition(self._optimised(fusion), binding.layouts, device=device))
+
+    def _told(self, plan: SegmentedFusion) -> SegmentedFusion:
+        _SEGMENT.info("%s: %s", self.name, plan)
+        if _SEGMENT.isEnabledFor(logging.DEBUG):
+            for segment in plan.segments:
+                for refusal in segment.refusals:
+                    _SEGMENT.debug("%s, segment %d: %s", self.name, segment.index, refusal)
+        return plan
 
     def _optimised(self, fusion: Fusion) -> Fusion:
         options = current()

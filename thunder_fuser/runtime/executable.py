@@ -8,6 +8,7 @@ boundary's memory can go.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,10 @@ from thunder_fuser.schedule.row import schedule_rows
 from thunder_fuser.segment.alike import Program, program_of
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
+# What is scheduled and written is told here, where it is sure to run: plans try out many more.
+_SCHEDULE = logging.getLogger("thunder_fuser.schedule")
+_CODEGEN = logging.getLogger("thunder_fuser.codegen")
+
 
 def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
     """Kernels by segment, as text: no compiler, no device. Segments that are the same program on
@@ -44,10 +49,26 @@ def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, Gen
         if program.shape is not None and program.shape in known:
             found[segment.index] = _bound(*known[program.shape], program)
             continue
-        made = generate(schedule_of(plan, segment, device), plan.in_place)
+        schedule = schedule_of(plan, segment, device)
+        made = generate(schedule, plan.in_place)
+        _tell(segment, device, schedule, made.kernel)
         found[segment.index] = made
         known[program.shape] = made, program
     return found
+
+
+def _tell(segment: Segment, device: DeviceInfo, schedule: Schedule, kernel: Kernel) -> None:
+    _SCHEDULE.info("segment %d on %s: %s", segment.index, device.name, schedule)
+    _CODEGEN.info(
+        "segment %d is %s: %d lines, %s blocks of %s threads, %d B of shared memory",
+        segment.index,
+        kernel.name,
+        kernel.source.count("\n"),
+        " x ".join(map(str, kernel.grid)),
+        " x ".join(map(str, kernel.block)),
+        kernel.shared_bytes,
+    )
+    _CODEGEN.debug("%s", kernel.text)
 
 
 def _bound(made: GeneratedKernel, first: Program, other: Program) -> GeneratedKernel:

@@ -146,7 +146,9 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
     name = unit.file_name(key)
     if folder.find(name, key) is not None:
         try:
-            return _opened(folder.path / name, folder, needs)
+            found = _opened(folder.path / name, folder, needs)
+            _log.info("%s is in the cache: %s", unit.name, found.path)
+            return found
         except OSError as damage:  # that the seal does not show
             _log.info("%s is made again: %s", name, damage)
             folder.discard(name)
