@@ -95,14 +95,33 @@ def schedule_rows(
         found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
         return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
+    single = in_one_pass(folds, definitions, memory)
+    exact = _exact(folds, single, outputs) if device.kind == "host" else tuple(folds)
+    if exact != tuple(folds):
+        consider(exact)
+        if chosen := best():
+            return chosen
     consider(folds)
     chosen = best()
-    if chosen is None or wastes(chosen, device):
-        single = in_one_pass(folds, definitions, memory)
-        if single != tuple(folds):
-            consider(single)
-            chosen = best()
+    if single != tuple(folds) and (chosen is None or wastes(chosen, device)):
+        consider(single)
+        chosen = best()
     return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
+
+
+def _exact(
+    folds: Sequence[ReductionOp], single: Sequence[ReductionOp], outputs: Sequence[TensorView]
+) -> tuple[ReductionOp, ...]:
+    """The same reductions, where a variance that is all that is wanted of its elements does not
+    wait for their mean: torch adds up in fp64 on a CPU, and a mean that is rounded to fp32 is off
+    by more than small deviations from a large mean.
+    """
+    found = []
+    for fold, other in zip(folds, single, strict=True):
+        elements = fold.input.numel
+        wanted = all(out.numel < elements for out in outputs)
+        found.append(other if other.op == "squared_deviations" and wanted else fold)
+    return tuple(found)
 
 
 def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAxis, bool]]:

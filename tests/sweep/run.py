@@ -1,0 +1,167 @@
+"""Functions compiled in groups, and compared with torch on special values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import thunder
+import torch
+from torch import Tensor
+
+from tests.sweep.compare import Difference, differences
+from tests.sweep.functions import Entry
+from tests.sweep.values import operands, rows
+from tests.thunder.programs import jit
+from thunder_fuser import options
+
+GROUP = 24
+"""Functions of one program: a compiler takes as long to start as to compile several."""
+
+Run = Callable[[], Tensor]
+
+
+def inputs_of(entry: Entry, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return (rows(dtype),) if entry.is_reduction else operands(dtype, entry.operands)
+
+
+def sweep(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+    """What differs from torch, in the order of the functions."""
+    for arity in (1, 2, 3):
+        for is_reduction in (False, True):
+            group = {
+                name: entry
+                for name, entry in entries.items()
+                if (entry.operands, entry.is_reduction) == (arity, is_reduction)
+                and runs_in_torch(entry, dtype)
+                and can_be_traced(entry, dtype)
+            }
+            names = list(group)
+            for begin in range(0, len(names), GROUP):
+                yield from _compared({n: group[n] for n in names[begin : begin + GROUP]}, dtype)
+
+
+def sweep_gradients(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+    """The same for gradients, of which each function has an input of its own."""
+    able = {
+        name: entry
+        for name, entry in entries.items()
+        if entry.operands == 1 and _has_gradient(entry, dtype) and _traces_gradient(entry, dtype)
+    }
+    names = list(able)
+    for begin in range(0, len(names), GROUP):
+        group = {n: able[n] for n in names[begin : begin + GROUP]}
+        yield from _compared_gradients(group, dtype)
+
+
+# ---- results
+
+
+def _compared(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+    given = inputs_of(next(iter(group.values())), dtype)
+    ours = _run(group, given)
+    if isinstance(ours, Exception):
+        if len(group) == 1:
+            (name,) = group
+            text = f"{type(ours).__name__}: {str(ours).splitlines()[0][:100]}"
+            yield Difference(name, dtype, "error", 1, text)
+            return
+        for name, entry in group.items():
+            yield from _compared({name: entry}, dtype)
+        return
+    for (name, entry), found in zip(group.items(), ours, strict=True):
+        yield from differences(name, given, found, _in_torch(entry, given), _truth(entry, given))
+
+
+def _run(group: Mapping[str, Entry], given: Sequence[Tensor]) -> list[Tensor] | Exception:
+    functions = [e.function for e in group.values()]
+    try:
+        with options(strict=True):
+            results = jit(lambda *xs: tuple(f(*xs) for f in functions))(*given)
+    except Exception as error:
+        return error
+    return list(results)
+
+
+def _in_torch(entry: Entry, given: Sequence[Tensor]) -> list[Tensor]:
+    """Of what lies together, which torch computes by vectors, and of what does not."""
+    apart = [torch.stack([x, x], -1)[..., 0] for x in given]
+    return [entry.function(*given), entry.function(*apart)]
+
+
+def _truth(entry: Entry, given: Sequence[Tensor]) -> Tensor | None:
+    wide = {torch.complex64: torch.complex128}.get(given[0].dtype, torch.float64)
+    if given[0].dtype == wide or not (given[0].is_floating_point() or given[0].is_complex()):
+        return None
+    return entry.function(*(x.to(wide) for x in given))
+
+
+def runs_in_torch(entry: Entry, dtype: torch.dtype) -> bool:
+    try:
+        return isinstance(entry.function(*inputs_of(entry, dtype)), Tensor)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return False
+
+
+def can_be_traced(entry: Entry, dtype: torch.dtype) -> bool:
+    """Whether Thunder takes the function at all."""
+    try:
+        thunder.jit(entry.function, executors=[])(*inputs_of(entry, dtype))
+    except Exception:
+        return False
+    return True
+
+
+# ---- gradients
+
+
+def _leaves(entries: Mapping[str, Entry], dtype: torch.dtype) -> list[Tensor]:
+    return [inputs_of(e, dtype)[0].clone().requires_grad_() for e in entries.values()]
+
+
+def _gradients(run: Callable[..., Sequence[Tensor]], leaves: Sequence[Tensor]) -> list[Tensor]:
+    results = run(*leaves)
+    seeds = [torch.ones_like(r) for r in results]
+    return list(torch.autograd.grad(list(results), list(leaves), seeds))
+
+
+def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+    functions = [e.function for e in group.values()]
+
+    def run(*xs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(f(x) for f, x in zip(functions, xs, strict=True))
+
+    leaves = _leaves(group, dtype)
+    theirs = _gradients(run, leaves)
+    try:
+        with options(strict=True):
+            ours = _gradients(jit(run), leaves)
+    except Exception as error:
+        if len(group) == 1:
+            (name,) = group
+            text = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+            yield Difference(f"grad {name}", dtype, "error", 1, text)
+            return
+        for name, entry in group.items():
+            yield from _compared_gradients({name: entry}, dtype)
+        return
+    for name, leaf, mine, eager in zip(group, leaves, ours, theirs, strict=True):
+        yield from differences(f"grad {name}", [leaf.detach()], mine, [eager])
+
+
+def _has_gradient(entry: Entry, dtype: torch.dtype) -> bool:
+    if not (dtype.is_floating_point or dtype.is_complex) or not runs_in_torch(entry, dtype):
+        return False
+    try:
+        _gradients(lambda x: (entry.function(x),), _leaves({"": entry}, dtype))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _traces_gradient(entry: Entry, dtype: torch.dtype) -> bool:
+    try:
+        compiled = thunder.jit(entry.function, executors=[])
+        _gradients(lambda x: (compiled(x),), _leaves({"": entry}, dtype))
+    except Exception:
+        return False
+    return True
