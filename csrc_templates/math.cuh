@@ -127,13 +127,15 @@ TF_DEVICE float minimum(float a, float b) {
   return r;
 }
 #endif
+// Of equals the first: the sign of a zero stays.
 template <class T>
 TF_DEVICE T clamp(T x, T low, T high) {
-  return minimum(maximum(x, low), high);
+  const T above = (x < low) | (low != low) ? low : x;
+  return (above > high) | (high != high) ? high : above;
 }
 template <class T>
 TF_DEVICE T relu(T x) {
-  return x <= T(0) ? T(0) : x;
+  return x < T(0) ? T(0) : x;
 }
 
 // ---- arithmetic

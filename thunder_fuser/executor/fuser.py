@@ -35,6 +35,7 @@ from thunder_fuser.executor.compilation import Compilation
 from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
+from thunder_fuser.executor.gradients import RULES
 from thunder_fuser.executor.lookasides import lookasides
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
-    return refuse_call(symbol, args, kwargs) is None
+    return symbol in TABLE and refuse_call(symbol, args, kwargs) is None
 
 
 class _Fused(NamedTuple):
@@ -77,8 +78,10 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._tank = Tank()
         self._draw = register_draw(self)
         self._lookasides.update(lookasides())
-        for symbol in TABLE:
-            self.register_supported(symbol, partial(_is_claimed, symbol))
+        for symbol in {**TABLE, **RULES}:
+            self.register_supported(
+                symbol, partial(_is_claimed, symbol), grad_transform=RULES.get(symbol)
+            )
 
     def __iter__(self) -> Iterator[Fuser]:
         """As a list of one: Thunder takes `executors=executor`, too."""

@@ -6,6 +6,7 @@ tensors without dimensions. What a program computes with is what torch gives.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
@@ -49,7 +50,8 @@ def types_in_torch(bsym: BoundSymbol) -> list[Type] | None:
         function = _function(bsym)
         if function is None:
             return None
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             args, kwargs = tree_map(_on_meta, (bsym.args, bsym.kwargs))
             given = tree_leaves(function(*args, **kwargs))
     except Exception:  # the data decide, or torch takes other arguments: Thunder is right then

@@ -8,6 +8,8 @@ knows whether it is that index, so it need not.
 
 from __future__ import annotations
 
+import math
+
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
@@ -16,6 +18,7 @@ from thunder_fuser.executor.claims.operands import FP8, data_type, refuse_symbol
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.indexing import INDEX_DTYPES
 
 
 def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
@@ -101,6 +104,61 @@ def _nll_loss_backward(
     return b.pointwise("where", b.pointwise("bitwise_and", hit, counts), scale, 0.0)
 
 
+def _refuse_nll_loss(
+    x: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    ignore_index: object = None,
+    reduction: str = "mean",
+) -> Refusal | None:
+    if x.ndim == 0 or target.ndim != x.ndim - 1:
+        return Refusal("shape", "classes have one dimension less than what they choose from")
+    ignored = -1 if ignore_index is None else ignore_index
+    if not data_type(x.dtype).is_floating or data_type(x.dtype) in FP8:
+        return Refusal("dtype", f"not whole on {x.dtype}")
+    if weight is not None and data_type(weight.dtype) is not data_type(x.dtype):
+        return Refusal("dtype", f"weights of {weight.dtype} for {x.dtype}")
+    if data_type(target.dtype) not in INDEX_DTYPES:
+        return Refusal("dtype", f"not whole at indices of {target.dtype}")
+    return _refuse_nll(x, x, target, weight, reduction, ignored, None)
+
+
+def _nll_loss(
+    b: FusionBuilder,
+    x: TensorView,
+    target: TensorView,
+    weight: TensorView | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Val:
+    """A class that does not exist is read all the same, as an index that does not exist; one that
+    is ignored is not.
+    """
+    axis = 1 if x.rank > 1 else 0
+    ignored = -1 if ignore_index is None else ignore_index
+    counts = _tensor(b.pointwise("ne", target, ignored))
+    may_exist = 0 <= ignored < x.sizes[axis]
+    classes = target if may_exist else _tensor(b.pointwise("where", counts, target, 0))
+    shape = [1 if k == axis else size for k, size in enumerate(x.sizes)]
+    kept = [k for k in range(x.rank) if k != axis]
+    chosen = b.gather("gather", x, axis, b.broadcast_in_dim(classes, shape, kept))
+    loss = b.pointwise("neg", _wide(b, b.squeeze(chosen, [axis]), x.dtype))
+    total: Val = counts
+    if weight is not None:
+        flat = b.gather("index_select", weight, 0, b.reshape(classes, [math.prod(classes.sizes)]))
+        weights = _wide(b, b.reshape(flat, classes.sizes), x.dtype)
+        loss = b.pointwise("mul", loss, weights)
+        total = b.pointwise("where", counts, weights, 0.0)
+    losses = _tensor(b.pointwise("where", counts, loss, 0.0))
+    if reduction == "none":
+        return losses
+    axes = list(range(losses.rank))
+    summed = b.reduce("sum", losses, axes)
+    if reduction == "sum":
+        return summed
+    return b.pointwise("div", summed, b.cast(b.reduce("sum", _tensor(total), axes), summed.dtype))
+
+
 def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
     """In the type that computes for `dtype`."""
     wide = compute_dtype(dtype)
@@ -118,5 +176,6 @@ _COST = 20
 CLAIMS = {
     "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),
     "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward, _COST),
+    "torch.nn.functional.nll_loss": Claim(Role.REDUCE, _refuse_nll_loss, _nll_loss),
     "nll_loss_backward": Claim(Role.JOIN, _refuse_nll, _nll_loss_backward, unread=(1,)),
 }

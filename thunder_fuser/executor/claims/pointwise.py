@@ -57,6 +57,17 @@ def _refuse_pow(base: object, exponent: object) -> Refusal | None:
     return _refuse("pow", base, exponent)
 
 
+def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
+    """Powers that torch has kernels for are those: a square root of -inf is NaN."""
+    root = _ROOTS.get(exponent) if isinstance(exponent, float) else None
+    if root is None or isinstance(base, (int, float, complex)) or not base.dtype.is_floating:
+        return builder.pointwise("pow", base, exponent)
+    return builder.pointwise(root, base)
+
+
+_ROOTS = {0.5: "sqrt", -0.5: "rsqrt"}
+
+
 def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | None:
     tensors = [x for x in (dividend, divisor) if isinstance(x, TensorProxy)]
     exact = any(data_type(t.dtype).is_integral for t in tensors)
@@ -97,7 +108,8 @@ _SPECIAL_REFUSALS: dict[str, Callable[..., Refusal | None]] = {
 
 def _claim(op: str) -> Claim:
     refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
-    return Claim(Role.COMPUTE, refuse, partial(_build, op), ops.lookup(op).cost)
+    build = _pow if op == "pow" else partial(_build, op)
+    return Claim(Role.COMPUTE, refuse, build, ops.lookup(op).cost)
 
 
 # Thunder and the op table call the same things by the same names.

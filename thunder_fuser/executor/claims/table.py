@@ -14,6 +14,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.claims import (
+    activations,
     calls,
     create,
     indexing,
@@ -34,6 +35,7 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
         **random.CLAIMS,
         **indexing.CLAIMS,
         **calls.CLAIMS,
+        **activations.CLAIMS,
     }
 )
 
