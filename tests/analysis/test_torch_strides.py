@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from tests.building import op
 from tests.inputs import laid_out
 from thunder_fuser.analysis.torch_strides import iteration_order, memory_orders
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout, dense_strides
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.passes import run
 
 CASES = 3_000
 
@@ -89,3 +91,26 @@ def test_results_behind_views_of_repeated_elements() -> None:
         order = memory_orders(b.build(), {view: layout})[result]
         torchs = -x.expand(wide).permute(list(reversed(range(len(wide)))))
         assert expected_steps(result.sizes, order) == steps(torchs), f"seed {seed}"
+
+
+def test_what_passes_make_of_a_view_of_an_input_lies_the_same() -> None:
+    x = torch.zeros(60).as_strided((3, 2, 7), (7, 21, 1))
+    b = FusionBuilder()
+    view, layout = bound(b, x)
+    b.output(op(b, "neg", b.broadcast(view, [False, True, False, False])))
+    fusion = run(b.build())
+    assert any(t.domain.transforms for t in fusion.tensor_inputs)
+    order = memory_orders(fusion, {fusion.tensor_inputs[0]: layout})[fusion.outputs[0]]
+    assert expected_steps(fusion.outputs[0].sizes, order) == steps(-x.unsqueeze(1))
+
+
+def test_an_updated_argument_keeps_its_memory() -> None:
+    x, y = torch.zeros(3, 4).t(), torch.zeros(4, 3)
+    b = FusionBuilder()
+    (target, of_x), (source, of_y) = bound(b, x), bound(b, y)
+    value = b.set(source)
+    result = op(b, "neg", value)
+    b.output(result)
+    b.output(value, target)
+    order = memory_orders(b.build(), {target: of_x, source: of_y})[result]
+    assert expected_steps(result.sizes, order) == steps(-x)

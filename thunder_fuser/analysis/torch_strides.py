@@ -33,15 +33,15 @@ def memory_orders(
 ) -> dict[TensorView, tuple[int, ...]]:
     """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
 
-    An explicit stride_order wins.
+    An explicit stride_order wins. The new value of an updated input lies where the input does.
     """
-    strides: dict[TensorView, _Strides] = {}
-    for tensor in fusion.tensor_inputs:
-        is_plain = not tensor.domain.transforms
-        strides[tensor] = layouts[tensor].strides if is_plain else _row_major(tensor.sizes)
+    strides = {t: _input(t, layouts[t]) for t in fusion.tensor_inputs}
+    targets = {u.value: u.target for u in fusion.updates}
     for expr in fusion.exprs:
-        if isinstance(expr.output, TensorView):
-            strides[expr.output] = _result(expr, expr.output, strides)
+        out = expr.output
+        if isinstance(out, TensorView):
+            target = targets.get(out)
+            strides[out] = _result(expr, out, strides) if target is None else strides[target]
     return {t: iteration_order(t.sizes, [own]) for t, own in strides.items()}
 
 
@@ -74,6 +74,14 @@ def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]
         if sizes[a] > sizes[b]:
             return 1
     return 0
+
+
+def _input(tensor: TensorView, layout: Layout) -> _Strides:
+    """Of an input that stands for views of what is bound to it, too."""
+    sizes, steps = [static(d.size) for d in tensor.domain.root], list(layout.strides)
+    for step in tensor.domain.transforms:
+        _take(step, sizes, steps, pads=False)
+    return tuple(steps)
 
 
 def _result(expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides]) -> _Strides:
