@@ -26,7 +26,7 @@ from thunder_fuser.analysis.sectors import sector_bytes
 from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
-from thunder_fuser.errors import FuserValueError
+from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.segment.destinations import destinations
@@ -102,8 +102,12 @@ class Program:
         layouts: Sequence[Layout] | None,
         joined: Sequence[TensorView] = (),
         device: DeviceInfo = H200,
+        reasons: Mapping[TensorView, Refusal] | None = None,
     ) -> None:
-        """`joined`: tensors whose pieces are written where these have them."""
+        """`joined`: tensors whose pieces are written where these have them. `reasons`: of cuts
+        that the definition does not have.
+        """
+        self.reasons = reasons or {}
         self.prices = Prices.of(device)
         tensors = fusion.tensor_inputs
         given = layouts or [declared_layout(t) for t in tensors]

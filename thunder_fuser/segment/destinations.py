@@ -47,6 +47,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.segment.limits import FEW_PIECES
 from thunder_fuser.segment.parts import Definitions, Parts, cat_below
 
 
@@ -119,7 +120,10 @@ def _late(fusion: Fusion) -> set[Val]:
     are computed from can compute them as well.
     """
     folded: set[Val] = set()
+    many: set[Val] = set()
     for expr in reversed(fusion.exprs):
+        if isinstance(expr, CatOp) and len(expr.inputs) > FEW_PIECES:
+            many.update(expr.inputs)
         if isinstance(expr, ReductionOp) or expr.output in folded:
             folded.update(v for v in expr.inputs if isinstance(v, TensorView))
     found = folded & set(fusion.inputs)
@@ -127,7 +131,7 @@ def _late(fusion: Fusion) -> set[Val]:
         first = isinstance(expr, ReductionOp) or expr.op == "segment_set"
         if first or not found.isdisjoint(expr.inputs):
             found.add(expr.output)
-    return found
+    return found | many
 
 
 class _Finder:

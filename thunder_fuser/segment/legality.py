@@ -21,6 +21,8 @@ from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""
+MAX_POINTERS = 480
+"""Tensors of one kernel: with some numbers 4 KiB of parameters, which every GPU takes."""
 CUT = Refusal("cut", "the definition cuts here (segment_set)")
 
 
@@ -95,6 +97,13 @@ class Legality:
                 found.append(anchor.tensor)
         return found
 
+    def _pointers(self, anchors: Anchors) -> int:
+        """Tensors that such a kernel reads and writes, at most."""
+        reaches = [self.program.anchors[k].reach for k in members(anchors)]
+        folds = union(reach.folds for reach in reaches) & ~anchors
+        sources = set().union(*(reach.sources for reach in reaches))
+        return len(sources) + folds.bit_count() + len(self.outputs(anchors))
+
     def may_meet(self, a: Anchors, b: Anchors) -> bool:
         """Whether it is worth asking about the kernel of two sets between which nothing is near."""
         ours, theirs = self._shape(a), self._shape(b)
@@ -140,7 +149,10 @@ class Legality:
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
         if behind & anchors:
-            return CUT
+            first = self.program.anchors[next(members(behind & anchors))]
+            return self.program.reasons.get(first.tensor, CUT)
+        if self._pointers(anchors) > MAX_POINTERS:
+            return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")
         if not folds:
             return Legal("map", ())
         refusal = self._refuse(outputs, folds)

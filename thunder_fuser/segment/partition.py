@@ -24,6 +24,7 @@ from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
+from thunder_fuser.segment.limits import limited
 from thunder_fuser.segment.orders import order_boundaries
 from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
 from thunder_fuser.segment.prices import Prices
@@ -50,16 +51,21 @@ def partition(
     `device`: the one whose time is to be saved.
     """
     prices = Prices.of(device)
+    within = limited(fusion)
 
     def price(plan: SegmentedFusion) -> int:
         return prices(plan.kernels, int(plan.bytes))
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
-        return _Partition(Program(fusion, layouts, joined, device), divide).plan()
+        program = Program(
+            within.fusion, layouts, (*within.joined, *joined), device, reasons=within.cuts
+        )
+        return _Partition(program, divide).plan()
 
     best = planned(())
     joined: tuple[TensorView, ...] = ()
-    tensors = _collected(best)
+    known = within.fusion.definitions()
+    tensors = [t for t in _collected(best) if t in known and t not in within.joined]
     # All at once, then with one more or less, where these are few enough to ask about each.
     trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
     for changed in trials if tensors else ():
@@ -242,7 +248,8 @@ class _Partition:
         owner = self.program.owner
         made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
         cut = map(owner, self.program.storage.values())
-        why: dict[TensorView, str] = dict.fromkeys(cut, str(CUT))
+        reasons = self.program.reasons
+        why: dict[TensorView, str] = {t: str(reasons.get(t, CUT)) for t in cut}
         for group in self.groups:
             for tensor, offer in group.reads.items():
                 apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)

@@ -1,0 +1,218 @@
+"""Limits of one kernel: what is larger goes through memory, wherever kernels would else gain.
+
+Compilers take seconds for some thousand operations, and much longer than twice as long for twice as
+many; launches take few thousand bytes of parameters. So a value that is computed with too many
+operations, from too many tensors, or at too many places, has cuts before it (segment_set), as a
+definition may have them, and a cat of many tensors is written piece by piece into its memory.
+Programs that people write by hand are far below all of these limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import tensor_domain
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    Fusion,
+    GatherOp,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.segment.places import MAX_PLACES, repeated
+
+MAX_OPERATIONS = 1024
+"""Expressions between memory and a value."""
+MAX_SOURCES = 256
+"""Tensors in memory that a value is computed from."""
+FEW_PIECES = 16
+"""Pieces of a cat of which a kernel asks, for each element, which it is in."""
+MANY_PIECES = 64
+"""Pieces beyond which a cat is in memory before anything is computed from it that is not computed
+piece by piece.
+"""
+MAX_IN_PARTS = 2048
+"""Expressions that are written once more for every piece of a cat, all together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A fusion within the limits.
+
+    cuts    tensors that go through memory, and why
+    joined  tensors whose pieces are written where these have them
+    """
+
+    fusion: Fusion
+    cuts: Mapping[TensorView, Refusal]
+    joined: tuple[TensorView, ...] = ()
+
+
+def limited(fusion: Fusion) -> Limited:
+    """The fusion with cuts where it is too large. It must be static, if only representatively."""
+    few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES
+    if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
+        # Each view may double the places at which something is wanted.
+        views = sum(isinstance(e, ViewOp | GatherOp) for e in fusion.exprs)
+        if len(fusion.exprs) <= MAX_OPERATIONS and 2**views <= MAX_PLACES:
+            return Limited(fusion, {})
+    return _Limits(fusion).limited()
+
+
+class _Limits:
+    """operations  with which a value is computed from memory, a bit for each
+    sources        that it is computed from then, a bit for each
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.definitions = fusion.definitions()
+        self.cuts: dict[TensorView, Refusal] = {}
+        self.joined: dict[TensorView, None] = {}
+        self.settled: set[Val] = set()
+        self._operations: dict[Val, int] = {}
+        self._sources: dict[Val, int] = {}
+        self._sizes: dict[Val, int] = {}
+        self._numbers: dict[Val, int] = {}
+
+    def limited(self) -> Limited:
+        self._join_cats()
+        for value in self.fusion.inputs:
+            self._stored(value)
+        for place, expr in enumerate(self.fusion.exprs):
+            self._take(place, expr)
+        apart = {*self.cuts, *self.settled}
+        for tensor, count in repeated(self.fusion, apart, self._sizes, MAX_OPERATIONS).items():
+            text = f"it is wanted at {count} places, and computed with {self._sizes[tensor]}"
+            self.cuts[tensor] = Refusal("size", f"{text} operations at each", tensor.name)
+        fusion = _with_cuts(self.fusion, self.cuts) if self.cuts else self.fusion
+        joined = tuple(e.output for e in fusion.exprs if e.output in self.joined)
+        return Limited(fusion, self.cuts, joined)
+
+    def _take(self, place: int, expr: Expr) -> None:
+        output = expr.output
+        if output in self.settled or expr.op == "segment_set":
+            self._stored(output)
+            return
+        operands = dict.fromkeys(expr.inputs)
+        while True:
+            operations = 1 << place
+            sources = 0
+            for v in operands:
+                operations |= self._operations.get(v, 0)
+                sources |= self._sources.get(v, 0)
+            too_long = operations.bit_count() > MAX_OPERATIONS
+            if not too_long and sources.bit_count() <= MAX_SOURCES:
+                break
+            measured = self._operations if too_long else self._sources
+            found = [v for v in operands if self._operations.get(v) and not isinstance(v, Scalar)]
+            largest = max(found, key=lambda v: measured[v].bit_count(), default=None)
+            if not isinstance(largest, TensorView):
+                break
+            self._cut(largest, too_long)
+        self._operations[output], self._sources[output] = operations, sources
+        self._sizes[output] = operations.bit_count()
+
+    def _cut(self, tensor: TensorView, too_long: bool) -> None:
+        count = (self._operations if too_long else self._sources)[tensor].bit_count()
+        text = (
+            f"what reads it would be computed with more than {MAX_OPERATIONS:,} operations, it "
+            f"with {count:,}"
+            if too_long
+            else f"what reads it would be computed from more than {MAX_SOURCES} tensors, it from "
+            f"{count:,}"
+        )
+        self.cuts[tensor] = Refusal("size", text, tensor.name)
+        self._stored(tensor)
+
+    def _stored(self, value: Val) -> None:
+        self._operations[value] = 0
+        self._sizes[value] = 0
+        is_tensor = isinstance(value, TensorView)
+        number = self._numbers.setdefault(value, len(self._numbers))
+        self._sources[value] = 1 << number if is_tensor else 0
+
+    # ---- cats of many pieces
+
+    def _join_cats(self) -> None:
+        """Decide which cats are written piece by piece, with what is computed from them."""
+        many = [e for e in self.fusion.exprs if isinstance(e, CatOp) and len(e.inputs) > FEW_PIECES]
+        if not many:
+            return
+        uses, results = self.fusion.uses(), set(self.fusion.results)
+        for cat in many:
+            found = None if self.fusion.updates else self._in_parts(cat, uses, results)
+            if found is not None:
+                self.settled.update(found)
+                self.joined.update((t, None) for t in found if t in results)
+            elif len(cat.inputs) > MANY_PIECES:
+                text = f"it has {len(cat.inputs):,} pieces"
+                self.cuts[cat.output] = Refusal("size", text, cat.output.name)
+                self.settled.add(cat.output)
+                if not self.fusion.updates:
+                    self.joined[cat.output] = None
+
+    def _in_parts(
+        self, cat: CatOp, uses: Mapping[Val, Sequence[Expr]], results: set[TensorView]
+    ) -> list[TensorView] | None:
+        """The cat and all that is computed from it, if that is results, point by point."""
+        found: dict[TensorView, None] = {cat.output: None}
+        stack: list[TensorView] = [cat.output]
+        while stack:
+            tensor = stack.pop()
+            users = uses.get(tensor, [])
+            if not users and tensor not in results:
+                return None
+            for user in users:
+                output = user.output
+                if not isinstance(user, PointwiseOp) or not isinstance(output, TensorView):
+                    return None
+                if output.sizes != tensor.sizes:
+                    return None
+                if output not in found:
+                    found[output] = None
+                    stack.append(output)
+            if (len(found) - 1) * len(cat.inputs) > MAX_IN_PARTS:
+                return None
+        return list(found)
+
+
+def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
+    """A segment_set behind each of some tensors, of which all that reads them reads the result."""
+    cut = set(cut)
+    following = max(v.id for v in fusion.values())
+    behind: dict[Val, Val] = {}
+    exprs: list[Expr] = []
+    for expr in fusion.exprs:
+        exprs.append(_reading(expr, behind))
+        output = expr.output
+        if output in cut and isinstance(output, TensorView):
+            following += 1
+            domain = tensor_domain(output.domain.logical)
+            after = TensorView(following, output.dtype, domain)
+            behind[output] = after
+            exprs.append(ViewOp("segment_set", output, after, origin=expr.origin))
+    return replace(fusion, exprs=tuple(exprs))
+
+
+def _reading(expr: Expr, behind: Mapping[Val, Val]) -> Expr:
+    """The same expression on what stands for its operands."""
+    if behind.keys().isdisjoint(expr.inputs):
+        return expr
+    changed: dict[str, Any] = {}
+    for each in fields(expr):
+        value = getattr(expr, each.name)
+        if each.name == "output":
+            continue
+        if isinstance(value, TensorView | Scalar):
+            changed[each.name] = behind.get(value, value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], TensorView | Scalar):
+            changed[each.name] = tuple(behind.get(v, v) for v in value)
+    return replace(expr, **changed)
