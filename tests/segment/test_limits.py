@@ -37,7 +37,7 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cases() -> Iterator[Case]:
-    for seed in range(40):
+    for seed in range(25):
         yield random_case(seed, reductions=seed % 2 == 0, gathers=seed % 5 == 0)
         yield cat_case(seed)
 
@@ -54,8 +54,8 @@ def test_random_programs_under_low_limits_equal_float64(low: None) -> None:
         planned.append((case, inputs, compiled))
     for case, inputs, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
-    assert cut > 20
-    assert joined > 20
+    assert cut > 12
+    assert joined > 12
 
 
 def written(b: FusionBuilder) -> SegmentedFusion:
@@ -117,12 +117,52 @@ def test_pieces_of_a_long_cat_are_written_where_it_has_them(count: int, after: s
     assert plan.kernels == is_stored + max(1, -(-count // 128) if plan.slices else 1)
     inputs = [torch.randn(5, 1 + k % 3) for k in range(count)]
     if count in (17, 65):
-        (found,) = (
-            CompiledFusion(b.build())(inputs)
-        )
+        (found,) = CompiledFusion(b.build())(inputs)
         whole = torch.cat(inputs, 1)
         expected = {"nothing": whole, "relu": whole.relu(), "sum": whole.sum(1)}[after]
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("target", ["pieces", "cat"])
+def test_updates_do_not_change_what_a_long_cat_is_of(target: str) -> None:
+    """A flat copy of parameters that a step changes, and one that lies in a parameter."""
+    b = FusionBuilder()
+    pieces = [b.tensor([3], Float) for _ in range(20)]
+    flat = b.tensor([60], Float)
+    x = b.cat(pieces, 0)
+    if target == "pieces":
+        b.output(x)
+        for piece in pieces[::3]:
+            b.output(op(b, "mul", piece, 0.5), alias=piece)
+    else:
+        b.output(x, alias=flat)
+        b.output(op(b, "mul", flat, 0.5))
+    inputs = [*torch.randn(20, 3).unbind(), torch.randn(60)]
+    inputs = [t.clone() for t in inputs]
+    before = [t.clone() for t in inputs]
+    whole = torch.cat(before[:20])
+    (found,) = CompiledFusion(b.build())(inputs)
+    if target == "pieces":
+        torch.testing.assert_close(found, whole)
+        torch.testing.assert_close(inputs[3], before[3] / 2)
+        torch.testing.assert_close(inputs[4], before[4])
+    else:
+        torch.testing.assert_close(inputs[20], whole)
+        torch.testing.assert_close(found, before[20] / 2)
+
+
+def test_results_that_read_the_same_are_divided_by_their_parameters() -> None:
+    """A kernel has at most so many tensors, whatever they have in common."""
+    b = FusionBuilder()
+    shared = b.tensor([64], Float)
+    for _ in range(200):
+        mine = shared
+        for _ in range(5):
+            mine = op(b, "add", mine, b.tensor([64], Float))
+        b.output(mine)
+    plan = written(b)
+    assert plan.kernels == 3
+    assert largest(plan) <= legality.MAX_POINTERS
 
 
 def test_what_is_appended_to_itself_again_and_again_is_stored_now_and_then() -> None:

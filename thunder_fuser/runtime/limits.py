@@ -15,6 +15,8 @@ from thunder_fuser.errors import KernelError
 # The same for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
 _WARP = 32
+# From Volta on, with CUDA 12.1; plans stay below the 4,096 of before (`segment/legality.py`).
+_MAX_PARAMETERS = 32764
 
 
 def check_limits(
@@ -36,6 +38,7 @@ def check_limits(
             info.shared_bytes_per_block,
         ),
         ("registers in a block", registers * warps * _WARP, info.registers_per_sm),
+        ("bytes of parameters", sum(_bytes(p.ctype) for p in kernel.params), _MAX_PARAMETERS),
     ]
     for what, asked, limit in demands:
         if asked > limit:
@@ -43,6 +46,11 @@ def check_limits(
                 f"kernel {kernel.name} cannot run on {info.name} ({info.arch}): {asked} {what}, "
                 f"the limit is {limit}"
             )
+
+
+def _bytes(ctype: str) -> int:
+    """Of a parameter, with what aligns the next one: pointers come before numbers."""
+    return 4 if ctype in ("float", "int", "unsigned") else 8
 
 
 def _axes(

@@ -58,10 +58,12 @@ class _Without(Mapping[TensorView, Layout]):
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Of a set of anchors: how many are stored; of its reductions how many points they have, and
-    how many rows. Reductions of one kernel have the same points, or fold the rows of others.
+    """Of a set of anchors: how many tensors its kernel reads and writes, at most, and how many of
+    them are stored; of its reductions how many points they have, and how many rows. Reductions of
+    one kernel have the same points, or fold the rows of others.
     """
 
+    pointers: int
     stored: int
     points: frozenset[int]
     rows: frozenset[int]
@@ -97,17 +99,18 @@ class Legality:
                 found.append(anchor.tensor)
         return found
 
-    def _pointers(self, anchors: Anchors) -> int:
-        """Tensors that such a kernel reads and writes, at most."""
-        reaches = [self.program.anchors[k].reach for k in members(anchors)]
-        folds = union(reach.folds for reach in reaches) & ~anchors
-        sources = set().union(*(reach.sources for reach in reaches))
-        return len(sources) + folds.bit_count() + len(self.outputs(anchors))
+    def has_room(self, anchors: Anchors, more: Anchors) -> bool:
+        """Whether a kernel of some anchors, which are results, can take some more as parameters."""
+        ours, theirs = self._shape(anchors), self._shape(more)
+        fits = ours.pointers + theirs.pointers <= MAX_POINTERS
+        return ours.stored + theirs.stored <= MAX_OUTPUTS and (
+            fits or self._shape(anchors | more).pointers <= MAX_POINTERS
+        )
 
     def may_meet(self, a: Anchors, b: Anchors) -> bool:
         """Whether it is worth asking about the kernel of two sets between which nothing is near."""
         ours, theirs = self._shape(a), self._shape(b)
-        if ours.stored + theirs.stored > MAX_OUTPUTS or bool(ours.points) != bool(theirs.points):
+        if bool(ours.points) != bool(theirs.points) or not self.has_room(a, b):
             return False
         return not ours.points or bool(
             ours.points & (theirs.points | theirs.rows) or ours.rows & theirs.points
@@ -116,7 +119,11 @@ class Legality:
     def _shape(self, anchors: Anchors) -> _Shape:
         if anchors not in self._shapes:
             mine = [self.program.anchors[k] for k in members(anchors)]
+            reaches = [anchor.reach for anchor in mine]
+            folds = union(reach.folds for reach in reaches) & ~anchors
+            sources = set().union(*(reach.sources for reach in reaches))
             self._shapes[anchors] = _Shape(
+                len(sources) + folds.bit_count() + len(self.outputs(anchors)),
                 sum(anchor.is_stored for anchor in mine),
                 frozenset(a.fold.input.numel for a in mine if a.fold is not None),
                 frozenset(a.tensor.numel for a in mine if a.fold is not None),
@@ -151,7 +158,7 @@ class Legality:
         if behind & anchors:
             first = self.program.anchors[next(members(behind & anchors))]
             return self.program.reasons.get(first.tensor, CUT)
-        if self._pointers(anchors) > MAX_POINTERS:
+        if self._shape(anchors).pointers > MAX_POINTERS and len(mine) > 1:
             return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")
         if not folds:
             return Legal("map", ())

@@ -143,12 +143,13 @@ class _Limits:
 
     def _join_cats(self) -> None:
         """Decide which cats are written piece by piece, with what is computed from them."""
-        many = [e for e in self.fusion.exprs if isinstance(e, CatOp) and len(e.inputs) > FEW_PIECES]
+        cats = [e for e in self.fusion.exprs if isinstance(e, CatOp) and e.output.numel]
+        many = [cat for cat in cats if len(cat.inputs) > FEW_PIECES]
         if not many:
             return
         uses, results = self.fusion.uses(), set(self.fusion.results)
         for cat in many:
-            found = None if self.fusion.updates else self._in_parts(cat, uses, results)
+            found = self._in_parts(cat, uses, results)
             if found is not None:
                 self.settled.update(found)
                 self.joined.update((t, None) for t in found if t in results)
@@ -156,8 +157,7 @@ class _Limits:
                 text = f"it has {len(cat.inputs):,} pieces"
                 self.cuts[cat.output] = Refusal("size", text, cat.output.name)
                 self.settled.add(cat.output)
-                if not self.fusion.updates:
-                    self.joined[cat.output] = None
+                self.joined[cat.output] = None
 
     def _in_parts(
         self, cat: CatOp, uses: Mapping[Val, Sequence[Expr]], results: set[TensorView]

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from thunder_fuser.errors import Refusal
 from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.legality import MAX_OUTPUTS
 from thunder_fuser.segment.relations import Order
 
 EXACT = 7
@@ -91,10 +90,11 @@ class _Search:
             anchor = self.program.anchors[k]
             needs = self.relations.needs[k]
             alike = k if anchor.fold is not None else (needs, anchor.tensor.sizes)
-            parts = found.setdefault(alike, [0])
-            if parts[-1].bit_count() == MAX_OUTPUTS:
-                parts.append(0)
-            parts[-1] |= 1 << k
+            parts = found.setdefault(alike, [])
+            if parts and self.legality.has_room(parts[-1], 1 << k):
+                parts[-1] |= 1 << k
+            else:
+                parts.append(1 << k)
         return [part for parts in found.values() for part in parts]
 
     def _joined(self, parts: list[Anchors]) -> list[Anchors]:
