@@ -189,3 +189,51 @@ def test_equal_refusals_are_counted() -> None:
         "1 x [a] other: no.",
         "1 x [b] op: never.",
     ]
+
+
+@pytest.mark.parametrize(
+    "moved",
+    ["cuda().bfloat16()", "half().to('cuda:0', torch.bfloat16)", "to('cuda').half().bfloat16()"],
+)
+def test_modules_that_were_moved_and_cast(explain: Explain, moved: str) -> None:
+    status, text, errors = explain(
+        _MLP,
+        f"""
+        model = MLP(64)
+        weight = model.up.weight
+        model.norm.tied = model.norm.weight
+        model = model.{moved}
+        assert model.up.weight is weight and model.norm.tied is model.norm.weight
+        assert weight.dtype is torch.bfloat16 and weight.is_cuda and weight.requires_grad
+        x = torch.randn(8, 64, device="cuda", dtype=torch.bfloat16)
+        jit(model)(x).sum().backward()
+        """,
+        fake=True,
+    )
+    assert (status, errors) == (0, "")
+    assert "3 fusions, 3 kernels" in lines_of(text, "forward: ")[0]
+
+
+def test_definitions_that_are_executed_on_fake_tensors(explain: Explain) -> None:
+    status, text, errors = explain(
+        """
+        from thunder_fuser import DataType, FusionDefinition
+        x = torch.randn(8, 64, device="cuda:0")
+        with FusionDefinition() as fd:
+            t = fd.define_tensor([-1, -1], True, DataType.Float)
+            fd.add_output(fd.ops.sum(fd.ops.sin(t), [1]))
+        (y,) = fd.execute([x])
+        assert y.shape == (8,) and y.is_cuda
+
+        class Negative(FusionDefinition):
+            def definition(self):
+                self.add_output(self.ops.neg(self.from_pytorch(x)))
+
+        Negative().validate([x])
+        """,
+        fake=True,
+    )
+    assert (status, errors) == (0, "")
+    first, second = lines_of(text, "FusionDefinition: ")
+    assert "1 kernel, 2,080 B moved" in first
+    assert "1 kernel, 4,096 B moved" in second

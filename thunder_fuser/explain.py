@@ -23,8 +23,10 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
+from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
@@ -45,8 +47,10 @@ def main(file: str, fake: bool = False, arguments: Sequence[str] = ()) -> int:
         raise FuserValueError(f"explain: expected a Python file, got {file}; give its path")
     with _observed() as (functions, definitions), _as_program(path, arguments):
         status = _run(path, fake)
-    for text in (*map(_of_function, functions), *map(_of_definition, definitions)):
+    for text in map(_of_function, functions):
         print(text)
+    for definition, inputs in definitions.items():
+        print(_of_definition(definition, inputs))
     if not functions and not definitions:
         print("nothing was compiled: no thunder.jit function and no FusionDefinition was made")
     return status
@@ -115,8 +119,43 @@ def _fake_tensors() -> Iterator[None]:
         FakeTensorMode(allow_non_fake_inputs=True),
         mock.patch.object(torch.autograd, "backward", backward),
         mock.patch.object(torch.autograd, "grad", grad),
+        mock.patch.object(torch.nn.Module, "_apply", _applied),
+        # There are no numbers to compare.
+        mock.patch.object(FusionDefinition, "validate", _executed),
     ):
         yield
+
+
+def _executed(
+    definition: FusionDefinition, inputs: Sequence[Any], *_: Any, device: Any = None, **__: Any
+) -> list[torch.Tensor]:
+    return definition.execute(inputs, device=device)
+
+
+def _applied(
+    module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    """What moves and casts a module. torch would swap fake parameters for new ones, which fails
+    while anything refers to them; here they stay who they are, for optimizers and tied weights.
+    """
+    for child in module.children() if recurse else ():
+        child._apply(change)
+    for parameter in module.parameters(recurse=False):
+        _become(parameter, change)
+        if parameter.grad is not None:
+            _become(parameter.grad, change)
+    for name, buffer in module._buffers.items():
+        module._buffers[name] = None if buffer is None else change(buffer)
+    return module
+
+
+def _become(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with torch.no_grad():
+        changed = change(tensor)
+        if changed is not tensor:
+            tensor.data = changed
+            if isinstance(tensor, FakeTensor) and isinstance(changed, FakeTensor):
+                tensor.fake_device = changed.fake_device
 
 
 def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -134,11 +173,13 @@ def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 @contextmanager
-def _observed() -> Iterator[tuple[list[Any], list[FusionDefinition]]]:
-    """Everything that is compiled from now on, in the order in which it is made."""
+def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any] | None]]]:
+    """Everything that is compiled from now on, in the order in which it is made; definitions with
+    the fake inputs that they were last called with.
+    """
     functions: list[Any] = []
-    definitions: list[FusionDefinition] = []
-    jit, leave = thunder.jit, FusionDefinition.__exit__
+    definitions: dict[FusionDefinition, Sequence[Any] | None] = {}
+    jit, leave, execute = thunder.jit, FusionDefinition.__exit__, FusionDefinition.execute
 
     def recorded_jit(*arguments: Any, **options: Any) -> Any:
         compiled = jit(*arguments, **options)
@@ -148,12 +189,20 @@ def _observed() -> Iterator[tuple[list[Any], list[FusionDefinition]]]:
 
     def recorded_exit(definition: FusionDefinition, kind: Any, *problem: Any) -> Any:
         if kind is None:
-            definitions.append(definition)
+            definitions[definition] = None
         return leave(definition, kind, *problem)
+
+    def recorded_execute(definition: FusionDefinition, inputs: Any, **options: Any) -> Any:
+        results = execute(definition, inputs, **options)
+        # Of other inputs, the plan that ran is known.
+        is_fake = any(isinstance(x, FakeTensor) for x in tree_leaves(list(inputs)))
+        definitions[definition] = inputs if is_fake else None
+        return results
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(thunder, "jit", recorded_jit))
         patches.enter_context(mock.patch.object(FusionDefinition, "__exit__", recorded_exit))
+        patches.enter_context(mock.patch.object(FusionDefinition, "execute", recorded_execute))
         yield functions, definitions
 
 
@@ -204,8 +253,8 @@ def _costs(reports: Sequence[FusionReport]) -> str:
     )
 
 
-def _of_definition(definition: FusionDefinition) -> str:
+def _of_definition(definition: FusionDefinition, inputs: Sequence[Any] | None) -> str:
     try:
-        return f"FusionDefinition: {definition.plan()}"
+        return f"FusionDefinition: {definition.plan(inputs)}"
     except (FuserError, NotImplementedError) as error:
         return f"FusionDefinition: {error}"
