@@ -29,9 +29,13 @@ def integers(what: str, values: object) -> list[int]:
 
 
 def sizes(what: str, values: object) -> list[Size]:
-    """A sequence of sizes: integers, or scalars of the definition."""
-    found = _items(what, values, "sizes")
+    """A sequence of sizes: integers, as floats too, or scalars of the definition."""
+    found = [int(v) if _is_whole(v) else v for v in _items(what, values, "sizes")]
     return [integer(what, v) if isinstance(v, (int, float)) else v for v in found]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def flags(what: str, values: object) -> list[bool]:

@@ -89,9 +89,10 @@ def _transformed(
 
 def scalar(b: FusionBuilder, value: Any, dtype: DataType | None) -> Scalar:
     if isinstance(value, Scalar):
-        if value.value is None:
+        known = value.value if value.value is not None else b.computed_size(value)
+        if known is None:
             raise FuserTypeError(f"{value} is not a constant or a size; use fd.ops.cast")
-        return b.scalar(value.value, dtype or value.dtype)
+        return b.scalar(known, dtype or value.dtype)
     if value is not None:
         found = of_number(value)
         if dtype is not None and found.category > storage("dtype", dtype).category:

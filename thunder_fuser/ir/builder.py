@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     Update,
     Val,
     ViewOp,
+    shape_text,
 )
 from thunder_fuser.ir.random_builder import RandomBuilder
 from thunder_fuser.ir.sizes import equations_of_update
@@ -66,6 +67,12 @@ class FusionBuilder(RandomBuilder):
         if x.dtype is not alias.dtype or x.rank != alias.rank:
             raise FuserValueError(
                 f"add_output: {x} cannot be written into {alias}; dtype and rank must agree"
+            )
+        shapes = zip(x.domain.shape, alias.domain.shape, strict=True)
+        if any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in shapes):
+            raise FuserValueError(
+                f"add_output: {x.name} of sizes {shape_text(x.domain.shape)} cannot be written "
+                f"into the input {alias.name} of sizes {shape_text(alias.domain.shape)}"
             )
         if any(u.target is alias for u in self._updates):
             raise FuserValueError(f"add_output: {alias} is updated twice; only one can be last")

@@ -140,6 +140,9 @@ class Polynomial:
         return quotient, kept
 
     def __floordiv__(self, other: Polynomial) -> Polynomial:
+        if not other.terms:
+            # No definition divides by 0 where it means something; any number will do.
+            return other
         quotient, rest = divmod(self, other)
         if not rest.terms:
             return quotient
@@ -163,13 +166,17 @@ def polynomial(value: int | str) -> Polynomial:
     return Polynomial((((), int(value)),)) if value else Polynomial()
 
 
-def largest(candidates: Iterable[Polynomial]) -> Polynomial:
-    """The largest of some polynomials, without those that others are never below."""
+def largest(
+    candidates: Iterable[Polynomial], lowest: Mapping[str, int] = MappingProxyType({})
+) -> Polynomial:
+    """The largest of some polynomials, without those that others are never below for sizes that are
+    at least as `lowest` says, or SMALLEST.
+    """
     found: list[Polynomial] = []
     for p in dict.fromkeys(candidates):
-        if any(is_at_least(q - p, 0) for q in found):
+        if any(is_at_least(q - p, 0, lowest) for q in found):
             continue
-        found = [q for q in found if not is_at_least(p - q, 0)] + [p]
+        found = [q for q in found if not is_at_least(p - q, 0, lowest)] + [p]
     return found[0] if len(found) == 1 else Polynomial((((Largest(tuple(found)),), 1),))
 
 
@@ -232,7 +239,8 @@ def _value(atom: Atom, sizes: Mapping[str, int]) -> int:
         case str():
             return int(sizes[atom])
         case Floor(dividend, divisor):
-            return dividend.at(sizes) // divisor.at(sizes)
+            by = divisor.at(sizes)
+            return dividend.at(sizes) // by if by else 0
         case Largest(of):
             return max(p.at(sizes) for p in of)
 

@@ -249,9 +249,16 @@ class _Printer:
             text, literal = self._form(value.value), DataType.Int
         else:
             text, literal = number_text(value.value), of_number(value.value)
-        return (
-            text if value.dtype is literal else f"fd.define_scalar({text}, dtype={value.dtype!r})"
-        )
+        if value.dtype is literal and not self._has_numbers(value.value):
+            return text
+        return f"fd.define_scalar({text}, dtype={value.dtype!r})"
+
+    def _has_numbers(self, value: Number | Form) -> bool:
+        """Whether a size depends on a number: written as arithmetic it would be computed."""
+        if not isinstance(value, Form):
+            return False
+        names = {v.name for v in self._fusion.inputs if isinstance(v, Scalar)}
+        return any(v.name in names for v in value.variables())
 
     def _converted(self, value: Val, dtype: DataType) -> str:
         """An operand that the op converts to `dtype` anyway: any literal will do."""

@@ -35,6 +35,10 @@ def infer_shape(sizes: Sequence[Extent], new_shape: Sequence[Extent]) -> tuple[E
         return tuple(new_shape)
     known = product([size for size in new_shape if not _is(size, -1)])
     total = product(sizes)
+    if _is(known, 0):
+        raise FuserValueError(
+            f"reshape to {list(map(str, new_shape))}: beside a size of 0, -1 could be anything"
+        )
     if isinstance(known, int) and isinstance(total, int):
         if known == 0 or total % known:
             raise FuserValueError(

@@ -3,7 +3,7 @@
 A definition computes sizes with the operations that it computes values with: the groups of a norm
 are `fd.ops.div(x.size(1), 32)`. Where the operands are sizes and constants so is the result, and it
 is canonical like every form. Numbers that pass through floats on their way (cast, divide, round up)
-are followed as fractions. Truth values are 0 and 1.
+are followed as fractions. Truth values are 0 and 1; a quotient by 0 is some number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def smaller(x: Extent, y: Extent) -> Extent:
 
 
 def floor_division(x: Extent, d: Extent) -> Extent:
-    """Rounded down; 0 where the divisor is 0."""
+    """Rounded down."""
     if isinstance(d, int):
         return 0 if d == 0 else (x // d if d > 0 else -x // -d)
     return x // d
@@ -42,16 +42,12 @@ def division(x: Extent, d: Extent) -> Extent:
 
 
 def modulo(x: Extent, d: Extent) -> Extent:
-    """What is left of x, with its sign; 0 where the divisor is 0."""
-    if isinstance(d, int) and d == 0:
-        return 0
+    """What is left of x, with its sign."""
     return x - d * division(x, d)
 
 
 def remainder(x: Extent, d: Extent) -> Extent:
-    """What is left, with the divisor's sign; 0 where that is 0."""
-    if isinstance(d, int) and d == 0:
-        return 0
+    """What is left, with the divisor's sign."""
     return x - d * floor_division(x, d)
 
 

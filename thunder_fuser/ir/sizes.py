@@ -179,11 +179,11 @@ class Solution:
     def _solve(self, equation: Equation) -> bool:
         """Whether a size became known; an equation that may or may not hold is kept."""
         left, right = self.of(equation.left.extent), self.of(equation.right.extent)
-        difference = _reduced(left - right)
-        if not difference.terms:
+        if left == right:
             return False
-        if difference.constant is not None:
+        if (left - right).constant is not None:
             raise conflict(equation.place, [self._told(equation.left), self._told(equation.right)])
+        difference = _reduced(left - right)
         found = _solution(difference) or _multiple(difference)
         if found is None:
             self.left.append(equation)
@@ -238,8 +238,9 @@ def _solution(difference: Polynomial) -> tuple[str, Polynomial] | None:
 def _multiple(difference: Polynomial) -> tuple[str, Polynomial] | None:
     """For k * (size // k) = size: the size as k times one that is free."""
     units = dict(difference.terms)
-    for (atom, *others), k in difference.terms:
-        if isinstance(atom, Floor) and not others and len(units) == 2:
+    for monomial, k in difference.terms:
+        atom = monomial[0] if len(monomial) == 1 and len(units) == 2 else ""
+        if isinstance(atom, Floor):
             name = str(atom.dividend)
             divides = atom.divisor == polynomial(abs(k)) and atom.dividend == polynomial(name)
             if divides and units.get((name,)) == (-1 if k > 0 else 1):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import reduce
 from operator import mul
+from types import MappingProxyType
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
@@ -41,8 +42,12 @@ def size_variables(fusion: Fusion) -> Mapping[str, Form]:
     return found
 
 
-def polynomial_of(extent: Extent) -> Polynomial:
-    """An extent as a polynomial in the names of its variables."""
+_LARGE: Mapping[str, int] = MappingProxyType({})
+"""Sizes are at least SMALLEST."""
+
+
+def polynomial_of(extent: Extent, lowest: Mapping[str, int] = _LARGE) -> Polynomial:
+    """An extent as a polynomial in the names of its variables, which are at least `lowest`."""
     if isinstance(extent, int):
         return polynomial(extent)
     total = polynomial(extent.const)
@@ -52,9 +57,9 @@ def polynomial_of(extent: Extent) -> Polynomial:
             case Variable():
                 value = polynomial(base.name)
             case Opaque():
-                value = _operation(base)
+                value = _operation(base, lowest)
             case _:
-                value = polynomial_of(base)
+                value = polynomial_of(base, lowest)
         if digit.s != 1:
             value = value // polynomial(digit.s)
         if digit.e is not None:
@@ -73,15 +78,15 @@ def is_at_most(x: Extent, y: Extent) -> bool:
         return True
     lowest = {v.name: v.lo for v in difference.variables()}
     positive = all(least >= 0 for least in lowest.values())
-    return positive and is_at_least(polynomial_of(difference), 0, lowest)
+    return positive and is_at_least(polynomial_of(difference, lowest), 0, lowest)
 
 
-def _operation(opaque: Opaque) -> Polynomial:
-    operands = [polynomial_of(x) for x in opaque.operands]
+def _operation(opaque: Opaque, lowest: Mapping[str, int]) -> Polynomial:
+    operands = [polynomial_of(x, lowest) for x in opaque.operands]
     if opaque.op == "*":
         return reduce(mul, operands)
     if opaque.op == "max":
-        return largest(operands)
+        return largest(operands, lowest)
     dividend, divisor = operands
     return dividend // divisor if opaque.op == "//" else _remainder(dividend, divisor)
 

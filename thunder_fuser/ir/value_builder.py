@@ -127,6 +127,10 @@ class ValueBuilder:
             raise FuserTypeError(f"a size must be an int, got {type(size).__name__}: {size!r}")
         return constant_if_known(size)
 
+    def computed_size(self, number: Scalar) -> Extent | None:
+        """What a number is that is an input, or computed from inputs, if it can be a size."""
+        return self._extents().of(number)
+
     def _sizes(self, op: str, sizes: Sequence[Size], least: int = 0) -> list[Extent]:
         """The extents that users' sizes mean; FuserValueError where one is below `least`."""
         found = [self.extent(size) for size in sizes]

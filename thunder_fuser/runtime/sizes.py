@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder_fuser.errors import FuserValueError, InternalError
-from thunder_fuser.ir.domain import Extent
+from thunder_fuser.ir.domain import Extent, Resize, replay
 from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
@@ -130,28 +130,38 @@ def _check_agreement(fusion: Fusion, sizes: _Sizes) -> None:
         value = sizes.of(update.value.domain.shape)
         if target != value:
             raise FuserValueError(
-                f"{update.value.name} of sizes {shape_text(value)} cannot be written into the "
-                f"input {update.target.name} of sizes {shape_text(target)}"
+                f"add_output: {update.value.name} of sizes {shape_text(value)} cannot be written "
+                f"into the input {update.target.name} of sizes {shape_text(target)}"
             )
 
 
 def _check_extents(expr: Expr, output: TensorView, sizes: _Sizes) -> None:
-    """No dimension that was computed has fewer than 0 elements."""
-    computed = [(k, n) for k, n in enumerate(output.domain.shape) if isinstance(n, Form)]
-    for k, extent in computed:
-        if sizes[extent] >= 0:
-            continue
-        place = f"{expr.op}{line_of(expr.origin)}"
-        if isinstance(expr, ViewOp) and expr.op == "slice":
+    """No dimension that was computed has fewer than 0 elements, and no slice starts before 0."""
+    if isinstance(expr, ViewOp) and expr.op == "slice" and not output.domain.is_static:
+        _check_slice(expr, sizes)
+    for k, extent in enumerate(output.domain.shape):
+        if isinstance(extent, Form) and sizes[extent] < 0:
             raise FuserValueError(
-                f"{place}: dimension {k} of {expr.input.name}, which has "
-                f"{sizes[expr.input.domain.shape[k]]} elements, ends {-sizes[extent]} before its "
-                "start"
+                f"{expr.op}{line_of(expr.origin)}: dimension {k} of {output.name} has "
+                f"{sizes[extent]} elements ({sizes.described(Side(extent))[1]}); expected at "
+                "least 0"
             )
-        raise FuserValueError(
-            f"{place}: dimension {k} of {output.name} has {sizes[extent]} elements "
-            f"({sizes.described(Side(extent))[1]}); expected at least 0"
-        )
+
+
+def _check_slice(expr: ViewOp, sizes: _Sizes) -> None:
+    """A slice starts in its dimension, and does not end before its start."""
+    dims = expr.output.domain.root
+    for step in expr.output.domain.transforms:
+        before, dims = dims, replay(dims, (step,))
+        if not isinstance(step, Resize):
+            continue
+        start, width = -sizes[step.left], sizes[dims[step.axis].size]
+        if start < 0 or width < 0:
+            raise FuserValueError(
+                f"slice{line_of(expr.origin)}: dimension {step.axis} of {expr.input.name}, which "
+                f"has {sizes[before[step.axis].size]} elements, is cut from {start} to "
+                f"{start + width}; expected a start of at least 0 and an end that is not before it"
+            )
 
 
 def _reshape_error(expr: ViewOp, sizes: _Sizes) -> FuserValueError:
