@@ -23,7 +23,7 @@ from thunder_fuser.ir.domain import (
     dense_strides,
     static,
 )
-from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, ViewOp
+from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, PointwiseOp, TensorView, ViewOp
 
 _Strides = tuple[int, ...]
 
@@ -93,9 +93,16 @@ def _result(expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides]) -
             for v in expr.inputs
             if isinstance(v, TensorView) and v in known
         ]
+        if expr.op == "cast" and operands and 0 in operands[0]:
+            # Thunder converts what it has broadcast, torch as it computes.
+            return operands[0]
         return dense_strides(out.sizes, iteration_order(out.sizes, operands))
     if isinstance(expr, ViewOp) and expr.input in known:
         return _view(expr, known[expr.input])
+    if isinstance(expr, CatOp):
+        formats = {_channels_last(t.sizes, known[t]) for t in expr.inputs if t in known}
+        shared = formats.pop() if len(formats) == 1 else None
+        return dense_strides(out.sizes, shared or range(out.rank))
     return _row_major(out.sizes)
 
 
@@ -166,8 +173,6 @@ def _channels_last(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, .
     least = 0
     order = (0, *range(2, rank), 1)
     for k in reversed(order):
-        if sizes[k] == 1:
-            continue
         if sizes[k] == 0 or strides[k] < least or (k == 0 and least == strides[1]):
             return None
         least = strides[k] * sizes[k]

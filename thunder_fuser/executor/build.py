@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.executor.claims.claim import Ownership, Role
+from thunder_fuser.executor.claims.claim import Ending, Role
 from thunder_fuser.executor.claims.operands import data_type, number_type
-from thunder_fuser.executor.claims.table import TABLE, role
+from thunder_fuser.executor.claims.table import TABLE, operands, role
 from thunder_fuser.executor.origin import origin_of
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.ir.fusion import Fusion, Origin, TensorView, Val
 
 
 def build(
@@ -48,6 +49,10 @@ class _Region:
         self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
         self._memory = dict(self._values)
         self._updated: dict[str, None] = {}
+        # Tensors that torch makes row-major, and expanded ones, which have no order of their own.
+        self._row_major: set[str] = set()
+        self._expanded: set[str] = set()
+        self._origins: dict[str, Origin] = {}
 
     def _input(self, proxy: Proxy, device: torch.device) -> Val:
         if isinstance(proxy, NumberProxy):
@@ -83,7 +88,7 @@ class _Region:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
-        if Ownership.NEW in prim.tags:
+        if Ending.NEW in prim.tags:
             value = self._builder.set(value)
         match role(prim):
             case Role.UPDATE:
@@ -93,9 +98,26 @@ class _Region:
                     self._updated[first] = None
             case Role.RENAME:
                 (renamed,) = prim.flat_proxy_args
-                self._first[out.name] = self._first_name(renamed)
+                first = self._first[out.name] = self._first_name(renamed)
+                if Ending.ROW_MAJOR in prim.tags and first in self._origins:
+                    self._row_major.add(first)
             case _:
                 self._values[out.name] = value
+                self._origins[out.name] = self._builder.origin
+                self._see_order(prim, out)
+
+    def _see_order(self, prim: BoundSymbol, out: TensorProxy) -> None:
+        """Follow what torch makes row-major; pointwise results lie as their first operand does."""
+        if prim.sym.id is PrimIDs.BROADCAST_IN_DIM and out.numel != prim.args[0].numel:
+            self._expanded.add(out.name)
+        follows = role(prim) is Role.COMPUTE or prim.sym.id in _KEEP_ROW_MAJOR
+        leaders = [
+            self._first_name(p)
+            for p in (operands(prim) if follows else ())
+            if isinstance(p, TensorProxy) and p.numel == out.numel and p.name not in self._expanded
+        ]
+        if Ending.ROW_MAJOR in prim.tags or self._row_major.intersection(leaders[:1]):
+            self._row_major.add(out.name)
 
     def _first_name(self, proxy: Proxy) -> str:
         name: str = proxy.name
@@ -106,11 +128,27 @@ class _Region:
 
     def finish(self, outputs: Sequence[Proxy]) -> Fusion:
         """The fusion with these results, and with the last update of each input."""
+        returned: dict[str, TensorView] = {}
         for proxy in outputs:
-            self._builder.output(_tensor(self._values[self._first_name(proxy)]))
+            name = self._first_name(proxy)
+            if name not in returned:
+                returned[name] = self._in_order(name)
+            self._builder.output(returned[name])
         for name in self._updated:
             self._builder.output(_tensor(self._values[name]), _tensor(self._memory[name]))
         return self._builder.build()
+
+    def _in_order(self, name: str) -> TensorView:
+        """What a tensor holds, in the order that it has in torch if its operands do not tell."""
+        value = _tensor(self._values[name])
+        if name not in self._row_major or sum(size != 1 for size in value.sizes) < 2:
+            return value
+        self._builder.origin = self._origins[name]
+        return self._builder.stride_order(value, range(value.rank)[::-1])
+
+
+_KEEP_ROW_MAJOR = (PrimIDs.RESHAPE, PrimIDs.SQUEEZE, PrimIDs.BROADCAST_IN_DIM)
+"""Views that leave what is row-major so, as long as they repeat nothing."""
 
 
 def _tensor(value: Val) -> TensorView:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import thunder.torch as thunder_torch
 from thunder.core.compile_data import _compile_data
 from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx
 
@@ -53,10 +54,12 @@ class Recorded:
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
         self._new: set[str] = set()
+        self._row_major: set[str] = set()
         for k, bsym in enumerate(traces[0].bound_symbols):
             self._calls.update(dict.fromkeys(_given(bsym), k))
-            if _gives_new_memory(bsym):
-                self._new.update(p.name for p in bsym.flat_proxy_outs)
+            results = [p.name for p in bsym.flat_proxy_outs]
+            self._new.update(results if _gives_new_memory(bsym) else ())
+            self._row_major.update(results if _is_row_major(bsym) else ())
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
@@ -83,6 +86,10 @@ class Recorded:
     def owns(self, name: str) -> bool:
         """Whether a value is the result of a call of the user's that gives new memory."""
         return self.first_name(name) in self._new
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether a value is the result of a call that is row-major, whatever its arguments are."""
+        return self.first_name(name) in self._row_major
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""
@@ -125,6 +132,29 @@ def _gives_new_memory(bsym: BoundSymbol) -> bool:
         and bsym.sym not in _GIVE_VIEWS | _MAY_GIVE_VIEWS
         and bsym.sym.id not in _MAY_GIVE_ARGUMENT
         and OpTags.IN_PLACE not in (bsym.sym.tags or ())
+    )
+
+
+_ROW_MAJOR = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("softmax", "log_softmax", "nn.functional.softmin", "nn.functional.logsigmoid"),
+        *("layer_norm", "masked_fill", "tril", "triu"),
+        *("Tensor.repeat", "tile", "repeat_interleave"),
+    )
+)
+_ROW_MAJOR_UNLESS_CHANNELS = frozenset(
+    f"torch.{name}"
+    for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
+)
+"""These keep channels last, which only tensors of four and five dimensions have."""
+
+
+def _is_row_major(bsym: BoundSymbol) -> bool:
+    """Whether torch's kernel for a call gives a row-major result, whatever it is given."""
+    ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
+    return bsym.sym.id in _ROW_MAJOR or (
+        bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS and ranks.isdisjoint((4, 5))
     )
 
 

@@ -28,7 +28,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.aliases import Aliases
 from thunder_fuser.executor.claims import random
-from thunder_fuser.executor.claims.claim import Ownership, Role
+from thunder_fuser.executor.claims.claim import Ending, Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar
 from thunder_fuser.executor.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.executor.draws import Draws
@@ -236,7 +236,7 @@ def primitives(
 ) -> tuple[BoundSymbol, ...]:
     """What a part consists of; each knows its line, and none has a state."""
     prims = [
-        draws.stateless(_owned(recorded.located(prim, whole), facts.aliases))
+        draws.stateless(_tagged(recorded.located(prim, whole), recorded, facts.aliases))
         for whole in part.symbols
         for prim in flatten(whole)
     ]
@@ -244,11 +244,14 @@ def primitives(
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
 
 
-def _owned(prim: BoundSymbol, aliases: Aliases) -> BoundSymbol:
-    """The same primitive, which says so if it has to copy."""
-    if not aliases.is_owner(prim):
-        return prim
-    return prim.from_bsym(tags=prim.tags | {Ownership.NEW})
+def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
+    """The same primitive, which says what else the call that it ends does to memory."""
+    ends = {
+        Ending.NEW: aliases.is_owner(prim),
+        Ending.ROW_MAJOR: any(recorded.is_row_major(p.name) for p in prim.flat_proxy_outs),
+    }
+    found = {tag for tag, holds in ends.items() if holds}
+    return prim.from_bsym(tags=prim.tags | found) if found else prim
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:

@@ -34,10 +34,11 @@ class Role(enum.Enum):
         return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE)
 
 
-class Ownership(enum.Enum):
-    """A tag of primitives beside those that Thunder gives them."""
+class Ending(enum.Enum):
+    """A tag of the primitive that ends a call, for what torch's kernel does to memory."""
 
     NEW = "the result is new memory, whatever the primitive alone would give"
+    ROW_MAJOR = "the result is row-major, whatever the strides of its operands"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from thunder_fuser.executor.claims import (
     reductions,
     shape,
 )
-from thunder_fuser.executor.claims.claim import Claim, Ownership, Role
+from thunder_fuser.executor.claims.claim import Claim, Ending, Role
 from thunder_fuser.executor.claims.operands import refuse_kind, refuse_proxies
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
@@ -116,7 +116,7 @@ def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
 
 def role(prim: BoundSymbol) -> Role:
     """What a claimed symbol does to memory where it stands: as the end of a call it may copy."""
-    return Role.COPY if Ownership.NEW in prim.tags else TABLE[prim.sym.id].role
+    return Role.COPY if Ending.NEW in prim.tags else TABLE[prim.sym.id].role
 
 
 def operands(prim: BoundSymbol) -> list[Proxy]:
