@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import html.parser
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -141,3 +144,22 @@ def test_a_layer_alone_has_torchs_line() -> None:
     compiled(torch.randn(4, 4))
     (refusal,) = (r for r in refusals(compiled) if r.origin)
     assert "torch/nn/modules/linear.py" in refusal.origin
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_reports_can_be_kept(copied: Callable[[Any], Any]) -> None:
+    function = jit(lambda x: torch.softmax(x, -1) * 2 + x.cumsum(0))
+    function(torch.randn(4, 8, requires_grad=True))
+    reports = thunder_fuser.fusions(function)
+    kept = copied(reports)
+    assert len(kept) == 2
+    for one, other in zip(reports, kept, strict=True):
+        assert one is not other
+        assert str(one) == str(other)
+        assert one.repro() == other.repro()
+        assert one.kernels == other.kernels
+        assert one.refusals == other.refusals
+        assert one._repr_html_() == other._repr_html_()
+    plans = [report.plan for report in reports]
+    assert list(map(str, copied(plans))) == list(map(str, plans))
+    assert copied(thunder_fuser.refusals(function)) == thunder_fuser.refusals(function)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from thunder.core.devices import to_device
 from thunder.core.dtypes import to_dtype
@@ -17,6 +18,22 @@ from thunder_fuser.segment.plan import SegmentedFusion
 _NAME = re.compile(r"\bT(\d+)\b")
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The proxies of a fusion's symbol: its arguments, its results (None for what has none), and
+    what its primitives give.
+    """
+
+    inputs: tuple[Proxy, ...]
+    outputs: tuple[Proxy | None, ...]
+    inner: tuple[Proxy, ...]
+
+    @classmethod
+    def of(cls, bsym: BoundSymbol) -> Names:
+        inner = tuple(p for b in bsym.subsymbols for p in b.flat_proxy_outs)
+        return cls(tuple(bsym.args), tuple(bsym.output), inner)
+
+
 class Naming:
     """The proxies of a plan's tensors.
 
@@ -25,17 +42,17 @@ class Naming:
     trace does: a plan may be that of an equal fusion.
     """
 
-    def __init__(
-        self, bsym: BoundSymbol, plan: SegmentedFusion, results: Mapping[str, str]
-    ) -> None:
+    def __init__(self, names: Names, plan: SegmentedFusion, results: Mapping[str, str]) -> None:
         self._results = results
         self._plan = plan
         self._definitions = plan.fusion.definitions()
-        self._device = next(p.device for p in (*bsym.output, *bsym.args) if hasattr(p, "device"))
-        self._known = {p.name: p for b in bsym.subsymbols for p in b.flat_proxy_outs}
-        outputs = zip(plan.fusion.outputs, bsym.output, strict=False)
+        self._device = next(
+            p.device for p in (*names.outputs, *names.inputs) if hasattr(p, "device")
+        )
+        self._known = {p.name: p for p in names.inner}
+        outputs = zip(plan.fusion.outputs, names.outputs, strict=False)
         self._proxies: dict[object, Proxy] = {t: p for t, p in outputs if p is not None}
-        self._proxies |= dict(zip(plan.fusion.inputs, bsym.args, strict=True))
+        self._proxies |= dict(zip(plan.fusion.inputs, names.inputs, strict=True))
         # An update in place has the memory of its target.
         for update in plan.fusion.updates:
             self._proxies.setdefault(update.value, self._proxies[update.target])

@@ -13,7 +13,6 @@ from typing import Any
 import thunder
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_flatten
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
@@ -23,7 +22,7 @@ from thunder_fuser.executor.call import FusionCall
 from thunder_fuser.executor.compilation import Record, records_of
 from thunder_fuser.executor.compiled import compiled_functions, last_traces
 from thunder_fuser.executor.fuser import Fuser
-from thunder_fuser.executor.naming import Naming
+from thunder_fuser.executor.naming import Names, Naming
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -36,6 +35,8 @@ class FusionReport:
     name     as the trace calls it
     inputs   Thunder's proxies, in calling order
     outputs  Thunder's proxies, in the order in which they are returned
+
+    A report can be pickled and copied; what comes back shows the same and runs nothing.
     """
 
     name: str
@@ -43,7 +44,7 @@ class FusionReport:
     outputs: tuple[Proxy, ...]
     _around: tuple[Refusal, ...] = field(repr=False)
     _call: FusionCall = field(repr=False)
-    _bsym: BoundSymbol = field(repr=False)
+    _names: Names = field(repr=False)
 
     @property
     def fusion(self) -> Fusion:
@@ -83,7 +84,7 @@ class FusionReport:
         return f"{self.name}({inputs}) -> ({outputs})"
 
     def __str__(self) -> str:
-        rows = [self.signature, Naming(self._bsym, self.plan, self._call.names()).text()]
+        rows = [self.signature, Naming(self._names, self.plan, self._call.names()).text()]
         rows += [f"  refused {text}" for text in counted_refusals(self._around)]
         return "\n".join(rows)
 
@@ -159,5 +160,5 @@ def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, 
             continue
         outputs = tuple(p for p in bsym.output if p is not None)
         around = tuple(r for record in records for r in record.around(call.name))
-        found.append(FusionReport(call.name, bsym.args, outputs, around, call, bsym))
+        found.append(FusionReport(call.name, bsym.args, outputs, around, call, Names.of(bsym)))
     return tuple(found)

@@ -16,7 +16,7 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.compiled import all_traces
-from thunder_fuser.executor.naming import Naming
+from thunder_fuser.executor.naming import Names, Naming
 from thunder_fuser.executor.symbol import call_of
 from thunder_fuser.segment.plan import Kind, SegmentedFusion
 
@@ -110,7 +110,7 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
     call = call_of(bsym)
     assert call is not None
     plan = call.plan()
-    names = Naming(bsym, plan, call.names())
+    names = Naming(Names.of(bsym), plan, call.names())
     steps = tuple(
         TraceSegment(
             s.kind,

@@ -51,6 +51,10 @@ class CompiledFusion:
         self._made: list[Executable] = []
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What can be copied and kept: the fusion and what was made of it, not what runs."""
+        return _restored, (self.fusion, self.name, self.latest)
+
     def __call__(
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> list[torch.Tensor]:
@@ -200,3 +204,9 @@ class CompiledFusion:
     def _optimised(self, fusion: Fusion) -> Fusion:
         options = current()
         return passes.run(fusion, precision=options.precision, verify=options.verify)
+
+
+def _restored(fusion: Fusion, name: str, latest: Made | None) -> CompiledFusion:
+    found = CompiledFusion(fusion, name)
+    found.latest = latest
+    return found
