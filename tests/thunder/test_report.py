@@ -152,7 +152,7 @@ def test_reports_can_be_kept(copied: Callable[[Any], Any]) -> None:
     function(torch.randn(4, 8, requires_grad=True))
     reports = thunder_fuser.fusions(function)
     kept = copied(reports)
-    assert len(kept) == 2
+    assert len(kept) == len(reports) >= 2
     for one, other in zip(reports, kept, strict=True):
         assert one is not other
         assert str(one) == str(other)
