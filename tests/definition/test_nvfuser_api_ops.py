@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests.definition.together import Together
 from thunder_fuser.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
 
 
 def test_zero_and_one_are_flags(device: torch.device) -> None:
@@ -127,6 +127,8 @@ def test_select(device: torch.device) -> None:
         fd.add_output(fd.ops.exp(fd.ops.select(t, 1, 0)))
     together.add(fd, [x], [x[..., -2].exp(), x[1].exp()])
     together.check()
+    with pytest.raises(FuserIndexError, match="out of bounds"):
+        fd.execute([torch.zeros(1, 5, 6)])
 
 
 def test_a_selected_constant_is_a_view() -> None:

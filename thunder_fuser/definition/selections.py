@@ -41,10 +41,10 @@ def _counted(b: FusionBuilder, x: TensorView, dim: int) -> TensorView:
 
 
 def select(b: FusionBuilder, arg: TensorView, index: Scalar | int, dim: int) -> TensorView:
-    """`arg` at one index of a dimension, which is gone then: a view if the index is a constant.
+    """`arg` at one index of a dimension, which is gone then: a view if index and size are known.
 
-    A negative constant counts from the end. An index that is an input is read as the kernel runs,
-    so that calls with different ones share it.
+    A negative constant counts from the end. Any other index is read as the kernel runs, so that
+    calls with different ones share it, and is checked there.
     """
     if not isinstance(arg, TensorView):
         raise FuserTypeError(f"arg: expected a tensor, got {arg!r}")
@@ -52,22 +52,25 @@ def select(b: FusionBuilder, arg: TensorView, index: Scalar | int, dim: int) -> 
     size = b.extent(b.size(arg, axis))
     chosen = place.value if isinstance(place, Scalar) and place.value is not None else place
     if isinstance(chosen, int) and isinstance(size, int):
-        if not -size <= chosen < size:
-            raise FuserValueError(
-                f"index {chosen} is out of bounds for dimension {axis} with size {size}"
-            )
-        chosen %= size
-    if isinstance(chosen, int) and chosen >= 0:
-        starts: list[Any] = [0] * arg.rank
-        ends: list[Any] = [b.size(arg, k) for k in range(arg.rank)]
-        starts[axis], ends[axis] = chosen, chosen + 1
-        return b.squeeze(b.slice(arg, starts, ends), [axis])
+        return _sliced(b, arg, chosen, axis, size)
     where = chosen if isinstance(chosen, Scalar) else b.scalar(_from_start(size, chosen))
     return b.squeeze(b.gather("index_select", arg, axis, b.full([1], where, where.dtype)), [axis])
 
 
+def _sliced(b: FusionBuilder, x: TensorView, index: int, axis: int, size: int) -> TensorView:
+    if not -size <= index < size:
+        raise FuserValueError(
+            f"index {index} is out of bounds for dimension {axis} with size {size}"
+        )
+    starts: list[Any] = [0] * x.rank
+    ends: list[Any] = [b.size(x, k) for k in range(x.rank)]
+    starts[axis], ends[axis] = index % size, index % size + 1
+    return b.squeeze(b.slice(x, starts, ends), [axis])
+
+
 def _from_start(size: Extent, index: Any) -> Any:
-    return size + index if isinstance(index, int) else index
+    """An index that counts from the end as one that counts from the start."""
+    return size + index if isinstance(index, int) and index < 0 else index
 
 
 def _whole(what: str, value: Scalar | int) -> Scalar | int:
