@@ -85,6 +85,23 @@ def test_a_status_inside_another_is_silent(
     assert re.fullmatch(SUMMARY.format(2), capsys.readouterr().err)
 
 
+class Closed(io.StringIO):
+    """A stderr whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stream", [Closed(), None])
+def test_without_a_reader_work_goes_on(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO | None
+) -> None:
+    monkeypatch.setattr(log, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with log.status("compiling", total=1) as progress:
+        progress.step("map")
+
+
 # ---- channels
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import io
 import logging
 import shutil
 import sys
@@ -135,14 +136,21 @@ def status(verb: str, *, total: int) -> Iterator[Status]:
     if not _screen.acquire(blocking=False):
         yield progress
         return
-    stream = sys.stderr
+    stream = sys.stderr or io.StringIO()  # there is none where there is no console
     try:
         with _painted(progress, stream) if stream.isatty() else contextlib.nullcontext():
             yield progress
     finally:
         _screen.release()
         if progress.seconds >= PATIENCE:
-            print(f"{PACKAGE}: {verb} {total} took {progress.seconds:.1f} s", file=stream)
+            _write(stream, f"{PACKAGE}: {verb} {total} took {progress.seconds:.1f} s\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write a line if anybody still reads them: nobody's program ends because of it."""
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
 
 
 @contextlib.contextmanager
@@ -159,10 +167,9 @@ def _painted(progress: Status, stream: TextIO) -> Iterator[None]:
         delay = PATIENCE
         while not finished.wait(delay):
             delay = _REDRAW
-            stream.write("\r" + progress.line[:width].ljust(width))
-            stream.flush()
+            _write(stream, "\r" + progress.line[:width].ljust(width))
         if delay == _REDRAW:
-            stream.write("\r" + " " * width + "\r")
+            _write(stream, "\r" + " " * width + "\r")
 
     painter = threading.Thread(target=paint, daemon=True)
     painter.start()

@@ -110,6 +110,25 @@ def test_a_second_compilation_is_a_cache_hit(cache: Path, request: pytest.Fixtur
         compile_cubin([scale()], "sm_80")
 
 
+@pytest.mark.filterwarnings("ignore:the cache of compiled kernels is not used:RuntimeWarning")
+def test_entries_that_others_could_have_written_are_not_read(
+    cache: Path, no_nvrtc: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_program, "_run_nvrtc", lambda *_: (b"\x7fELF", ""))
+        with pytest.raises(KeyError):  # no such kernel in what is in the cache now
+            compile_cubin([scale()], "sm_90")
+    with pytest.raises(KeyError):
+        compile_cubin([scale()], "sm_90")
+    (entry,) = entries(cache)
+    for path, mode in ((entry, 0o602), (cache, 0o777), (cache.parent, 0o777)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        with pytest.raises(AssertionError, match="NVRTC was called"):
+            compile_cubin([scale()], "sm_90")
+        path.chmod(before)
+
+
 def test_a_changed_header_is_a_miss(
     cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
