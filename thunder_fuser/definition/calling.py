@@ -34,7 +34,9 @@ def asked_about(inputs: Sequence[Any], draws: int, expected: int) -> list[Any]:
 def flattened(inputs: Sequence[Any]) -> list[Any]:
     """Inputs with nested lists (vectors) unrolled."""
     if isinstance(inputs, torch.Tensor) or not isinstance(inputs, (list, tuple)):
-        raise FuserTypeError(f"inputs: expected a list, got {type(inputs).__name__}")
+        raise FuserTypeError(
+            f"inputs: expected a list, got {type(inputs).__name__}; pass execute([x, ...])"
+        )
     return list(_leaves(inputs))
 
 

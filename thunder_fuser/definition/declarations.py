@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from thunder_fuser.definition.arguments import flag, flags, integer, sizes, storage
 from thunder_fuser.definition.descriptor import compute_tensor_descriptor, descriptor, symbolic
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Extent, broadcast, iteration, replay, tensor_domain
-from thunder_fuser.ir.dtypes import DataType, of_number
+from thunder_fuser.ir.dtypes import DataType, from_torch, of_number
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.view_arguments import transform_of
 
@@ -63,6 +65,17 @@ def tensor_by_contiguity(
         contiguity=d.contiguity,
         is_cpu=is_cpu,
     )
+
+
+def tensor_like(b: FusionBuilder, tensor: Any, static_sizes: bool) -> TensorView:
+    if not isinstance(tensor, torch.Tensor):
+        raise FuserTypeError(f"from_pytorch: expected a torch.Tensor, got {tensor!r}")
+    if tensor.layout is not torch.strided:
+        raise FuserTypeError(f"from_pytorch: a tensor of layout {tensor.layout} has no strides")
+    is_cpu_scalar = tensor.dim() == 0 and tensor.device.type == "cpu"
+    shape, strides = list(tensor.shape), list(tensor.stride())
+    dtype = from_torch(tensor.dtype)
+    return tensor_by_strides(b, shape, strides, dtype, static_sizes, is_cpu_scalar)
 
 
 def _transformed(

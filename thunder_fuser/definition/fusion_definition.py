@@ -33,6 +33,7 @@ from thunder_fuser.definition.unavailable import HandSchedule
 from thunder_fuser.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.printer import to_python
+from thunder_fuser.ir.sizes import line_of
 from thunder_fuser.options import current
 from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.modes import wants_operations
@@ -222,7 +223,9 @@ class FusionDefinition(Recorder):
         if not self._is_begun():
             return False, "Fusion does not exist! Define one: with FusionDefinition() as fd: ..."
         if not self._builder.build().results:
-            return False, "Fusion is empty! Give it an output: fd.add_output(...)"
+            last = self._builder.build().exprs[-1:]
+            seen = "".join(f"; its last operation is {e.op}{line_of(e.origin)}" for e in last)
+            return False, f"Fusion is empty! Give it an output: fd.add_output(...){seen}"
         return True, ""
 
     def plan(

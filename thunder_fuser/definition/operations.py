@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.definition.indexing import INDEXING
+from thunder_fuser.definition.origin import calling_origin
 from thunder_fuser.definition.random import RANDOM
 from thunder_fuser.definition.reductions import REDUCTIONS
 from thunder_fuser.definition.selections import SELECTIONS
@@ -59,7 +60,9 @@ def _unknown(name: str) -> Exception:
         return unavailable
     near = difflib.get_close_matches(name, _BUILDERS, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; dir(fd.ops) lists them"
-    return AttributeError(f"there is no operation fd.ops.{name}{hint}")
+    origin = calling_origin(name)
+    place = f"at {origin.file}:{origin.line}"
+    return AttributeError(f"there is no operation fd.ops.{name}{hint} ({place})")
 
 
 def _pointwise(row: Op) -> Callable[..., Val]:

@@ -6,6 +6,7 @@ each error, the line of the user's program that caused it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from thunder_fuser.definition.declarations import (
     scalar,
     tensor_by_contiguity,
     tensor_by_strides,
+    tensor_like,
     vector,
 )
 from thunder_fuser.definition.operations import Ops
@@ -27,7 +29,7 @@ from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import constant_if_known
-from thunder_fuser.ir.dtypes import DataType, Number, from_torch
+from thunder_fuser.ir.dtypes import DataType, Number
 
 
 class Recorder:
@@ -72,12 +74,16 @@ class Recorder:
             error.args = (f"{error} ({place})",)
             raise
         except TypeError as error:
-            raise FuserTypeError(f"{error} ({place})") from error
+            takes = _parameters(build, args, kwargs)
+            raise FuserTypeError(f"{error}{takes} ({place})") from error
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, Value):
             if value.owner is not self:
-                raise FuserValueError(f"{value} belongs to another FusionDefinition")
+                raise FuserValueError(
+                    f"{value} belongs to another FusionDefinition; define it in this one, or "
+                    "execute that one and pass its result to this one's execute"
+                )
             return value.val
         if isinstance(value, torch.Tensor):
             raise FuserTypeError(
@@ -156,19 +162,8 @@ class Recorder:
         Sizes other than 1 may differ at execute unless they are static. A 0-dim CPU tensor may go
         along with CUDA tensors.
         """
-        if not isinstance(tensor, torch.Tensor):
-            raise FuserTypeError(f"from_pytorch: expected a torch.Tensor, got {tensor!r}")
-        if tensor.layout is not torch.strided:
-            raise FuserTypeError(f"from_pytorch: a tensor of layout {tensor.layout} has no strides")
-        is_cpu_scalar = tensor.dim() == 0 and tensor.device.type == "cpu"
-        args = (
-            list(tensor.shape),
-            list(tensor.stride()),
-            from_torch(tensor.dtype),
-            static_sizes,
-            is_cpu_scalar,
-        )
-        return Tensor(self, self.record("fd.from_pytorch", tensor_by_strides, args))
+        made = self.record("fd.from_pytorch", lambda b: tensor_like(b, tensor, static_sizes), ())
+        return Tensor(self, made)
 
     def define_scalar(
         self, value: Scalar | Number | DataType | None = None, dtype: DataType | None = None
@@ -201,3 +196,14 @@ class Recorder:
         A list instead of an input is the stride order that the output shall have.
         """
         self.record("fd.add_output", add_output, (output, alias_input))
+
+
+def _parameters(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What an operation takes, if it was not called with that."""
+    signature = inspect.signature(build)
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError:
+        _, *names = signature.parameters
+        return f"; it takes ({', '.join(names)})"
+    return ""

@@ -33,7 +33,7 @@ class Origin:
         return f"{self.symbol or 'definition'}{place}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TensorView:
     """A tensor in a Fusion. `id` is unique within its Fusion and numbers all values in order."""
 
@@ -43,6 +43,8 @@ class TensorView:
     is_cpu: bool = False
     """A 0-dim CPU tensor among CUDA tensors: read by the host at every launch, passed as a scalar.
     """
+    origin: Origin = field(default=Origin(), compare=False)
+    """Of an input: the user's line that defines it. Expressions have their own."""
 
     def __hash__(self) -> int:
         return self.id
@@ -71,14 +73,18 @@ class TensorView:
     def __str__(self) -> str:
         return f"{self.name}:{self.dtype.name}{self.domain}"
 
+    __repr__ = __str__
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Scalar:
     """A number: a constant, a symbolic integer (a size), or an input when `value` is None."""
 
     id: int
     dtype: DataType
     value: Number | Form | None = None
+    origin: Origin = field(default=Origin(), compare=False)
+    """Of an input: the user's line that defines it."""
 
     def __hash__(self) -> int:
         return self.id
@@ -97,6 +103,8 @@ class Scalar:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.dtype.name}" + ("" if self.value is None else f"={self.value}")
+
+    __repr__ = __str__
 
 
 Val = TensorView | Scalar

@@ -84,7 +84,8 @@ TABLE: Mapping[str, Gather] = MappingProxyType({row.name: row for row in _ROWS})
 
 def bounds_text(extent: int) -> str:
     """The end of the message for an index that does not exist, in every place that finds one."""
-    return f"is out of bounds for size {extent}"
+    expected = f"expected 0 to {extent - 1}" if extent else "there is no element"
+    return f"is out of bounds for size {extent}; {expected}"
 
 
 def lookup(name: str) -> Gather:

@@ -76,7 +76,8 @@ class ValueBuilder:
             broadcast(size) if mark else iteration(size)
             for size, mark in zip(shown, marks, strict=True)
         ]
-        view = TensorView(ident, dtype, tensor_domain(ids, (), allocation, contiguity), is_cpu)
+        domain = tensor_domain(ids, (), allocation, contiguity)
+        view = TensorView(ident, dtype, domain, is_cpu, self.origin)
         self._inputs.append(view)
         return view
 
@@ -91,7 +92,7 @@ class ValueBuilder:
             for k, held in zip(old.allocation, old.contiguity, strict=True)
         )
         domain = tensor_domain(ids, old.transforms, old.allocation, contiguity)
-        view = TensorView(self._id(), like.dtype, domain, like.is_cpu)
+        view = TensorView(self._id(), like.dtype, domain, like.is_cpu, like.origin)
         self._inputs.append(view)
         return view
 
@@ -103,7 +104,8 @@ class ValueBuilder:
             found = dtype or of_number(value)
             return Scalar(self._id(), found, as_python(value, found))
         ident = self._id()
-        view = Scalar(ident, check_is_storage(dtype or DataType.Double, "define_scalar"))
+        storage = check_is_storage(dtype or DataType.Double, "define_scalar")
+        view = Scalar(ident, storage, None, self.origin)
         self._inputs.append(view)
         return view
 
@@ -166,11 +168,11 @@ class ValueBuilder:
         row = ops.lookup(op)
         if len(operands) != row.arity:
             raise FuserTypeError(f"{op} takes {row.arity} operands, got {len(operands)}")
-        if any(v is None for v in operands):
-            k = next(k for k, v in enumerate(operands) if v is None)
-            raise FuserTypeError(
-                f"{op}: operand {k} is None; expected a tensor, a scalar or a number"
-            )
+        for k, value in enumerate(operands):
+            if not isinstance(value, (TensorView, Scalar, int, float, complex)):
+                raise FuserTypeError(
+                    f"{op}: operand {k} is {value!r}; expected a tensor, a scalar or a number"
+                )
         vals = tuple(self._operand(v) for v in operands)
         kinds = [Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in vals]
         result = row.result_dtype(kinds)
@@ -233,7 +235,8 @@ class ValueBuilder:
     def _axis(self, op: str, x: TensorView, dim: int) -> int:
         self._expect_tensor(op, x)
         if not -x.rank <= dim < x.rank:
-            raise FuserValueError(f"{op} of {x}: dimension {dim} is out of range")
+            expected = f"expected {-x.rank} to {x.rank - 1}" if x.rank else "it has none"
+            raise FuserValueError(f"{op} of {x}: dimension {dim} is out of range; {expected}")
         return dim % x.rank
 
 
@@ -247,7 +250,8 @@ def broadcast_dim(op: str, k: int, tensors: Sequence[TensorView]) -> IterDomain:
     if len(fixed) > 1:
         raise FuserValueError(
             f"{op}: sizes {fixed} of dimension {k} do not broadcast; operands have shapes "
-            f"{', '.join(shape_text(t.domain.shape) for t in tensors)}"
+            f"{', '.join(shape_text(t.domain.shape) for t in tensors)}; only size 1 broadcasts: "
+            "place the dimensions with fd.ops.broadcast_in_dim or reshape"
         )
     size = fixed[0] if fixed else (sizes[0] if sizes else 1)
     return IterDomain(size) if moving else broadcast(size)

@@ -19,10 +19,11 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
+from thunder_fuser.ir.sizes import line_of
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.options import current
 from thunder_fuser.runtime.overlap import overlaps_itself, share_memory
-from thunder_fuser.runtime.sizes import bind_sizes, size_inputs
+from thunder_fuser.runtime.sizes import bind_sizes, named_line, size_inputs
 
 __all__ = ["Binding", "Inputs", "Key", "bind", "check_updates", "key_of", "size_inputs"]
 
@@ -90,21 +91,26 @@ def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> 
     formals = fusion.inputs
     if len(inputs) != len(formals):
         names = ", ".join(v.name for v in formals)
+        lines = ", ".join(f"{v.name}{line_of(v.origin)}" for v in formals if v.origin.file)
         raise FuserValueError(
             f"Inputs were not set up correctly: the fusion takes {len(formals)} inputs ({names}), "
-            f"but {len(inputs)} were given"
+            f"but {len(inputs)} were given; pass one for each, in the order of their definition"
+            + f" ({lines})"
+            * bool(lines)
         )
     for k, (formal, actual) in enumerate(zip(formals, inputs, strict=True)):
-        if isinstance(formal, TensorView):
-            _check_tensor(k, formal, actual)
-        else:
-            _check_number(k, formal, actual)
+        with named_line(formal):
+            if isinstance(formal, TensorView):
+                _check_tensor(k, formal, actual)
+            else:
+                _check_number(k, formal, actual)
     where = _device(fusion, inputs, device)
     sizes = bind_sizes(fusion, inputs)
     layouts = []
     for k, formal in enumerate(formals):
         if isinstance(formal, TensorView):
-            _check_strides(k, formal, inputs[k])
+            with named_line(formal):
+                _check_strides(k, formal, inputs[k])
             layouts.append(_layout(inputs[k]))
     check_updates(fusion, inputs)
     return Binding(sizes, tuple(layouts), where)
@@ -163,7 +169,8 @@ def _check_tensor(k: int, view: TensorView, x: object) -> None:
         made = f"; the input is {view.domain}" if view.domain.transforms else ""
         raise FuserValueError(
             f"Expected {place}, to be bound to a tensor of rank {rank}, but got a tensor of rank "
-            f"{x.dim()} (sizes {list(x.shape)}){made}"
+            f"{x.dim()} (sizes {list(x.shape)}){made}; reshape the tensor, or define the input "
+            "with from_pytorch(x)"
         )
 
 

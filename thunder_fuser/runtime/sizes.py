@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from thunder_fuser.errors import FuserValueError, InternalError
+from thunder_fuser.errors import FuserError, FuserValueError, InternalError
 from thunder_fuser.ir.domain import Extent, Resize, replay
 from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
     Scalar,
     TensorView,
+    Val,
     ViewOp,
     shape_text,
 )
@@ -50,9 +52,23 @@ def bind_sizes(fusion: Fusion, inputs: Sequence[Any]) -> dict[Form, int]:
     missing = [name for name in variables if name not in sizes.values]
     if missing:
         raise InternalError(f"no input determines the size {missing[0]}")
-    _check_inputs(fusion, inputs, sizes)
+    for k, (formal, actual) in enumerate(zip(fusion.inputs, inputs, strict=True)):
+        if isinstance(formal, TensorView):
+            with named_line(formal):
+                _check_input(k, formal, actual, sizes)
     _check_agreement(fusion, sizes)
     return {variables[name]: value for name, value in sizes.values.items()}
+
+
+@contextmanager
+def named_line(formal: Val) -> Iterator[None]:
+    """Errors about an input say where it is defined."""
+    try:
+        yield
+    except FuserError as error:
+        if formal.origin.file:
+            error.args = (f"{error} ({formal.name} is defined{line_of(formal.origin)})",)
+        raise
 
 
 class _Sizes:
@@ -92,20 +108,17 @@ class _Sizes:
         return self[extent], str(extent) if side.tensor is None else f"{place}, {extent}"
 
 
-def _check_inputs(fusion: Fusion, inputs: Sequence[Any], sizes: _Sizes) -> None:
-    for k, (formal, actual) in enumerate(zip(fusion.inputs, inputs, strict=True)):
-        if isinstance(formal, Scalar):
+def _check_input(k: int, formal: TensorView, actual: Any, sizes: _Sizes) -> None:
+    for d, (dim, size) in enumerate(zip(formal.domain.root, actual.shape, strict=True)):
+        if sizes[dim.size] == size:
             continue
-        for d, (dim, size) in enumerate(zip(formal.domain.root, actual.shape, strict=True)):
-            if sizes[dim.size] == size:
-                continue
-            advice = "define the dimension as -1 to accept any size"
-            if dim.is_broadcast and dim.expanded is None:
-                advice = f"a dimension defined as 1 broadcasts; {advice}"
-            raise FuserValueError(
-                f"Tried to bind to a constant value: {sizes[dim.size]} as {size} in dimension {d} "
-                f"of input {k}, {formal.name} (sizes {list(actual.shape)}); {advice}"
-            )
+        advice = "define the dimension as -1 to accept any size"
+        if dim.is_broadcast and dim.expanded is None:
+            advice = f"a dimension defined as 1 broadcasts; {advice}"
+        raise FuserValueError(
+            f"Tried to bind to a constant value: {sizes[dim.size]} as {size} in dimension {d} "
+            f"of input {k}, {formal.name} (sizes {list(actual.shape)}); {advice}"
+        )
 
 
 def check_agreement(fusion: Fusion, values: Mapping[str, int]) -> None:
