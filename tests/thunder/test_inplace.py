@@ -439,3 +439,22 @@ def test_buffers_of_a_module_in_training(kind: str) -> None:
     for (name, a), (_, b) in zip(ours.named_parameters(), eager.named_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
     assert sum(len(report.fusion.updates) for report in fusions(compiled)) >= 3
+
+
+def test_an_argument_and_a_result_that_change_before_the_backward() -> None:
+    """Torch saves what it computed from them; what is computed again from them would be wrong."""
+
+    def program(x: Any, w: Any) -> Any:
+        s = x + w
+        return torch.sin(s * 3) + torch.nn.functional.gelu(x * 2), s
+
+    gradients = []
+    for function in (jit(program, save_like_torch=True), program):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        given = x * 1
+        y, s = function(given, torch.ones(5))
+        with torch.no_grad():
+            given.mul_(5)
+            s.zero_()
+        gradients += torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(*gradients)

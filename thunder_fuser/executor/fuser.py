@@ -100,10 +100,10 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         make a mistake as it is.
         """
         start = time.perf_counter_ns()
-        may_reorder = _may_reorder()
+        may_reorder, saves_like_torch = _may_reorder(), _saves_like_torch()
         _tell_of_options_of_nvfuser(self.name)
         try:
-            fused = self._fused(trace, may_reorder)
+            fused = self._fused(trace, may_reorder, saves_like_torch)
         except Exception as error:
             if current().strict:
                 raise
@@ -115,14 +115,14 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         )
         return fused
 
-    def _fused(self, trace: TraceCtx, may_reorder: bool) -> TraceCtx:
+    def _fused(self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool) -> TraceCtx:
         trace, originals = single_assignment(trace)
         retyped = retype(trace, self._is_fusible)
         trace = retyped.trace
         recorded = Recorded(trace, originals)
         compilation = Compilation(recorded)
         draws = Draws(trace, recorded, self._draw)
-        facts = regions.survey(trace, recorded)
+        facts = regions.survey(trace, recorded, saves_like_torch=saves_like_torch)
         fusible = self._fusible(retyped, compilation)
         parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims: Prims = {
@@ -237,6 +237,16 @@ def _may_reorder() -> bool:
             f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
         )
     return bool(asked == "dataflow")
+
+
+def _saves_like_torch() -> bool:
+    """Whether arguments and results may change between forward and backward wherever they may in
+    eager code.
+    """
+    asked = get_compile_option("save_like_torch", "Save arguments and results only if torch would")
+    if asked not in (None, True, False):
+        raise FuserValueError(f"save_like_torch of thunder.jit: expected a bool, got {asked!r}")
+    return bool(asked)
 
 
 _told: set[str] = set()

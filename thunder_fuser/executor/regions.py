@@ -109,6 +109,8 @@ class Survey:
     kept      names of arguments and results of the forward, which are alive in the backward, too
     repeated  names of random tensors that the backward draws again
     aliases   which tensors share memory
+    unsaved   first names of memories that the backward must not read: the user may change them, and
+              torch would not save them
     """
 
     on_cuda: bool
@@ -116,9 +118,10 @@ class Survey:
     kept: frozenset[str]
     repeated: frozenset[str]
     aliases: Aliases
+    unsaved: frozenset[str] = frozenset()
 
 
-def survey(trace: TraceCtx, recorded: Recorded) -> Survey:
+def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = False) -> Survey:
     """Look at every symbol of a trace once."""
     aliases = Aliases(trace, recorded)
     on_cuda = is_joint = False
@@ -136,7 +139,19 @@ def survey(trace: TraceCtx, recorded: Recorded) -> Survey:
     returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
     kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
-    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases)
+    unsaved = _unsaved(trace, kept, aliases) if saves_like_torch else frozenset()
+    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
+
+
+def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozenset[str]:
+    """Memories of arguments and results that the backward reads nowhere by itself."""
+    read = (
+        proxy.name
+        for bsym in joint.bound_symbols
+        if BoundSymbolTag.BACKWARD in bsym.tags and bsym.sym.id is not PrimIDs.GET_GRAD
+        for proxy in bsym.flat_proxy_args
+    )
+    return frozenset(map(aliases.memory, kept)) - frozenset(map(aliases.memory, read))
 
 
 def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from thunder_fuser.executor.regions import Part, Place, Region, Survey, made_by,
 from thunder_fuser.executor.renames import Prims, one_input, one_name
 from thunder_fuser.executor.view_replay import replay_views
 from thunder_fuser.runtime.target import planned_for
-from thunder_fuser.segment.materialize import Choice, Value, materialize
+from thunder_fuser.segment.materialize import NEVER, Choice, Value, materialize
 from thunder_fuser.segment.prices import Prices
 
 
@@ -103,6 +103,7 @@ class _Table:
                 self._wanted[k].pop(self.number(proxy), None)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
         self._aliases = facts.aliases
+        self._unsaved = facts.unsaved
 
     def _add(
         self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
@@ -176,6 +177,9 @@ class _Table:
         """
         proxy, prim = self._proxies[number], self.made_by[number]
         size = prices(0, _bytes(proxy))
+        read = size
+        if place.is_backward and self._aliases.memory(proxy.name) in self._unsaved:
+            read = NEVER
         dies = place.is_backward and not self._is_backward[number] and not stays
         write = size * ((prim is not None and not in_memory) + dies)
         # Another name for what is there costs next to nothing.
@@ -187,9 +191,9 @@ class _Table:
             or made.device != place.device
             or not self._may_repeat(prim)
         ):
-            return Value((), write, size, None)
-        read = dict.fromkeys(self.number(p) for p in operands(prim))
-        return Value(tuple(read), write, size, _arithmetic(prim, prices))
+            return Value((), write, read, None)
+        sources = dict.fromkeys(self.number(p) for p in operands(prim))
+        return Value(tuple(sources), write, read, _arithmetic(prim, prices))
 
     def _may_repeat(self, prim: BoundSymbol) -> bool:
         """Whether a primitive gives the same result wherever it runs."""

@@ -89,15 +89,14 @@ class FusionBuilder(RandomBuilder):
         return new
 
     def build(self) -> Fusion:
-        """The fusion so far. A returned input that is also updated is returned as it was before."""
-        targets = {u.target for u in self._updates}
-        for k, value in enumerate(self._outputs):
-            if value in targets:
-                self._outputs[k] = self.set(value)
+        """The fusion so far. A returned input that is also updated is that input, and so holds its
+        new value when the fusion has run.
+        """
+        written = {u.target: u.value for u in self._updates}
         return Fusion(
             (*self._inputs, *self._state),
             tuple(self._without_unread_numbers()),
-            tuple(self._outputs),
+            tuple(written.get(value, value) for value in self._outputs),
             tuple(self._updates),
             self.draws,
         )

@@ -48,6 +48,8 @@ def updates_in_place(
         and u.value not in rows
         and values[u.value] == targets[u.target] == 1
         and not u.target.domain.transforms
+        # A kernel is given the number in it, not its memory.
+        and not u.target.is_cpu
         and u.value not in shared
     }
     readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from thunder_fuser.segment.min_cut import INFINITE, Network
 
 _ROUNDS = 8
-_BANNED = INFINITE >> 20
+NEVER = INFINITE >> 20
 """A price that is paid only where nothing else is possible."""
 _TRIALS = 8
 """Values that are tried the other way, dearest first."""
@@ -175,7 +175,7 @@ class _Problem:
         if key not in self._answers:
             self._answers[key] = self.respond(
                 consumer,
-                lambda v: _BANNED if v == banned else 0 if v in stored else self.values[v].write,
+                lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
             )
         return self._answers[key]
 
