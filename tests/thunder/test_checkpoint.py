@@ -83,13 +83,12 @@ def test_transformer_blocks(depth: int) -> None:
     torch.testing.assert_close(found, gradients(program, inputs))
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-def test_transformer_blocks_with_dropout(depth: int) -> None:
+def test_transformer_blocks_with_dropout() -> None:
     # The same numbers are drawn whether something is computed again or not.
     inputs, found = inputs_of_blocks(), []
     for wrap in (again, lambda function, *inputs: function(*inputs)):
         torch.manual_seed(5)
-        found.append(gradients(jit(blocks(depth, 0.5, wrap)), inputs))
+        found.append(gradients(jit(blocks(3, 0.5, wrap)), inputs))
     torch.testing.assert_close(*found)
 
 

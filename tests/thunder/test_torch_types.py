@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import thunder
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -118,3 +119,22 @@ def test_a_gradient_that_is_stated_as_a_number(dtype: torch.dtype) -> None:
 
 def _scaled_variance(x: Tensor, scale: Tensor) -> Tensor:
     return x.var(-1) * scale * 3
+
+
+def test_a_trace_that_says_the_impossible_is_told_as_such() -> None:
+    """The gradient of a number that a tensor was added to: Thunder does not sum it, and expands
+    what it takes for a number.
+    """
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) + x.sum()
+
+    x = torch.randn(4, 4, requires_grad=True)
+    compiled, alone = jit(program), thunder.jit(program, executors=[])
+    with options(strict=True):
+        found = torch.autograd.grad(compiled(x).sum(), x)
+    torch.testing.assert_close(found, torch.autograd.grad(alone(x).sum(), x))
+    told = [r.text for r in refusals(compiled) if r.code == "ill-typed"]
+    assert len(told) == 1
+    assert "says broadcast_in_dim of t" in told[0]
+    assert ": f32[4, 4], which Thunder's own rule refuses" in told[0]

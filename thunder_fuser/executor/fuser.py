@@ -36,6 +36,7 @@ from thunder_fuser.executor.draws import Draws
 from thunder_fuser.executor.draws import register as register_draw
 from thunder_fuser.executor.fuel import Tank
 from thunder_fuser.executor.gradients import RULES
+from thunder_fuser.executor.ill_typed import ill_typed
 from thunder_fuser.executor.lookasides import lookasides
 from thunder_fuser.executor.origin import Recorded
 from thunder_fuser.executor.rematerialization import rematerialize
@@ -218,15 +219,22 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                     call = [self._fuse(region, number, known)] if region.is_call else []
                     found[k] = _Fused(call, region.views)
                 except Exception as error:
-                    if current().strict:
-                        raise
-                    warn_of_failure(f"{self._prefix}{number}", error, "")
-                    bug = Refusal("bug", f"{type(error).__name__}: {error}")
-                    parts[k] = replace(parts[k], refusals=(bug,))
+                    refusal = _unbuildable(region, f"{self._prefix}{number}", error)
+                    parts[k] = replace(parts[k], refusals=(refusal,))
                     del prims[k]
                     break
             else:
                 return found
+
+
+def _unbuildable(region: regions.Region, name: str, error: Exception) -> Refusal:
+    """Why a region cannot be built: the trace is wrong, or this package, which is an error."""
+    if wrong := ill_typed(region.bound_symbols):
+        return Refusal("ill-typed", wrong)
+    if current().strict:
+        raise error
+    warn_of_failure(name, error, "")
+    return Refusal("bug", f"{type(error).__name__}: {error}")
 
 
 def _may_reorder() -> bool:
