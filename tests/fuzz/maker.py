@@ -49,6 +49,8 @@ class Maker:
         self.ended = False
         """Whether the last line fails, so that nothing may follow it."""
         self._bad = False
+        self._memories: dict[int, torch.Tensor] = {}
+        self._held: list[Argument] = []
         self._made = 0
         complexes = [torch.complex64] * (self.rng.random() < 0.06)
         floats = self.rng.sample(FLOATS, self.rng.randint(1, 2))
@@ -58,6 +60,8 @@ class Maker:
         self.sizes = self._base()
         first = floats[0] if gradients else self.rng.choice(self.dtypes)
         self.argument(self.sizes, first)
+        if not gradients and self.chance(0.04):
+            self.shared_argument()
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -92,10 +96,27 @@ class Maker:
         differentiable = dtype.is_floating_point or dtype.is_complex
         grad = self.gradients and differentiable and self.chance(0.7)
         made = Argument(name, layouts, grad)
-        self.arguments.append(made)
-        self.space[name] = made.fresh(0)
-        self.pool.append(name)
+        self._adopt(made)
         return name
+
+    def _adopt(self, made: Argument) -> None:
+        self.arguments.append(made)
+        # Kept, because memories are known by their address.
+        self._held.append(made)
+        self.space[made.name] = made.fresh(0, self._memories)
+        self.pool.append(made.name)
+
+    def shared_argument(self) -> None:
+        """An argument in the memory of another one: all of it, a part, or turned."""
+        other = self.rng.choice(self.arguments)
+        views: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+            lambda t: t.as_strided(t.size(), t.stride(), t.storage_offset()),
+            lambda t: t.permute(list(reversed(range(t.dim())))),
+            lambda t: t[1:] if t.dim() else t.unsqueeze(0),
+            lambda t: t[..., ::2] if t.dim() else t.unsqueeze(0),
+        )
+        view = self.rng.choice(views)
+        self._adopt(Argument(f"a{len(self.arguments)}", tuple(map(view, other.layouts))))
 
     def one_of(self, fits: Callable[[torch.Tensor], bool]) -> str | None:
         """The name of a tensor that fits, rather one of the last ones."""

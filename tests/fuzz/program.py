@@ -32,18 +32,27 @@ class Argument:
     layouts: tuple[torch.Tensor, ...]
     requires_grad: bool = False
 
-    def fresh(self, layout: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The tensor with its strides and offset, in memory of its own."""
-        given = self.layouts[layout % len(self.layouts)]
-        memory = torch.empty(0, dtype=given.dtype).set_(given.untyped_storage()).clone()
-        if dtype is not None:
-            memory = memory.to(dtype)
-        made = memory.as_strided(given.size(), given.stride(), given.storage_offset())
+    def at(self, layout: int) -> torch.Tensor:
+        return self.layouts[layout % len(self.layouts)]
+
+    def fresh(
+        self, layout: int, memories: dict[int, torch.Tensor], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """The tensor with its strides and offset, in new memory.
+
+        `memories` are those made so far: arguments that share memory do so in every call.
+        """
+        given = self.at(layout)
+        place = given.untyped_storage().data_ptr()
+        if place not in memories or not given.numel():
+            memory = torch.empty(0, dtype=given.dtype).set_(given.untyped_storage()).clone()
+            memories[place] = memory if dtype is None else memory.to(dtype)
+        made = memories[place].as_strided(given.size(), given.stride(), given.storage_offset())
         return made.requires_grad_(self.requires_grad)
 
     def literal(self, layout: int) -> str:
         """Python that makes the tensor."""
-        given = self.layouts[layout % len(self.layouts)]
+        given = self.at(layout)
         grad = ".requires_grad_()" if self.requires_grad else ""
         if given.is_contiguous() and not given.storage_offset() and given.numel():
             return f"torch.tensor({given.tolist()}, dtype={given.dtype}){grad}"
@@ -105,8 +114,9 @@ class Program:
         return made
 
     def inputs(self, layout: int, *, wide: bool = False) -> list[torch.Tensor]:
+        memories: dict[int, torch.Tensor] = {}
         return [
-            a.fresh(layout, _WIDER.get(a.layouts[0].dtype) if wide else None)
+            a.fresh(layout, memories, _WIDER.get(a.layouts[0].dtype) if wide else None)
             for a in self.arguments
         ]
 
@@ -130,8 +140,19 @@ class Program:
         ).replace("SHOWN", shown)
 
     def _call(self, layout: int) -> str:
-        made = "".join(f"        {a.literal(layout)},\n" for a in self.arguments)
-        return f"def arguments(): return [\n{made}]\nfor f in (program, ours):\n    SHOWN\n"
+        made, owners = "", dict[int, str]()
+        for a in self.arguments:
+            given = a.at(layout)
+            owner = owners.setdefault(given.untyped_storage().data_ptr(), a.name)
+            place = f"{tuple(given.size())}, {given.stride()}, {given.storage_offset()}"
+            shared = owner != a.name and given.numel()
+            text = f"{owner}.as_strided({place})" if shared else a.literal(layout)
+            made += f"    {a.name} = {text}\n"
+        names = ", ".join(a.name for a in self.arguments)
+        return (
+            f"def arguments():\n{made}    return [{names}]\n"
+            "for f in (program, ours):\n    SHOWN\n\n"
+        )
 
     # ---- cutting
 
