@@ -104,7 +104,8 @@ def _explained(
         return Verdict(program, "refused by Thunder")
     thunders = {(d.kind, d.where.split("[")[0]) for d in differences(torchs, runs[-1], truth)}
     ours = [d for d in found if (d.kind, d.where.split("[")[0]) not in thunders]
-    if not ours:
+    # Who cannot go on with a wrong value of Thunder's raises in the place of returning it.
+    if not ours or (thunders and found[0].kind.startswith("exception")):
         return Verdict(program, "wrong in Thunder")
     numeric = [d for d in ours if d.kind in ("values", "NaN and infinities")]
     if numeric == ours and is_accidental(program, layout, torchs):

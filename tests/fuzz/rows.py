@@ -8,7 +8,7 @@ _UNARY = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh"),
     *("erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10"),
     *("log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
-    *("sqrt", "square", "tan", "tanh", "trunc", "isfinite", "isnan", "isinf", "signbit"),
+    *("sqrt", "square", "tan", "tanh", "trunc", "isfinite", "isnan", "isinf"),
 )
 _BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -38,7 +38,10 @@ POINTWISE = (
     Row("torch.div({x}, {y}, rounding_mode={rounding})", "fi", 0.7),
     *(Row(f"torch.{name}({{x}}, {{t}})", "fi", 0.6) for name in ("maximum", "minimum")),
     *(Row(f"torch.{name}({{x}}, {{y}})", "fi", 0.4) for name in ("fmod", "remainder")),
-    *(Row(f"torch.{name}({{x}}, {{t}})", "f", 0.4) for name in ("atan2", "copysign", "nextafter")),
+    *(Row(f"torch.{name}({{x}}, {{t}})", "f", 0.4) for name in ("atan2", "nextafter")),
+    # The sign of NaN is nobody's promise.
+    Row("torch.signbit(torch.nan_to_num({x}))", "fi", 0.4),
+    Row("torch.copysign({x}, torch.nan_to_num({t}))", "f", 0.4),
     Row("torch.addcmul({x}, {t}, {t}, value={n})", "fi", 0.5),
     Row("torch.addcdiv({x}, {t}, {t}, value={n})", "f", 0.4),
     Row("torch.lerp({x}, {like}, {n})", "f", 0.4),
