@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     PointwiseOp,
+    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -32,6 +33,8 @@ MAX_OPERATIONS = 1024
 """Expressions between memory and a value."""
 MAX_SOURCES = 256
 """Tensors in memory that a value is computed from."""
+MAX_STAGES = 16
+"""Reductions that wait for one another: a pass over a row computes again what those before did."""
 FEW_PIECES = 16
 """Pieces of a cat of which a kernel asks, for each element, which it is in."""
 MANY_PIECES = 64
@@ -57,7 +60,8 @@ class Limited:
 
 def limited(fusion: Fusion) -> Limited:
     """The fusion with cuts where it is too large. It must be static, if only representatively."""
-    few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES
+    folds = sum(isinstance(e, ReductionOp) for e in fusion.exprs)
+    few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
         # Each view may double the places at which something is wanted.
         views = sum(isinstance(e, ViewOp | GatherOp) for e in fusion.exprs)
@@ -69,16 +73,19 @@ def limited(fusion: Fusion) -> Limited:
 class _Limits:
     """operations  with which a value is computed from memory, a bit for each
     sources        that it is computed from then, a bit for each
+    stages         reductions on the way there that wait for one another
     """
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.definitions = fusion.definitions()
+        self._places = {expr.output: k for k, expr in enumerate(fusion.exprs)}
         self.cuts: dict[TensorView, Refusal] = {}
         self.joined: dict[TensorView, None] = {}
         self.settled: set[Val] = set()
         self._operations: dict[Val, int] = {}
         self._sources: dict[Val, int] = {}
+        self._stages: dict[Val, int] = {}
         self._sizes: dict[Val, int] = {}
         self._numbers: dict[Val, int] = {}
 
@@ -88,6 +95,8 @@ class _Limits:
             self._stored(value)
         for place, expr in enumerate(self.fusion.exprs):
             self._take(place, expr)
+            if self._stages[expr.output] > MAX_STAGES:
+                self._cut_stages(place, expr)
         apart = {*self.cuts, *self.settled}
         for tensor, count in repeated(self.fusion, apart, self._sizes, MAX_OPERATIONS).items():
             text = f"it is wanted at {count} places, and computed with {self._sizes[tensor]}"
@@ -119,6 +128,32 @@ class _Limits:
             self._cut(largest, too_long)
         self._operations[output], self._sources[output] = operations, sources
         self._sizes[output] = operations.bit_count()
+        stages = max((self._stages.get(v, 0) for v in operands), default=0)
+        self._stages[output] = stages + isinstance(expr, ReductionOp)
+
+    def _cut_stages(self, place: int, expr: Expr) -> None:
+        """Store what comes right behind the last reduction that fits."""
+        (tensor,) = (v for v in expr.inputs if isinstance(v, TensorView))
+        stages = self._stages[tensor]
+        while True:
+            below = [
+                v
+                for v in self.definitions[tensor].inputs
+                if isinstance(v, TensorView)
+                and v.sizes == tensor.sizes
+                and self._stages[v] == stages
+                and v in self.definitions
+            ]
+            if not below or isinstance(self.definitions[tensor], ReductionOp):
+                break
+            tensor = below[0]
+        text = f"what reads it would wait for more than {MAX_STAGES} reductions, one for another"
+        self.cuts[tensor] = Refusal("size", text, tensor.name)
+        self._stored(tensor)
+        first = self._places[tensor] + 1
+        for k, later in enumerate(self.fusion.exprs[first : place + 1], first):
+            if later.output not in self.cuts:
+                self._take(k, later)
 
     def _cut(self, tensor: TensorView, too_long: bool) -> None:
         count = (self._operations if too_long else self._sources)[tensor].bit_count()
@@ -134,6 +169,7 @@ class _Limits:
 
     def _stored(self, value: Val) -> None:
         self._operations[value] = 0
+        self._stages[value] = 0
         self._sizes[value] = 0
         is_tensor = isinstance(value, TensorView)
         number = self._numbers.setdefault(value, len(self._numbers))

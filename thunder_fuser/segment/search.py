@@ -52,12 +52,11 @@ class _Search:
 
     def _divide(self, component: Anchors) -> list[Anchors]:
         """The kernels of related anchors."""
-        # Two kernels are a launch more.
-        if self._is_legal(component) and self.cost.more(component) <= self.program.prices.launch:
+        if self._is_best(component):
             return [component]
         if component.bit_count() <= EXACT:
             return self._cheapest(component)
-        starts = [self._alike(component)]
+        starts = [self._between_cuts(component)]
         if component.bit_count() <= SMALL:
             starts.append([1 << k for k in members(component)])
         ends = [self._side_by_side(self._moved(self._joined(start))) for start in starts]
@@ -80,6 +79,28 @@ class _Search:
                 if len(found) == TRIED:
                     break
         return min(found, key=self.cost.of_all)
+
+    def _between_cuts(self, component: Anchors) -> list[Anchors]:
+        """Sets to begin with: what lies between the same cuts, where it is best as one kernel."""
+        layers: dict[int, Anchors] = {}
+        depths: dict[int, int] = {}
+        for k in members(component):
+            reach = self.program.anchors[k].reach
+            waits = [depths.get(f, 0) for f in members(reach.folds)]
+            waits += [depths.get(b, 0) + 1 for b in members(reach.behind)]
+            depths[k] = max(waits, default=0)
+            layers[depths[k]] = layers.get(depths[k], 0) | 1 << k
+        if len(layers) == 1:
+            return self._alike(component)
+        found: list[Anchors] = []
+        for layer in layers.values():
+            for part in self.relations.components(layer):
+                found += [part] if self._is_best(part) else self._alike(part)
+        return found
+
+    def _is_best(self, anchors: Anchors) -> bool:
+        """Whether one kernel can do all that is related, and two would cost a launch more."""
+        return self._is_legal(anchors) and self.cost.more(anchors) <= self.program.prices.launch
 
     def _alike(self, component: Anchors) -> list[Anchors]:
         """Sets to begin with: each reduction, and results that wait for the same and have the same
