@@ -27,6 +27,7 @@ class Cost:
         self._known: dict[Anchors, int] = {}
         self._exact: dict[object, int] = {}
         self._readers = self._overwriting()
+        self._overwriters = union(1 << k for k in self._readers)
 
     def of(self, anchors: Anchors) -> int:
         """A kernel of these anchors, if it reads whole sources, and reductions of others."""
@@ -110,23 +111,27 @@ class Cost:
         """Updates that a kernel cannot write in place: a map kernel can, if it does all that reads
         what is overwritten, the update among that.
         """
+        overwriting = list(members(anchors & self._overwriters))
+        if not overwriting:
+            return 0
         is_row = self.program.has_fold(anchors)
         copied = []
-        for k, readers in self._readers.items():
+        for k in overwriting:
+            readers = self._readers[k]
             is_reader = readers >> k & 1 and not readers & ~anchors
-            if anchors >> k & 1 and (is_row or (readers and not is_reader)):
+            if is_row or (readers and not is_reader):
                 copied.append(self.program.anchors[k].tensor)
         return sum(self.program.prices(1, 2 * int(t.bytes)) for t in copied)
 
     def _overwriting(self) -> dict[int, Anchors]:
         """Anchors that overwrite an input, and all that read it."""
         program = self.program
+        readers: dict[TensorView, Anchors] = {u.target: 0 for u in program.fusion.updates}
+        for k, anchor in enumerate(program.anchors) if readers else ():
+            for target in anchor.reach.sources & readers.keys():
+                readers[target] |= 1 << k
         return {
-            program.number[update.value]: union(
-                1 << k
-                for k, anchor in enumerate(program.anchors)
-                if update.target in anchor.reach.sources
-            )
+            program.number[update.value]: readers[update.target]
             for update in program.fusion.updates
             if update.value in program.number
         }

@@ -162,8 +162,9 @@ class _Search:
 
     def _moves(self, anchor: int, order: Order) -> Iterator[tuple[Anchors, Anchors]]:
         """From where to where an anchor could go."""
-        home = order.home(anchor)
-        return ((home, other) for other in order.near(1 << anchor) if other != home)
+        home, mine = order.home(anchor), 1 << anchor
+        near = (other for other in order.near(mine) if other != home)
+        return ((home, other) for other in near if not self.relations.encloses(mine, other))
 
     def _change(self, order: Order, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
         """Put new sets in the place of old ones, if that can be."""
@@ -216,6 +217,7 @@ class _Search:
             if self.cost.occupancy.is_waited(other):
                 continue
             if self._change(order, (first, other), (first | other,)):
+                self.relations.join(first, other)
                 first |= other
                 apart = self.relations.apart(first)
             else:
