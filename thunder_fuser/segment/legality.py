@@ -107,6 +107,17 @@ class Legality:
             fits or self._shape(anchors | more).pointers <= MAX_POINTERS
         )
 
+    def join(self, a: Anchors, b: Anchors) -> None:
+        """Two sets may become one, whose parameters are known well enough while they fit."""
+        ours, theirs = self._shape(a), self._shape(b)
+        if ours.pointers + theirs.pointers <= MAX_POINTERS:
+            self._shapes[a | b] = _Shape(
+                ours.pointers + theirs.pointers,
+                ours.stored + theirs.stored,
+                ours.points | theirs.points,
+                ours.rows | theirs.rows,
+            )
+
     def may_meet(self, a: Anchors, b: Anchors) -> bool:
         """Whether it is worth asking about the kernel of two sets between which nothing is near."""
         ours, theirs = self._shape(a), self._shape(b)

@@ -129,8 +129,10 @@ class _Partition:
     def _see_what_is_stored(self) -> None:
         """Results that are views of what others read anyway are not written again."""
         program = self.program
-        dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
         read = {t for g in self.groups for t in g.reads}
+        if not read:
+            return
+        dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
         fixed = read | {u.value for u in self.fusion.updates} | set(program.storage.values())
         fixed |= {view.base for view in program.views.values()}
         fixed |= program.destinations.slices.keys()

@@ -65,11 +65,6 @@ class Relations:
         (above_a, below_a), (above_b, below_b) = self._way(a), self._way(b)
         return bool((above_a & below_b | above_b & below_a) & ~(a | b))
 
-    def join(self, a: Anchors, b: Anchors) -> None:
-        """Two sets have become one."""
-        (above_a, below_a), (above_b, below_b) = self._way(a), self._way(b)
-        self._ways[a | b] = above_a | above_b, below_a | below_b
-
     def apart(self, anchors: Anchors) -> Anchors:
         """Those that wait for none of a set, and none of the set for them."""
         above, below = self._way(anchors)

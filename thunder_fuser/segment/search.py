@@ -204,25 +204,39 @@ class _Search:
         parts = self._ordered(parts)
         order = Order(self.relations, parts)
         for first in parts:
-            if first in order and not self.cost.occupancy.is_waited(first):
-                self._with_others_beside(first, order)
+            if first not in order or self.cost.occupancy.is_waited(first):
+                continue
+            beside = self._beside(first, order)
+            together = union((first, *beside))
+            if beside and not self._change(order, (first, *beside), (together,)):
+                self._join_some(first, beside, order)
         return self._ordered(order.parts)
 
-    def _with_others_beside(self, first: Anchors, order: Order) -> None:
-        refused = 0
+    def _beside(self, first: Anchors, order: Order) -> list[Anchors]:
+        """Sets that do not wait for a set, nor it for them, nor they for one another, as many as
+        may be one kernel with it.
+        """
+        found: list[Anchors] = []
         apart = self.relations.apart(first)
         for other in order.parts if apart else ():
             if other & ~apart or not self.legality.may_meet(first, other):
                 continue
-            if self.cost.occupancy.is_waited(other):
-                continue
-            if self._change(order, (first, other), (first | other,)):
-                self.relations.join(first, other)
+            if not self.cost.occupancy.is_waited(other):
+                self.legality.join(first, other)
                 first |= other
-                apart = self.relations.apart(first)
+                apart &= self.relations.apart(other)
+                found.append(other)
+        return found
+
+    def _join_some(self, first: Anchors, beside: Sequence[Anchors], order: Order) -> None:
+        """Join sets with one, one after the other, that cannot all be joined with it."""
+        refused = 0
+        for other in beside:
+            if self._change(order, (first, other), (first | other,)):
+                first |= other
             else:
                 refused += 1
-            if not apart or refused == REFUSED:
+            if refused == REFUSED:
                 break
 
     def _swapped(self, parts: list[Anchors]) -> list[Anchors]:
