@@ -439,7 +439,7 @@ def test_captured_debug_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert fd.debug_output() is None
     with options(logs="definition"):
         fd.execute([X], capture_debug_output=True)
-        assert fd.debug_output() == "[thunder_fuser.definition] one sum\n"
+        assert "[thunder_fuser.definition] one sum\n" in fd.debug_output()
         assert "one sum" not in capfd.readouterr().err
         other.execute([X])
     assert "one sum" in capfd.readouterr().err

@@ -77,11 +77,6 @@ class FusionDefinition(Recorder):
     ) -> None:
         _active.reset(self._tokens.pop())
         self._finished = True
-        if kind is None and _log.isEnabledFor(logging.INFO):
-            built = self._builder.build()
-            counts = len(built.exprs), len(built.inputs), len(built.outputs)
-            _log.info("%d operations, %d inputs, %d outputs", *counts)
-            _log.debug("%s", to_python(built))
 
     def definition(self) -> None:
         """Overridden by subclasses, which define themselves when they are first executed."""
@@ -213,8 +208,16 @@ class FusionDefinition(Recorder):
             defined, problem = self.validate_definition()
             if not defined:
                 raise NotImplementedError(problem)
+            self._tell()
             self.fec = FusionCache.compiled(self.fusion)
         return self.fec
+
+    def _tell(self) -> None:
+        if _log.isEnabledFor(logging.INFO):
+            built = self._builder.build()
+            counts = len(built.exprs), len(built.inputs), len(built.outputs)
+            _log.info("%d operations, %d inputs, %d outputs", *counts)
+            _log.debug("%s", to_python(built))
 
     def validate_definition(self) -> tuple[bool, str]:
         """(True, "") for a definition that can be executed, else (False, why not)."""

@@ -14,7 +14,11 @@ from collections.abc import Iterator
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+# By names of this module: every call of a fusion asks.
 _transform = torch._C._functorch.peek_interpreter_stack
+_is_tracing = torch._C._is_tracing
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 _KEYS = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
@@ -25,12 +29,12 @@ def is_transformed() -> bool:
 
 def wants_operations() -> bool:
     """Whether something follows the operations of torch, or stands in for them."""
-    if _transform() is not None or torch._C._get_tracing_state() is not None:
+    if _transform() is not None or _is_tracing():
         return True
-    if torch._C._len_torch_dispatch_stack():
+    if _dispatch_modes():
         return any(torch._C._get_dispatch_mode(key) is not None for key in _KEYS)
     # Tracers that work before autograd are among the modes for functions as well.
-    return bool(torch._C._len_torch_function_stack()) and _is_traced_early()
+    return bool(_function_modes()) and _is_traced_early()
 
 
 def _is_traced_early() -> bool:
