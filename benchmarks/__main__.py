@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import symint
+from benchmarks import growing, symint
 from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
@@ -26,7 +26,7 @@ from benchmarks.workloads import WORKLOADS, Size
 from thunder_fuser.options import options
 
 RESULTS = Path(__file__).parent / "results"
-SECTIONS = ("compilation", "speed", "dispatch", "algebra")
+SECTIONS = ("compilation", "growth", "speed", "dispatch", "algebra")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +76,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
     names = (OURS, FAST, *chosen.peers)
     if "compilation" in chosen.section:
         yield compiled(workloads, "small" if chosen.small else "full")
+    if "growth" in chosen.section:
+        yield growing.table()
     for device in devices:
         size: Size = "small" if chosen.small else "host" if device.type == "cpu" else "full"
         if "speed" in chosen.section:

@@ -129,6 +129,7 @@ class Program:
         )
         shown = dict.fromkeys((*self.fusion.results, *cut))
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
+        self._written = self.destinations.written
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
@@ -214,7 +215,7 @@ class Program:
             return
         view = None
         is_joined = tensor in self.destinations.pieces
-        if not is_joined and tensor not in self.destinations.written:
+        if not is_joined and tensor not in self._written:
             view = view_of(tensor, self.definitions, bases, self.layouts)
             seen = self._seen_through(tensor) if view is None else None
             if seen is not None:
