@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -110,40 +111,47 @@ Definition = TypeVar("Definition", bound=Recorder)
 
 
 class LRUCache:
-    """Compiled fusions by what they compute, names aside; the least recently used goes first."""
+    """Compiled fusions by what they compute, names aside; the least recently used goes first.
+
+    Any thread may ask.
+    """
 
     def __init__(self, max_fusions: int) -> None:
         if max_fusions < 1:
             raise FuserValueError(f"max_fusions: expected at least 1, got {max_fusions}")
         self.max_fusions = max_fusions
         self._held: OrderedDict[str, FusionExecutorCache] = OrderedDict()
+        self._lock = threading.RLock()
         self._lookups = self._hits = 0
 
     def cache_compile(self, fusion: ir.Fusion) -> FusionExecutorCache:
         """What runs the fusion: the one that is held, or a new one."""
-        found = self.get(fusion)
-        if found is None:
-            found = FusionExecutorCache(fusion, fusion_id=self._lookups)
-            self.put(fusion, found)
-        return found
+        with self._lock:
+            found = self.get(fusion)
+            if found is None:
+                found = FusionExecutorCache(fusion, fusion_id=self._lookups)
+                self.put(fusion, found)
+            return found
 
     def get(self, fusion: ir.Fusion) -> FusionExecutorCache | None:
         """What is held for the fusion, or None."""
         key = structural_hash(fusion)
-        self._lookups += 1
-        if key not in self._held:
-            return None
-        self._hits += 1
-        self._held.move_to_end(key)
-        return self._held[key]
+        with self._lock:
+            self._lookups += 1
+            if key not in self._held:
+                return None
+            self._hits += 1
+            self._held.move_to_end(key)
+            return self._held[key]
 
     def put(self, fusion: ir.Fusion, fusion_executor_cache: FusionExecutorCache) -> None:
         """Hold what runs the fusion."""
         key = structural_hash(fusion)
-        self._held[key] = fusion_executor_cache
-        self._held.move_to_end(key)
-        while len(self._held) > self.max_fusions:
-            self._held.popitem(last=False)
+        with self._lock:
+            self._held[key] = fusion_executor_cache
+            self._held.move_to_end(key)
+            while len(self._held) > self.max_fusions:
+                self._held.popitem(last=False)
 
     def num_fusions(self) -> int:
         return len(self._held)

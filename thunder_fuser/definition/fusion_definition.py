@@ -14,7 +14,6 @@ import contextvars
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -60,6 +59,7 @@ class FusionDefinition(Recorder):
         self._fec: FusionExecutorCache | None = None
         self._profile: FusionProfile | None = None
         self._debug_output: str | None = None
+        self._is_told = False
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
     def __enter__(self) -> FusionDefinition:
@@ -109,24 +109,27 @@ class FusionDefinition(Recorder):
         nvFuser's other options are accepted and have no meaning here. Raises NotImplementedError
         without a definition, FuserTypeError or FuserValueError for inputs that do not fit it.
         """
-        self._say_what_is_not_used(override_user_schedule)
-        self._debug_output = None
-        with captured_logs() if capture_debug_output else nullcontext() as log:
-            compiled = self.compiled
-            flat, where = self._drawn(inputs, device), device_of(device)
-            if save_repro_inputs:
-                self.fake_inputs = faked(flat)
-            if print_repro:
-                print(self.repro_script_for(flat))
-            if profile or is_profiling():
-                outputs, self._profile = profiled(compiled, flat, where, self.fec.fusion_id)
-            elif wants_operations():
-                outputs = compiled.in_torch(flat, where)
-            else:
-                outputs = compiled(flat, where)
-        if log is not None:
+        if not self._is_told:
+            self._say_what_is_not_used(override_user_schedule)
+        if capture_debug_output:
+            with captured_logs() as log:
+                outputs = self.execute(
+                    inputs, device=device, save_repro_inputs=save_repro_inputs,
+                    print_repro=print_repro, profile=profile,
+                )  # fmt: skip
             self._debug_output = log.getvalue()
-        return outputs
+            return outputs
+        compiled = self.compiled
+        flat, where = self._drawn(inputs, device), device_of(device)
+        self._debug_output = None
+        if save_repro_inputs:
+            self.fake_inputs = faked(flat)
+        if print_repro:
+            print(self.repro_script_for(flat))
+        if profile or is_profiling():
+            outputs, self._profile = profiled(compiled, flat, where, self.fec.fusion_id)
+            return outputs
+        return compiled.in_torch(flat, where) if wants_operations() else compiled(flat, where)
 
     def manual_execute(
         self, inputs: Sequence[Any], heuristic_params: object = None
@@ -319,12 +322,13 @@ class FusionDefinition(Recorder):
         return bool(fusion.inputs or fusion.exprs)
 
     def _say_what_is_not_used(self, silently: bool) -> None:
-        """Schedules that a subclass writes by hand: this compiler makes its own."""
+        """Schedules that a subclass writes by hand: this compiler makes its own. Said once."""
         if hasattr(self, "multidevice_schedule"):
             raise FuserError(
                 f"{type(self).__name__}.multidevice_schedule: a definition runs on one device; "
                 "shard the tensors with torch.distributed and run a definition on each part"
             )
+        self._is_told = True
         if hasattr(self, "schedule") and not silently:
             warnings.warn(
                 f"{type(self).__name__}.schedule is not used: thunder_fuser makes every schedule "
