@@ -30,6 +30,7 @@ once.
 """
 MAX_GROUPS = 512
 """Groups of rows, each of which has blocks, and parts of totals, of its own."""
+_ALONE = "its blocks would have nothing to share"
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
 """What one block that folds rows has registers for: totals of a column, and words of all columns'
 totals.
@@ -89,7 +90,8 @@ def refuse_rows(
         if not isinstance(found, Refusal):
             return None
         refusals.append(found)
-    return refusals[0]
+    # What an arrangement lacks that could have done it says more than what could not have.
+    return next((r for r in refusals if r.code != "space" and r.text != _ALONE), refusals[0])
 
 
 def pull_rows(
@@ -111,10 +113,13 @@ def pull_rows(
             return Refusal("space", f"it folds other dimensions than {other}", fold.output.name)
     totals = {t for t, role in roles.items() if role != "fold"}
     if (arrangement.sharing == "nothing") == bool(totals):
-        return Refusal("sharing", "its blocks would have nothing to share", folds[0].output.name)
+        return Refusal("sharing", _ALONE, folds[0].output.name)
     of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
     if arrangement.groups > MAX_GROUPS:
-        text = f"{arrangement.groups:,} groups of rows are more than blocks"
+        text = (
+            f"{arrangement.groups:,} groups of rows have totals of their own; at most "
+            f"{MAX_GROUPS} have blocks of their own"
+        )
         return Refusal("sharing", text, of_columns[-1].output.name)
     if len(of_columns) < len(folds):
         words = sum(accumulator_words(fold) for fold in of_columns)

@@ -28,7 +28,7 @@ from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
 _STEP = 256
 _FIRST = 8
 """Representative sizes are 2048, 2304, 2560, ...: large, and as divisible as sizes tend to be."""
-_ROUND = (1024, 4096, 512, 8192, 256, 64, 16, 4, 2)
+_ROUND = (1024, 2304, 3840, 4096, 5376, 512, 8192, 720, 256, 64, 16, 4, 2)
 """Sizes to try where equations between products leave no choice of them all."""
 
 
@@ -52,7 +52,8 @@ def plan_open(
     names = [str(p) for p in renamed.values()]
     values = _values(fusion, known, names, dict(wanted or {}))
     others = [name for name in names if name not in (wanted or {})]
-    values = _fitted(solution.left, known, values, others)
+    sizes = [polynomial_of(n).replaced(known) for n in _symbolic(fusion)]
+    values = _fitted(solution.left, known, sizes, values, others)
     check_agreement(fusion, {name: p.at(values) for name, p in known.items()})
     if not values:
         return partition(optimise(_bound(fusion, known, values)), device=device)
@@ -131,29 +132,35 @@ def _factor(p: Polynomial, name: str) -> int:
 def _fitted(
     equations: Sequence[Equation],
     known: Mapping[str, Polynomial],
+    sizes: Sequence[Polynomial],
     values: dict[str, int],
     names: Sequence[str],
 ) -> dict[str, int]:
-    """Values near these such that all equations hold; only `names` may change."""
+    """Values near these such that all equations hold, and there are elements; only `names` may
+    change.
+    """
     differences = [
         polynomial_of(left.extent).replaced(known) - polynomial_of(right.extent).replaced(known)
         for left, right in map(_extents, equations)
     ]
 
     def fit(tried: Mapping[str, int]) -> bool:
-        return not any(d.at(tried) for d in differences)
+        return not any(d.at(tried) for d in differences) and all(n.at(tried) > 0 for n in sizes)
 
-    if fit(values):
+    if not differences or fit(values):
         return values
     for moved in reversed(names):
         for value in (values[moved], *_ROUND):
             tried = values | {moved: value}
+            if fit(tried):
+                return tried
             for name in reversed(names):
                 found = {n for d in differences for n in _root(d, name, tried)}
                 for root in sorted(found):
                     if fit(tried | {name: root}):
                         return tried | {name: root}
-    failed = next(e for e, d in zip(equations, differences, strict=True) if d.at(values))
+    wrong = [e for e, d in zip(equations, differences, strict=True) if d.at(values)]
+    failed = [*wrong, *equations][0]
     raise FuserValueError(
         f"{failed.place}: the sizes of the inputs that make {failed.left} ({failed.left.extent}) "
         f"and {failed.right} ({failed.right.extent}) one size cannot be told from the definition; "

@@ -156,7 +156,7 @@ class Occupancy:
                 for k, stage in stages.items()
                 if self._points[k] > rows
                 for source in self.program.anchors[k].reach.sources
-                if source.numel > rows
+                if int(source.numel) > rows
             }
         )
 
