@@ -39,7 +39,20 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("program", [norms, after_norms, moved, masked])
+def views_of_norms(x: Any) -> Any:
+    soft, normal = F.softmax(x, -1), F.layer_norm(x, (x.shape[-1],))
+    return soft.transpose(0, 1) * 2, normal[0].t() + 1, F.log_softmax(x, 0)[:, None, 1:] * 2
+
+
+def copies_in_between(x: Any) -> Any:
+    row = x[..., 0].contiguous()
+    flat = x.transpose(0, 2).reshape(-1)
+    return row[None], row[None, 1:], flat[:4], flat[4:], x * 2
+
+
+@pytest.mark.parametrize(
+    "program", [norms, after_norms, moved, masked, views_of_norms, copies_in_between]
+)
 def test_strides_are_those_of_eager(program: Any) -> None:
     compiled = jit(program)
     with interpreted():

@@ -49,8 +49,8 @@ class _Region:
         self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
         self._memory = dict(self._values)
         self._updated: dict[str, None] = {}
-        # Tensors that torch makes row-major, and expanded ones, which have no order of their own.
-        self._row_major: set[str] = set()
+        # Orders in memory that torch's kernels choose; expanded tensors have none of their own.
+        self._orders: dict[str, tuple[int, ...]] = {}
         self._expanded: set[str] = set()
         self._origins: dict[str, Origin] = {}
 
@@ -100,24 +100,37 @@ class _Region:
                 (renamed,) = prim.flat_proxy_args
                 first = self._first[out.name] = self._first_name(renamed)
                 if Ending.ROW_MAJOR in prim.tags and first in self._origins:
-                    self._row_major.add(first)
+                    self._orders[first] = tuple(range(out.ndim))
             case _:
                 self._values[out.name] = value
                 self._origins[out.name] = self._builder.origin
                 self._see_order(prim, out)
 
     def _see_order(self, prim: BoundSymbol, out: TensorProxy) -> None:
-        """Follow what torch makes row-major; pointwise results lie as their first operand does."""
+        """Follow orders that torch's kernels choose: through views, and to pointwise results, which
+        lie as their first operand does.
+        """
         if prim.sym.id is PrimIDs.BROADCAST_IN_DIM and out.numel != prim.args[0].numel:
             self._expanded.add(out.name)
-        follows = role(prim) is Role.COMPUTE or prim.sym.id in _KEEP_ROW_MAJOR
+            return
+        if Ending.ROW_MAJOR in prim.tags:
+            self._orders[out.name] = tuple(range(out.ndim))
+            return
+        is_view = role(prim) is Role.VIEW
+        if not is_view and role(prim) is not Role.COMPUTE:
+            return
         leaders = [
-            self._first_name(p)
-            for p in (operands(prim) if follows else ())
-            if isinstance(p, TensorProxy) and p.numel == out.numel and p.name not in self._expanded
+            p
+            for p in operands(prim)
+            if isinstance(p, TensorProxy)
+            and (is_view or p.shape == out.shape)
+            and p.name not in self._expanded
         ]
-        if Ending.ROW_MAJOR in prim.tags or self._row_major.intersection(leaders[:1]):
-            self._row_major.add(out.name)
+        order = self._orders.get(self._first_name(leaders[0])) if leaders else None
+        if order is not None and is_view:
+            order = _order_of_view(prim, order)
+        if order is not None:
+            self._orders[out.name] = order
 
     def _first_name(self, proxy: Proxy) -> str:
         name: str = proxy.name
@@ -141,14 +154,32 @@ class _Region:
     def _in_order(self, name: str) -> TensorView:
         """What a tensor holds, in the order that it has in torch if its operands do not tell."""
         value = _tensor(self._values[name])
-        if name not in self._row_major or sum(size != 1 for size in value.sizes) < 2:
+        order = self._orders.get(name)
+        if order is None or sum(size != 1 for size in value.sizes) < 2:
             return value
         self._builder.origin = self._origins[name]
-        return self._builder.stride_order(value, range(value.rank)[::-1])
+        return self._builder.stride_order(value, [order[::-1].index(k) for k in range(value.rank)])
 
 
-_KEEP_ROW_MAJOR = (PrimIDs.RESHAPE, PrimIDs.SQUEEZE, PrimIDs.BROADCAST_IN_DIM)
-"""Views that leave what is row-major so, as long as they repeat nothing."""
+def _order_of_view(prim: BoundSymbol, order: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of a view of what lies in that order, if it is sure: dimensions from the outermost
+    to the innermost.
+    """
+    rank = prim.output.ndim
+    match prim.sym.id:
+        case PrimIDs.SLICE:
+            return order
+        case PrimIDs.TRANSPOSE:
+            return tuple(list(prim.args[1]).index(k) for k in order)
+        case PrimIDs.BROADCAST_IN_DIM:
+            places = list(prim.args[2])
+            return (*(k for k in range(rank) if k not in places), *(places[k] for k in order))
+        case PrimIDs.SQUEEZE:
+            left = [k for k in range(len(order)) if k not in prim.args[1]]
+            return tuple(left.index(k) for k in order if k in left)
+        case PrimIDs.RESHAPE if order == tuple(range(len(order))):
+            return tuple(range(rank))
+    return None
 
 
 def _tensor(value: Val) -> TensorView:

@@ -9,7 +9,8 @@ function returns.)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import thunder.torch as thunder_torch
@@ -42,11 +43,20 @@ def replay_views(
         proxies = {p.name: p for prim in prims[k] for p in prim.flat_proxy_outs}
         outputs: set[str] = set()
         views: set[str] = set()
-        for name in [name for name in proxies if name in missing]:
-            path = _path(name, made) if aliases.matters(name) else []
+        paths = {
+            name: _path(name, made) if aliases.matters(name) else []
+            for name in proxies
+            if name in missing
+        }
+        copies = _shared_copies(paths.values())
+        for name, path in paths.items():
             source = _source(path[0]) if path else name
             is_given = source not in everywhere and not aliases.is_updated(name)
-            if is_given or (source in made and all(role(prim) is Role.RENAME for prim in path)):
+            if source in made:
+                is_returned = all(role(prim) is Role.RENAME for prim in path)
+            else:
+                is_returned = is_given and not any(id(prim) in copies for prim in path)
+            if is_returned:
                 # A plan has views of what it is given; names of one tensor are one result.
                 outputs.add(name)
                 continue
@@ -57,6 +67,15 @@ def replay_views(
             tuple(_for_torch(prim) for name, prim in made.items() if name in views),
         )
     return found
+
+
+def _shared_copies(paths: Iterable[Sequence[BoundSymbol]]) -> set[int]:
+    """By `id`: what may be new memory, where there are no strides for a view, and what several
+    paths lead through. It must be the same memory for all of them.
+    """
+    may_copy = (PrimIDs.RESHAPE, PrimIDs.STRIDE_ORDER)
+    through = Counter(id(prim) for path in paths for prim in path if prim.sym.id in may_copy)
+    return {prim for prim, times in through.items() if times > 1}
 
 
 def _for_torch(prim: BoundSymbol) -> BoundSymbol:
