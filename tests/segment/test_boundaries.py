@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from thunder_fuser.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.definition.operations import Ops
+from thunder_fuser.device_table import H200
+from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
 N, M = 64, 4096
@@ -175,3 +179,16 @@ def test_numbers_of_both(define: Callable[..., list[Tensor]], device: torch.devi
         wanted = [x.to(torch.int8).amax(1), (x - a).abs().sum()]
     for mine, exact in zip(found, wanted, strict=True):
         assert torch.equal(mine, exact)
+
+
+def test_what_one_kernel_writes_for_others_it_can_write_together() -> None:
+    """Rows and columns of a square have as many points: each result alone could be written."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([2, 2], True, DataType.Float)
+        for dim in (0, 1):
+            power = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [dim], keepdim=True)))
+            fd.add_output(fd.ops.div(power, fd.ops.sum(power, [dim], keepdim=True)))
+    # Memory comes in large pieces, and launches cost nothing.
+    device = replace(H200, launch_seconds=0.0, sm_count=1 << 20, sector_bytes=1024, l2_bytes=0)
+    found = partition(fd.plan().fusion, device=device)
+    assert len(generate_kernels(found, H200)) == found.kernels

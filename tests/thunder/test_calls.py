@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,7 +48,7 @@ def test_losses_and_their_gradients() -> None:
 @pytest.mark.parametrize("needs_gradient", [False, True])
 def test_a_class_that_does_not_exist(wrong: int, needs_gradient: bool) -> None:
     x = torch.randn(4, CLASSES, requires_grad=needs_gradient)
-    with pytest.raises(FuserIndexError, match=f"index {wrong} .* size {CLASSES}\\b.*nll_loss"):
+    with pytest.raises(FuserIndexError, match=f"index {wrong} .* size {CLASSES} .*nll_loss"):
         LOSS[needs_gradient](x, torch.tensor([0, 1, wrong, -100]))
 
 
@@ -63,3 +66,25 @@ def test_smoothed_and_without_dimensions() -> None:
         torch.testing.assert_close(ours, theirs)
     with pytest.raises(FuserIndexError):
         compiled(x, torch.tensor(-1))
+
+
+@pytest.mark.parametrize("bounds", [(-1.0, 2.0), (None, 2.0), (-1.0, None), (2.0, -1.0)], ids=str)
+@pytest.mark.parametrize("tensors", [False, True])
+def test_gradients_of_clamp(bounds: tuple[float | None, float | None], tensors: bool) -> None:
+    """The tensor's at a bound, as torch has it; of NaN nobody's."""
+    if tensors:
+        given = [None if b is None else torch.tensor([[b], [0.5]]) for b in bounds]
+    else:
+        given = list(bounds)
+
+    def program(x: Any, low: Any, high: Any) -> Any:
+        return torch.clamp(x * 1, low, high) * 3
+
+    x = torch.tensor([[math.nan, 0.5, -1, 2, 5, -7], [-2, 1, 0.5, 3, math.inf, -math.inf]])
+    gradients = []
+    for function in (jit(program), program):
+        leaves = [t.clone().requires_grad_() for t in (x, *given) if isinstance(t, torch.Tensor)]
+        inputs = iter(leaves[1:])
+        rest = [next(inputs) if isinstance(t, torch.Tensor) else t for t in given]
+        gradients.append(torch.autograd.grad(function(leaves[0], *rest).sum(), leaves))
+    torch.testing.assert_close(*gradients)

@@ -458,3 +458,17 @@ def test_an_argument_and_a_result_that_change_before_the_backward() -> None:
             s.zero_()
         gradients += torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda a, b: (a.copy_(a), b * 2)[1],
+        lambda a, b: a.select(0, 1).copy_(a.select(0, 1)) + b,
+        lambda a, b: (torch.nn.functional.pad(b, [1, 1]), a.copy_(a))[0],
+    ],
+)
+def test_a_copy_onto_itself(program: Any) -> None:
+    """Torch does nothing then, so that the tensor may be an expanded one."""
+    a = torch.randn(3, 1).expand(3, 4)
+    torch.testing.assert_close(jit(program)(a, torch.ones(4)), program(a, torch.ones(4)))

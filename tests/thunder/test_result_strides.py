@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.thunder.aliasing import differences, interpreted, ran
-from tests.thunder.programs import jit
+from tests.thunder.programs import flat, jit
 
 
 def norms(x: Any) -> Any:
@@ -50,8 +50,42 @@ def copies_in_between(x: Any) -> Any:
     return row[None], row[None, 1:], flat[:4], flat[4:], x * 2
 
 
+def views_then_pads(x: Any) -> Any:
+    """A pad is row-major whatever it pads; a view of one is a view."""
+    turned = x.transpose(0, 2)
+    padded = F.pad(turned, [1, 1])
+    twice = F.pad(F.pad(turned, [1, 0]), [0, 0, 0, 2]) * 2
+    return padded, F.pad(turned * 2, [0, 0, 1, 0]) + 1, F.pad(x, [1, 1]).transpose(0, 2) + 1, twice
+
+
+def cats_of_one(x: Any) -> Any:
+    return torch.cat([x], 1), torch.cat([x], 0) * 2, torch.stack([x], 1)
+
+
+def like_others(x: Any) -> Any:
+    doubled = x * 2
+    made = torch.zeros_like(x) * 3, torch.full_like(doubled, 2.0) + 1, torch.ones_like(doubled)
+    return *made, torch.zeros_like(x).transpose(0, 1) + 1, torch.isinf(x > 0).transpose(0, 1)
+
+
+def constants_fold(x: Any) -> Any:
+    """What passes leave out of an expression says where its result lies all the same."""
+    row = torch.zeros(x.shape)
+    return row + x, torch.logical_xor(row, x), torch.where(row > 0, row, x), x.transpose(0, 1) * 1
+
+
+def parts_in_another_order(x: Any) -> Any:
+    row = x.abs().contiguous() + 1
+    other = torch.copysign(row, x), row // x, torch.logical_or(x[:1].expand_as(x), x.relu())
+    return *other, torch.copysign(x, row), torch.clamp(x[:1].expand_as(x), row, x)
+
+
 @pytest.mark.parametrize(
-    "program", [norms, after_norms, moved, masked, views_of_norms, copies_in_between]
+    "program",
+    [
+        *(norms, after_norms, moved, masked, views_of_norms, copies_in_between, views_then_pads),
+        *(cats_of_one, like_others, constants_fold, parts_in_another_order),
+    ],
 )
 def test_strides_are_those_of_eager(program: Any) -> None:
     compiled = jit(program)
@@ -64,6 +98,38 @@ def test_strides_are_those_of_eager(program: Any) -> None:
 def test_channels_last_stays() -> None:
     def program(x: Any) -> Any:
         return F.batch_norm(x, None, None, training=True), F.group_norm(x, 2), torch.cat((x, x), 1)
+
+    x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
+    with interpreted():
+        found = list(differences(ran(jit(program), [x]), ran(program, [x])))
+    assert not found, found
+
+
+@pytest.mark.parametrize("program", [norms, lambda x: F.softmax(x, -1).mT * 2])
+def test_so_are_those_of_calls_that_are_differentiated(program: Any) -> None:
+    """Thunder records a call anew where the gradient has a rule of its own."""
+    compiled = jit(program)
+    with interpreted():
+        for name, x in LAYOUTS.items():
+            given = [torch.empty_strided(x.shape, x.stride()).copy_(x) for _ in range(2)]
+            results = [
+                fn(t.requires_grad_()) for fn, t in zip((compiled, program), given, strict=True)
+            ]
+            ours, eager = ([t.stride() for t in flat(r)] for r in results)
+            assert ours == eager, name
+
+
+def test_a_view_that_is_computed_lies_as_the_view() -> None:
+    """Thunder gathers a diagonal."""
+    x = torch.randn(3, 5, 4)
+    found = jit(lambda x: torch.diagonal(x * 2, -1))(x)
+    assert found.stride() == torch.diagonal(x * 2, -1).stride()
+
+
+def test_channels_last_of_copies_and_pads() -> None:
+    def program(x: Any) -> Any:
+        made = torch.zeros_like(x) + 1, (x * 2).clone(), (x * 2).contiguous()
+        return *made, F.pad(x, [1, 1]), F.pad(x.transpose(2, 3), [1, 0]) * 2, torch.cat([x], 1)
 
     x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
     with interpreted():

@@ -138,3 +138,12 @@ def test_a_trace_that_says_the_impossible_is_told_as_such() -> None:
     assert len(told) == 1
     assert "says broadcast_in_dim of t" in told[0]
     assert ": f32[4, 4], which Thunder's own rule refuses" in told[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_diagonal_without_elements(dtype: torch.dtype) -> None:
+    """Thunder gives it no dimension."""
+    with options(strict=True):
+        found = jit(lambda a: torch.log1p(torch.diagonal(a, 2)) * 2)(torch.ones(2, 2).to(dtype))
+    assert found.shape == (0,)
+    assert found.dtype is torch.float32

@@ -16,7 +16,7 @@ from thunder_fuser.ir.domain import (
     dense_strides,
     pull,
 )
-from thunder_fuser.ir.fusion import Expr, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
 from thunder_fuser.ir.symint import Context, Form
 
 
@@ -144,6 +144,14 @@ def aligned_layout(view: View, itemsize: int, alignment: int = 64) -> Layout:
     """The layout of a view of memory that is aligned to so many bytes."""
     shift = view.offset * itemsize
     return Layout(view.strides, alignment if shift == 0 else min(alignment, shift & -shift))
+
+
+def layouts_of_inputs(
+    fusion: Fusion, layouts: Sequence[Layout] | None = None
+) -> dict[TensorView, Layout]:
+    """Where tensor inputs lie; without layouts, as they are declared."""
+    tensors = fusion.tensor_inputs
+    return dict(zip(tensors, layouts or map(declared_layout, tensors), strict=True))
 
 
 def declared_layout(tensor: TensorView) -> Layout:

@@ -29,20 +29,43 @@ _Strides = tuple[int, ...]
 
 
 def memory_orders(
-    fusion: Fusion, layouts: Mapping[TensorView, Layout]
+    fusion: Fusion,
+    layouts: Mapping[TensorView, Layout],
+    promised: Sequence[Sequence[int]] = (),
 ) -> dict[TensorView, tuple[int, ...]]:
     """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
 
     An explicit stride_order wins. The new value of an updated input lies where the input does.
+    `promised`: the orders of outputs that are known already.
     """
     strides = {t: _input(t, layouts[t]) for t in fusion.tensor_inputs}
     targets = {u.value: u.target for u in fusion.updates}
+    orders = dict(zip(fusion.outputs, promised, strict=False))
     for expr in fusion.exprs:
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
-            strides[out] = _result(expr, out, strides) if target is None else strides[target]
+            found = _result(expr, out, strides) if target is None else strides[target]
+            order = orders.get(out)
+            if order is not None and target is None and not _in_order(out.sizes, found, order):
+                found = dense_strides(out.sizes, order)
+            strides[out] = found
     return {t: iteration_order(t.sizes, [own]) for t, own in strides.items()}
+
+
+def output_orders(
+    fusion: Fusion, layouts: Mapping[TensorView, Layout]
+) -> tuple[tuple[int, ...], ...]:
+    """Orders of what a fusion returns, before passes write it in another way."""
+    orders = memory_orders(fusion, layouts)
+    return tuple(orders[t] for t in fusion.outputs)
+
+
+def _in_order(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether strides give that order to the dimensions that have one."""
+    found = iteration_order(sizes, [strides])
+    long, wanted = ([k for k in o if sizes[k] != 1] for o in (found, order))
+    return long == wanted
 
 
 def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executor.claims.claim import Role
 from thunder_fuser.executor.claims.table import TABLE, flatten, renamed
-from thunder_fuser.executor.origin import Recorded, gives_view
+from thunder_fuser.executor.origin import Recorded, gives_view, results
 
 
 def updates(bsym: BoundSymbol) -> bool:
@@ -51,7 +50,9 @@ class Aliases:
             if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL
             for out in bsym.flat_proxy_outs
         )
-        for proxy in (*arguments, *_returned(trace)):
+        returned = results(trace)
+        self._returned = {self.memory(p.name) for p in returned if isinstance(p, TensorProxy)}
+        for proxy in (*arguments, *returned):
             if isinstance(proxy, TensorProxy):
                 self._seen.setdefault(self.memory(proxy.name), set()).add(self.tensor(proxy.name))
 
@@ -92,11 +93,14 @@ class Aliases:
         return self.memory(name) in self.updated
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
-        """Whether torch gives a view of memory that matters where the parts of a call would not."""
+        """Whether torch gives a view of memory that matters, or with strides that somebody sees,
+        where the parts of a call would not.
+        """
         if not gives_view(bsym.sym):
             return False
         return any(
-            self.matters(out.name) and not self._is_window(bsym, out)
+            (self.matters(out.name) or self.memory(out.name) in self._returned)
+            and not self._is_window(bsym, out)
             for out in bsym.flat_proxy_outs
             if isinstance(out, TensorProxy)
         )
@@ -173,12 +177,3 @@ def _targets(bsym: BoundSymbol) -> Iterator[str]:
 def _is_unknown(bsym: BoundSymbol) -> bool:
     """Whether nobody here knows what a symbol does to memory: no primitive, and without parts."""
     return not bsym.subsymbols and not isinstance(bsym.sym.id, PrimIDs)
-
-
-def _returned(trace: TraceCtx) -> Iterator[Proxy]:
-    """What the user gets when the forward is over."""
-    found = trace.bound_symbols[-1].args
-    if found and isinstance(found[0], dict):
-        found = found[0].get("fw_flat_out", found[0].get("output", found))
-    flat, _ = tree_flatten_with_dataclass(found)
-    yield from (x for x in flat if isinstance(x, Proxy))

@@ -15,7 +15,8 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.executor.claims.claim import Ending, Role
+from thunder_fuser.executor.claims.claim import Ending, LiesAs, Role
+from thunder_fuser.executor.claims.layout import lying_as
 from thunder_fuser.executor.claims.operands import data_type, number_type
 from thunder_fuser.executor.claims.table import TABLE, operands, role
 from thunder_fuser.executor.origin import origin_of
@@ -88,6 +89,12 @@ class _Region:
             value = self._builder.cast(value, wanted)
         if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
             raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
+        if role(prim) is Role.UPDATE and self._writes_itself(prim):
+            self._first[out.name] = self._first_name(prim.args[1])
+            return
+        for tag in prim.tags:
+            if isinstance(tag, LiesAs):
+                value = lying_as(self._builder, value, self._tensors(tag.names, value))
         if Ending.NEW in prim.tags:
             value = self._builder.set(value)
         match role(prim):
@@ -132,6 +139,16 @@ class _Region:
         if order is not None:
             self._orders[out.name] = order
 
+    def _tensors(self, names: Sequence[str], shown: TensorView) -> list[TensorView]:
+        """Those of the tensors that are at hand, and broadcast to the sizes of `shown`."""
+        found = (self._values.get(self._first.get(name, name)) for name in names)
+        return [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
+
+    def _writes_itself(self, prim: BoundSymbol) -> bool:
+        """Whether a tensor is copied onto itself, which torch does not do: it may be expanded."""
+        source, target = prim.args[:2]
+        return self._first_name(source) == self._first_name(target)
+
     def _first_name(self, proxy: Proxy) -> str:
         name: str = proxy.name
         return self._first.get(name, name)
@@ -159,6 +176,11 @@ class _Region:
             return value
         self._builder.origin = self._origins[name]
         return self._builder.stride_order(value, [order[::-1].index(k) for k in range(value.rank)])
+
+
+def _broadcasts(x: TensorView, to: TensorView) -> bool:
+    pairs = zip(reversed(x.sizes), reversed(to.sizes), strict=False)
+    return x.rank <= to.rank and all(a in (1, b) for a, b in pairs)
 
 
 def _order_of_view(prim: BoundSymbol, order: tuple[int, ...]) -> tuple[int, ...] | None:

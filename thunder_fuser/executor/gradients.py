@@ -54,6 +54,42 @@ def _put_inside(x: TensorProxy, g: TensorProxy, low: float, high: float) -> None
     put_grad(x, ltorch.where((x > low) & (x < high), g, 0.0))
 
 
+def _clamp(
+    x: TensorProxy,
+    min: TensorProxy | float | None = None,
+    max: TensorProxy | float | None = None,
+) -> TensorProxy:
+    """At a bound the gradient is the tensor's; of NaN, which is within no bounds, nobody's."""
+    result = ltorch.clamp(x, min, max)
+    g = get_grad(result)
+    above = min is None or x >= min
+    below = max is None or x <= max
+    _put_to(x, ltorch.where(_both(above, below), g, 0.0))
+    if isinstance(min, TensorProxy):
+        below = x < min
+        _put_to(min, ltorch.where(below if max is None else below & (min < max), g, 0.0))
+    if isinstance(max, TensorProxy):
+        above = x > max
+        _put_to(max, ltorch.where(above if min is None else above | (max < min), g, 0.0))
+    return result
+
+
+def _both(a: TensorProxy | bool, b: TensorProxy | bool) -> TensorProxy | bool:
+    if a is True or b is True:
+        return b if a is True else a
+    return a & b
+
+
+def _put_to(x: TensorProxy, gradient: TensorProxy) -> None:
+    """The gradient of an operand that may have been broadcast and converted."""
+    missing = gradient.ndim - x.ndim
+    shown = zip(gradient.shape, (1,) * missing + tuple(x.shape), strict=True)
+    dims = tuple(k for k, (wide, own) in enumerate(shown) if wide != own or k < missing)
+    if dims:
+        gradient = ltorch.sum(_wide(gradient), dims, keepdim=True)
+    _put(x, ltorch.reshape(gradient, x.shape) if missing else gradient)
+
+
 def _sigmoid(x: TensorProxy) -> TensorProxy:
     result = ltorch.sigmoid(x)
     g, s = _wide(get_grad(result)), _wide(result)
@@ -172,6 +208,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.relu": _relu,
     "torch.relu6": _relu6,
     "torch.nn.functional.hardtanh": _hardtanh,
+    "torch.clamp": _clamp,
     "torch.sigmoid": _sigmoid,
     "torch.nn.functional.logsigmoid": _logsigmoid,
     "torch.nn.functional.elu": _elu,

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import thunder.torch as thunder_torch
 from thunder.core.compile_data import _compile_data
 from thunder.core.prims import OpTags
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx
 
@@ -55,15 +56,31 @@ class Recorded:
         self._calls: dict[str, int] = {}
         self._new: set[str] = set()
         self._row_major: set[str] = set()
-        for k, bsym in enumerate(traces[0].bound_symbols):
-            self._calls.update(dict.fromkeys(_given(bsym), k))
-            results = [p.name for p in bsym.flat_proxy_outs]
-            self._new.update(results if _gives_new_memory(bsym) else ())
-            self._row_major.update(results if _is_row_major(bsym) else ())
+        self._leaders: dict[str, tuple[str, ...]] = {}
+        for bsym in traces[0].bound_symbols:
+            self._note_call(bsym)
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
+        # A call that is differentiated by a rule of its own is recorded anew.
+        recorded = set(self._calls)
+        for bsym in self.symbols:
+            if bsym.subsymbols and not _is_backward(bsym) and recorded.isdisjoint(_given(bsym)):
+                self._note_call(bsym)
+        # The parts of other calls have new names, too; results come in one order.
+        for old, new in zip(results(traces[0]), results(traces[-1]), strict=False):
+            for noted in (self._new, self._row_major):
+                noted.update({new.name} if old.name in noted else ())
+
+    def _note_call(self, bsym: BoundSymbol) -> None:
+        self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
+        results = [p.name for p in bsym.flat_proxy_outs]
+        self._new.update(results if _gives_new_memory(bsym) else ())
+        self._row_major.update(results if _is_row_major(bsym) else ())
+        if bsym.sym.id in _IN_ANOTHER_ORDER:
+            read = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+            self._leaders.update(dict.fromkeys(results, tuple(read)))
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
         """Places in `symbols` of what gives the results of these symbols."""
@@ -90,6 +107,12 @@ class Recorded:
     def is_row_major(self, name: str) -> bool:
         """Whether a value is the result of a call that is row-major, whatever its arguments are."""
         return self.first_name(name) in self._row_major
+
+    def leaders(self, name: str) -> tuple[str, ...]:
+        """The operands of the call that gives a value, where its parts read them in another order
+        than torch's kernel, which lays its result out by them.
+        """
+        return self._leaders.get(self.first_name(name), ())
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""
@@ -150,12 +173,34 @@ _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
 """These keep channels last, which only tensors of four and five dimensions have."""
 
 
+_IN_ANOTHER_ORDER = frozenset(
+    f"torch.{name}"
+    for name in ("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp")
+)
+"""Pointwise calls of which Thunder's parts do not begin with the first operand as it is."""
+
+LIKE = frozenset(
+    f"torch.{name}"
+    for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
+)
+"""Calls that make, or may make, a tensor of one number which lies as their operand does."""
+
+
 def _is_row_major(bsym: BoundSymbol) -> bool:
     """Whether torch's kernel for a call gives a row-major result, whatever it is given."""
     ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
     return bsym.sym.id in _ROW_MAJOR or (
         bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS and ranks.isdisjoint((4, 5))
     )
+
+
+def results(trace: TraceCtx) -> list[Proxy]:
+    """What the user gets of the forward."""
+    returned = trace.bound_symbols[-1].args
+    if returned and isinstance(returned[0], dict):
+        returned = returned[0].get("fw_flat_out", returned[0].get("output", ()))
+    flat, _ = tree_flatten_with_dataclass(returned)
+    return [p for p in flat if isinstance(p, Proxy)]
 
 
 def _given(bsym: BoundSymbol) -> Iterator[str]:

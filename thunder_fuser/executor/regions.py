@@ -28,11 +28,11 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.aliases import Aliases
 from thunder_fuser.executor.claims import random
-from thunder_fuser.executor.claims.claim import Ending, Role
-from thunder_fuser.executor.claims.operands import is_cpu_scalar
+from thunder_fuser.executor.claims.claim import Ending, LiesAs, Role
+from thunder_fuser.executor.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.executor.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.executor.draws import Draws
-from thunder_fuser.executor.origin import Recorded
+from thunder_fuser.executor.origin import LIKE, Recorded
 from thunder_fuser.options import current
 
 
@@ -253,10 +253,22 @@ def primitives(
     prims = [
         draws.stateless(_tagged(recorded.located(prim, whole), recorded, facts.aliases))
         for whole in part.symbols
-        for prim in flatten(whole)
+        for prim in _with_operand(whole)
     ]
     prims = list(_rounded_once(prims, recorded))
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
+
+
+def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
+    """The parts of a symbol; of a call such as zeros_like, what makes the tensor knows the operand
+    that it is to lie as.
+    """
+    read = _tensors(whole.flat_proxy_args) if whole.sym.id in LIKE else []
+    like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
+    for prim in flatten(whole):
+        if like is not None and prim.sym.id is PrimIDs.FULL and is_supported(like):
+            prim = prim.from_bsym(kwargs={**prim.kwargs, "like": like})
+        yield prim
 
 
 def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
@@ -265,7 +277,9 @@ def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSym
         Ending.NEW: aliases.is_owner(prim),
         Ending.ROW_MAJOR: any(recorded.is_row_major(p.name) for p in prim.flat_proxy_outs),
     }
-    found = {tag for tag, holds in ends.items() if holds}
+    found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
+    leaders = [recorded.leaders(p.name) for p in prim.flat_proxy_outs]
+    found.update(LiesAs(names) for names in leaders if names)
     return prim.from_bsym(tags=prim.tags | found) if found else prim
 
 

@@ -96,7 +96,7 @@ class _Retyping:
             given = [p for p in results if isinstance(p, Proxy)]
             if not all(map(is_plain, given)) or len(given) != len(bsym.flat_proxy_outs):
                 continue
-            if types is not None and [t.dtype for t in types] != [stated(p).dtype for p in given]:
+            if types is not None and list(types) != [stated(p) for p in given]:
                 continue
             if all(map(self.is_fusible, made)):
                 return self._renamed(made, given, bsym)
@@ -143,24 +143,31 @@ class _Retyping:
         return true
 
 
+_VIEWS = frozenset({"diagonal"})
+"""Views of which Thunder states a wrong shape where nothing is left."""
+
+
 def _is_certain(bsym: BoundSymbol) -> bool:
-    """Whether operands and results share one floating dtype, which every rule gives."""
+    """Whether operands and results share one floating dtype, which every rule gives, and no other
+    executor's view may have another shape than Thunder states.
+    """
+    if bsym.sym.executor is not None and bsym.sym.name in _VIEWS:
+        return False
     tensors = [p for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs) if is_plain(p)]
     found = {p.true_dtype for p in tensors}
     return len(found) <= 1 and all(thunder_dtypes.is_float_dtype(d) for d in found)
 
 
 def _types(bsym: BoundSymbol) -> list[Type] | None:
-    """What the symbol really gives: torch's dtypes; shapes are Thunder's, by its own rule, if they
-    follow from those of operands.
+    """What the symbol really gives: torch's dtypes; shapes of primitives that read tensors are
+    Thunder's, by its own rule.
     """
     by_rule, by_torch = _types_by_meta(bsym), types_in_torch(bsym)
     if by_torch is None:
         return by_rule
-    if not any(map(is_plain, bsym.flat_proxy_args)):
+    if by_rule is None or not any(map(is_plain, bsym.flat_proxy_args)):
         return by_torch
-    shaped = by_rule or [stated(p) for p in bsym.flat_proxy_outs]
-    return [Type(t.dtype, s.shape) for t, s in zip(by_torch, shaped, strict=True)]
+    return [Type(t.dtype, s.shape) for t, s in zip(by_torch, by_rule, strict=True)]
 
 
 def _types_by_meta(bsym: BoundSymbol) -> list[Type] | None:

@@ -276,8 +276,6 @@ class ViewBuilder(ValueBuilder):
                     f"cat along {axis}: dimension {k} has sizes {fixed}; they must be equal"
                 )
             ids.append(iteration(fixed[0] if fixed else sizes[0]))
-        if len(tensors) == 1:
-            return self.set(first)
         out = TensorView(self._id(), first.dtype, tensor_domain(ids))
         self._append(CatOp(tuple(tensors), axis, out, self.origin))
         return out

@@ -1,4 +1,5 @@
-"""cat_of_slices: slices joined again are one slice; a slice of one piece of a cat reads the piece.
+"""cat_of_slices: slices joined again are one slice; a slice of one piece of a cat reads the piece;
+a cat of one piece is a copy.
 
 Needs: static sizes; slices that are one view each (view_chains).
 Leaves: no cat of slices of one tensor that touch, and no slice that lies inside one piece of a cat.
@@ -71,6 +72,11 @@ def _placed(
 
 
 def _rejoined(expr: CatOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) -> bool:
+    first = expr.inputs[0]
+    # Of a dimension that is repeated a copy repeats the elements, too.
+    if len(expr.inputs) == 1 and first.domain.logical == expr.output.domain.logical:
+        rewrite.replace(expr.output, rewrite.builder.set(rewrite.tensor(first)))
+        return True
     pieces: list[_Piece] = []
     for tensor in expr.inputs:
         piece = _Piece(tensor, _as_slice(definitions.get(tensor), expr.dim))

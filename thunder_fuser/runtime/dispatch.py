@@ -27,7 +27,7 @@ from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.partition import partition_after
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _SEGMENT = logging.getLogger("thunder_fuser.segment")
@@ -133,7 +133,7 @@ class CompiledFusion:
         info = planned_for(device)
         with without_modes():
             if self.fusion.is_static:
-                return self._told(partition(self._optimised(self.fusion), device=info))
+                return self._told(partition_after(self._optimised, self.fusion, None, info))
             return self._told(plan_open(self.fusion, self._optimised, info, sizes))
 
     def kernels(
@@ -191,7 +191,7 @@ class CompiledFusion:
     def _planned(self, binding: Binding) -> SegmentedFusion:
         fusion = specialise(self.fusion, binding.sizes) if binding.sizes else self.fusion
         device = planned_for(binding.device)
-        return self._told(partition(self._optimised(fusion), binding.layouts, device=device))
+        return self._told(partition_after(self._optimised, fusion, binding.layouts, device))
 
     def _told(self, plan: SegmentedFusion) -> SegmentedFusion:
         _SEGMENT.info("%s: %s", self.name, plan)

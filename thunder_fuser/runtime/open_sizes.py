@@ -7,7 +7,7 @@ unlike any other size, so that nothing looks equal that is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count as counting
 
@@ -22,7 +22,7 @@ from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
 from thunder_fuser.ir.symbolic import polynomial_of, size_variables, variable_of
 from thunder_fuser.ir.symint import Form
 from thunder_fuser.runtime.sizes import check_agreement
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.partition import Optimise, partition_after
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
 
 _STEP = 256
@@ -34,7 +34,7 @@ _ROUND = (1024, 2304, 3840, 4096, 5376, 512, 8192, 720, 256, 64, 16, 4, 2)
 
 def plan_open(
     fusion: Fusion,
-    optimise: Callable[[Fusion], Fusion],
+    optimise: Optimise,
     device: DeviceInfo,
     wanted: Mapping[str, int] | None = None,
 ) -> SegmentedFusion:
@@ -56,17 +56,16 @@ def plan_open(
     values = _fitted(solution.left, known, sizes, values, others)
     check_agreement(fusion, {name: p.at(values) for name, p in known.items()})
     if not values:
-        return partition(optimise(_bound(fusion, known, values)), device=device)
+        return partition_after(optimise, _bound(fusion, known, values), None, device)
     with conditions() as assumed:
         for equation in solution.left:
             sides = [_decided(side.extent, known, values) for side in _extents(equation)]
             assert sides[0] == sides[1]
         for extent in _symbolic(fusion):
             _decided(extent, known, values)
-    planned = optimise(_bound(fusion, known, values))
-    plan = partition(planned, device=device)
+    plan = partition_after(optimise, _bound(fusion, known, values), None, device)
     holding = without_implied([*plan.conditions, *assumed])
-    places = _named(_places(fusion, planned), known, values)
+    places = _named(_places(fusion, plan.fusion), known, values)
     return replace(plan, sizes=OpenSizes(places, values), conditions=holding)
 
 

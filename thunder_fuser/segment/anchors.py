@@ -17,8 +17,8 @@ from thunder_fuser.analysis.footprint import Footprint
 from thunder_fuser.analysis.layout import (
     View,
     aligned_layout,
-    declared_layout,
     dense_layout,
+    layouts_of_inputs,
     view_of,
 )
 from thunder_fuser.analysis.region import Region, everything
@@ -103,20 +103,20 @@ class Program:
         joined: Sequence[TensorView] = (),
         device: DeviceInfo = H200,
         reasons: Mapping[TensorView, Refusal] | None = None,
+        promised: Sequence[Sequence[int]] = (),
     ) -> None:
         """`joined`: tensors whose pieces are written where these have them. `reasons`: of cuts
-        that the definition does not have.
+        that the definition does not have. `promised`: the orders of outputs in memory.
         """
         self.reasons = reasons or {}
         self.prices = Prices.of(device)
         tensors = fusion.tensor_inputs
-        given = layouts or [declared_layout(t) for t in tensors]
-        self.layouts: dict[TensorView, Layout] = dict(zip(tensors, given, strict=True))
-        orders = memory_orders(fusion, self.layouts)
+        self.layouts = layouts_of_inputs(fusion, layouts)
+        orders = memory_orders(fusion, self.layouts, promised)
         self.destinations = destinations(fusion, joined, orders)
         self.fusion = self.destinations.fusion
         added = self.fusion is not fusion
-        self.orders = memory_orders(self.fusion, self.layouts) if added else orders
+        self.orders = memory_orders(self.fusion, self.layouts, promised) if added else orders
         self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
         self.storage: dict[TensorView, TensorView] = {}
         self.views: dict[TensorView, View] = {}

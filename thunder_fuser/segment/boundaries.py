@@ -154,7 +154,7 @@ class _Boundaries:
         while True:
             choice = cone.choose(offers, self.writer)
             read = [v for v in map(cone.order.__getitem__, sorted(choice.read)) if v in offers]
-            refused = [v for v in read if not self._may_write(offers[v].writer, v)]
+            refused = self._unwritable(read, offers)
             if not refused:
                 break
             for v in refused:
@@ -222,14 +222,33 @@ class _Boundaries:
     def _is_after(self, group: Group, anchors: Anchors) -> bool:
         return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
 
-    def _may_write(self, group: Group, v: Val) -> bool:
-        assert isinstance(v, TensorView)
+    def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, Offer]) -> list[Val]:
+        """Values that their writers cannot write beside what they write, and the others of these.
+        Its own reductions a kernel can.
+        """
+        refused: list[Val] = []
+        written: dict[Group, list[TensorView]] = {}
+        for v in wanted:
+            assert isinstance(v, TensorView)
+            group = offers[v].writer
+            if self._is_own(group, v):
+                continue
+            outputs = written.setdefault(
+                group, list(dict.fromkeys([*group.outputs, *self.legality.outputs(group.anchors)]))
+            )
+            if self._may_write(group, v, outputs):
+                outputs.append(v)
+            else:
+                refused.append(v)
+        return refused
+
+    def _is_own(self, group: Group, v: TensorView) -> bool:
         number = self.program.number.get(v)
-        mine = number is not None and group.anchors >> number & 1
-        if mine:
-            return True
+        return number is not None and bool(group.anchors >> number & 1)
+
+    def _may_write(self, group: Group, v: TensorView, outputs: Sequence[TensorView]) -> bool:
         is_free = self.computing.get(v) is group or not self._reads_more(group, v)
-        return is_free and self.legality.may_write(group.anchors, group.outputs, v)
+        return is_free and self.legality.may_write(group.anchors, outputs, v)
 
     def _reads_more(self, group: Group, v: TensorView) -> bool:
         """Whether a group reads only some of what a value is computed from."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from thunder_fuser.analysis.footprint import footprint
-from thunder_fuser.analysis.layout import View, view_of
+from thunder_fuser.analysis.layout import View, layouts_of_inputs, view_of
+from thunder_fuser.analysis.torch_strides import output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
@@ -32,6 +33,8 @@ from thunder_fuser.segment.search import search
 
 _T = TypeVar("_T")
 
+Optimise = Callable[[Fusion], Fusion]
+
 MAX_TRIALS = 4
 """As many tensors are asked about one by one: whether kernels had better write slices of them."""
 MAX_TOLD = 8
@@ -41,14 +44,30 @@ Divide = Callable[[Cost], Sequence[Anchors]]
 """Anchors as sets that each can be a kernel, in an order in which they can run."""
 
 
+def partition_after(
+    optimise: Optimise, fusion: Fusion, layouts: Sequence[Layout] | None, device: DeviceInfo
+) -> SegmentedFusion:
+    """The plan of what passes make of a static fusion. Its outputs lie as torch would lay those of
+    the fusion before the passes: a transpose, then a pad is row-major, a pad, then a transpose not.
+    """
+    optimised = optimise(fusion)
+    if optimised is fusion:
+        return partition(fusion, layouts, device=device)
+    known = layouts_of_inputs(fusion, layouts)
+    promised = output_orders(fusion, known)
+    return partition(optimised, layouts, device=device, promised=promised)
+
+
 def partition(
     fusion: Fusion,
     layouts: Sequence[Layout] | None = None,
     divide: Divide = search,
     device: DeviceInfo = H200,
+    promised: Sequence[Sequence[int]] = (),
 ) -> SegmentedFusion:
     """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are declared).
-    `device`: the one whose time is to be saved.
+    `device`: the one whose time is to be saved. `promised`: orders of the outputs in memory
+    (default: what torch would give to the fusion as it is).
     """
     prices = Prices.of(device)
     within = limited(fusion)
@@ -58,7 +77,7 @@ def partition(
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
         program = Program(
-            within.fusion, layouts, (*within.joined, *joined), device, reasons=within.cuts
+            within.fusion, layouts, (*within.joined, *joined), device, within.cuts, promised
         )
         return _Partition(program, divide).plan()
 

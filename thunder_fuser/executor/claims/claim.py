@@ -42,6 +42,15 @@ class Ending(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class LiesAs:
+    """Another such tag: the result lies as these tensors would have it, though its parts do not
+    begin with them.
+    """
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One row of the table.
 

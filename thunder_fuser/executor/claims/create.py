@@ -10,9 +10,10 @@ from thunder.core.proxies import NumberProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.executor.claims.claim import Claim, Role
+from thunder_fuser.executor.claims.layout import lying_as
 from thunder_fuser.executor.claims.operands import DEVICES, data_type, is_static
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.fusion import TensorView, Val
 
 
 def refuse_new(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
@@ -29,7 +30,12 @@ def refuse_new(sizes: Sequence[object], device: Device, dtype: object) -> Refusa
 
 
 def _refuse_full(
-    shape: Sequence[object], value: object, *, device: Device, dtype: object
+    shape: Sequence[object],
+    value: object,
+    *,
+    device: Device,
+    dtype: object,
+    like: object = None,
 ) -> Refusal | None:
     return refuse_new(shape, device, dtype)
 
@@ -45,9 +51,16 @@ def _refuse_iota(
 
 
 def _full(
-    b: FusionBuilder, shape: Sequence[int], value: Val, *, device: Device, dtype: object
+    b: FusionBuilder,
+    shape: Sequence[int],
+    value: Val,
+    *,
+    device: Device,
+    dtype: object,
+    like: TensorView | None = None,
 ) -> Val:
-    return b.full(shape, value, data_type(dtype))
+    made = b.full(shape, value, data_type(dtype))
+    return made if like is None else lying_as(b, made, [like])
 
 
 def _iota(

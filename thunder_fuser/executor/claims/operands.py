@@ -35,6 +35,15 @@ def data_type(dtype: object) -> DataType:
     return from_torch(found)
 
 
+def is_supported(tensor: TensorProxy) -> bool:
+    """Whether kernels can be given the tensor."""
+    try:
+        data_type(tensor.dtype)
+    except FuserTypeError:
+        return False
+    return is_static(tensor.shape)
+
+
 def number_type(number: NumberProxy) -> DataType:
     """The dtype of a number that is known only when the function runs."""
     return _NUMBERS[number.python_type]

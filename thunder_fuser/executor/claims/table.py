@@ -16,7 +16,6 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.claims import (
     activations,
     calls,
-    complex_calls,
     create,
     indexing,
     pointwise,
@@ -37,7 +36,6 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
         **indexing.CLAIMS,
         **calls.CLAIMS,
         **activations.CLAIMS,
-        **complex_calls.CLAIMS,
     }
 )
 
