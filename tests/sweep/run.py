@@ -17,7 +17,12 @@ from thunder_fuser import options
 GROUP = 24
 """Functions of one program: a compiler takes as long to start as to compile several."""
 
-Run = Callable[[], Tensor]
+_WIDER = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}
 
 
 def inputs_of(entry: Entry, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -89,9 +94,9 @@ def _in_torch(entry: Entry, given: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _truth(entry: Entry, given: Sequence[Tensor]) -> Tensor | None:
-    wide = {torch.complex64: torch.complex128}.get(given[0].dtype, torch.float64)
-    if given[0].dtype == wide or not (given[0].is_floating_point() or given[0].is_complex()):
+    if given[0].dtype not in _WIDER:
         return None
+    wide = _WIDER[given[0].dtype]
     return entry.function(*(x.to(wide) for x in given))
 
 

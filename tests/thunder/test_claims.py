@@ -12,7 +12,14 @@ from thunder.core.prims import PrimIDs
 
 from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, primitives, traced
 from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.executor.claims import calls, indexing, random, reductions
+from thunder_fuser.executor.claims import (
+    activations,
+    calls,
+    complex_calls,
+    indexing,
+    random,
+    reductions,
+)
 from thunder_fuser.executor.claims.table import TABLE
 
 
@@ -259,6 +266,7 @@ def test_every_row_of_the_table_is_tested_here() -> None:
     elsewhere = {PrimIDs.COPY_, PrimIDs.UPDATE_ALIASES}  # test_inplace.py
     elsewhere |= set(indexing.CLAIMS)  # test_indexing.py
     elsewhere |= set(random.CLAIMS)  # test_random.py
+    elsewhere |= {*activations.CLAIMS, *complex_calls.CLAIMS}  # tests/sweep
     folds = {*reductions.CLAIMS, *calls.CLAIMS}  # test_reductions.py, test_norms.py
     assert tested | elsewhere | folds == set(TABLE)
 

@@ -16,8 +16,9 @@ from thunder_fuser.executor.claims.claim import Claim, Role
 from thunder_fuser.executor.claims.operands import FP8, data_type
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import compute_dtype
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.value_builder import as_python
 
 Build = Callable[..., Val]
 
@@ -80,16 +81,43 @@ def _logsigmoid(b: FusionBuilder, x: Val) -> Val:
     return b.pointwise("sub", b.pointwise("minimum", wide, 0.0), rest)
 
 
+def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
+    """Tensors of one dtype, to which torch converts the number: 0.5 is 0 beside integers."""
+    if isinstance(value, NumberProxy):
+        return Refusal("number", "not whole: a number is unknown until the function runs")
+    try:
+        found = {data_type(x.dtype) for x in operands if isinstance(x, TensorProxy)}
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if len(found) != 1 or found & {*FP8, DataType.Bool}:
+        return Refusal("dtype", f"not whole on {', '.join(sorted(d.name for d in found))}")
+    return None
+
+
+def _refuse_quotient(*operands: object, value: object = None) -> Refusal | None:
+    if any(data_type(x.dtype).is_integral for x in operands if isinstance(x, TensorProxy)):
+        return Refusal("dtype", "torch has no addcdiv on integers")
+    return _refuse_scaled(*operands, value=value)
+
+
+def _factor(x: Val, value: complex | None) -> complex:
+    return as_python(_whole(1 if value is None else value, x.dtype), x.dtype)
+
+
+def _whole(value: complex, dtype: DataType) -> complex:
+    return int(value.real) if dtype.is_integral else value
+
+
 def _addcmul(
-    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: float | None = None
+    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
 ) -> Val:
-    return b.pointwise("addcmul", x, first, second, 1.0 if value is None else float(value))
+    return b.pointwise("addcmul", x, first, second, _factor(x, value))
 
 
 def _addcdiv(
-    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: float | None = None
+    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
 ) -> Val:
-    scaled = first if value is None else b.pointwise("mul", first, float(value))
+    scaled = b.pointwise("mul", first, _factor(x, value))
     return b.pointwise("add", x, b.pointwise("div", scaled, second))
 
 
@@ -104,6 +132,6 @@ CLAIMS = {
     "torch.clamp": _claim(_clamp, "clamp", _refuse_bounds),
     "torch.sigmoid": _claim(_sigmoid, "sigmoid"),
     "torch.nn.functional.logsigmoid": _claim(_logsigmoid, "log1p"),
-    "torch.addcmul": _claim(_addcmul, "addcmul"),
-    "torch.addcdiv": _claim(_addcdiv, "div"),
+    "torch.addcmul": _claim(_addcmul, "addcmul", _refuse_scaled),
+    "torch.addcdiv": _claim(_addcdiv, "div", _refuse_quotient),
 }

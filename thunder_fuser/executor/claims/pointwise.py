@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -17,7 +18,8 @@ from thunder_fuser.executor.claims.claim import Claim, Role
 from thunder_fuser.executor.claims.operands import FP8, NARROW_INTEGERS, as_operand, data_type
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.dtypes import Category
+from thunder_fuser.ir.fusion import TensorView, Val
 
 # On these, 8- and 16-bit integers mean the same in Thunder's decompositions and in torch.  In
 # arithmetic they do not: a composite that torch computes with wider integers wraps around when it
@@ -59,13 +61,35 @@ def _refuse_pow(base: object, exponent: object) -> Refusal | None:
 
 def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
     """Powers that torch has kernels for are those: a square root of -inf is NaN."""
-    root = _ROOTS.get(exponent) if isinstance(exponent, float) else None
-    if root is None or isinstance(base, (int, float, complex)) or not base.dtype.is_floating:
+    is_tensor = isinstance(base, TensorView)
+    if not (is_tensor and isinstance(exponent, (int, float, complex))):
         return builder.pointwise("pow", base, exponent)
-    return builder.pointwise(root, base)
+    if base.dtype.is_complex and exponent in (0, 1):
+        return builder.full(base.sizes, 1, base.dtype) if exponent == 0 else builder.set(base)
+    power = _POWERS.get(exponent) if base.dtype.category >= Category.FLOAT else None
+    if power is None:
+        return builder.pointwise("pow", base, exponent)
+    result: Val = base
+    for _ in range(power.factors - 1):
+        result = builder.pointwise("mul", result, base)
+    return builder.pointwise(power.op, result) if power.op else result
 
 
-_ROOTS = {0.5: "sqrt", -0.5: "rsqrt"}
+class _Power(NamedTuple):
+    """A product of so many equal factors, and what is taken of it."""
+
+    factors: int
+    op: str = ""
+
+
+_POWERS = {
+    0.5: _Power(1, "sqrt"),
+    -0.5: _Power(1, "rsqrt"),
+    -1: _Power(1, "reciprocal"),
+    2: _Power(2),
+    -2: _Power(2, "reciprocal"),
+    3: _Power(3),
+}
 
 
 def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | None:

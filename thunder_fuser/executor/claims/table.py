@@ -16,6 +16,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.executor.claims import (
     activations,
     calls,
+    complex_calls,
     create,
     indexing,
     pointwise,
@@ -36,6 +37,7 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
         **indexing.CLAIMS,
         **calls.CLAIMS,
         **activations.CLAIMS,
+        **complex_calls.CLAIMS,
     }
 )
 

@@ -1,0 +1,146 @@
+"""Golden texts: a kernel of the reduction and transpose templates in every mode, for an H200.
+
+A change to these templates shows here what it does to the text. Each case says by which figures of
+its schedule it is in the mode that it stands for, so that no golden text is of another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from thunder_fuser.analysis.value import Compute
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.runtime.executable import generate_kernels, schedule_of
+from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.schedule.transpose import TransposeSchedule
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+
+
+def rms_norm(rows: int, columns: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns], True, BFloat16)
+        weight = fd.define_tensor([columns], True, BFloat16)
+        wide = fd.ops.cast(x, Float)
+        squares = fd.ops.sum(fd.ops.mul(wide, wide), [1], True)
+        scale = fd.ops.rsqrt(fd.ops.add(fd.ops.mul(squares, 1 / columns), 1e-6))
+        y = fd.ops.mul(fd.ops.mul(wide, scale), fd.ops.cast(weight, Float))
+        fd.add_output(fd.ops.cast(y, BFloat16))
+    return fd
+
+
+def softmax(rows: int, columns: int, dim: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([rows, columns], True, BFloat16), Float)
+        e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [dim], True)))
+        y = fd.ops.div(e, fd.ops.sum(e, [dim], True))
+        fd.add_output(fd.ops.cast(y, BFloat16))
+    return fd
+
+
+def sum_over(dims: list[int], *sizes: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor(list(sizes), True, Float), dims))
+    return fd
+
+
+def norm_of_all(count: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([count], True, Float)
+        fd.add_output(fd.ops.sqrt(fd.ops.sum(fd.ops.mul(x, x), [0])))
+    return fd
+
+
+def norm_backward(rows: int, columns: int) -> FusionDefinition:
+    """Of x * weight normalised: a gradient at each element, and one summed over the rows."""
+    with FusionDefinition() as fd:
+        x, g = (fd.define_tensor([rows, columns], True, Float) for _ in range(2))
+        weight = fd.define_tensor([columns], True, Float)
+        scaled = fd.ops.mul(g, weight)
+        mean = fd.ops.mul(fd.ops.sum(fd.ops.mul(scaled, x), [1], True), 1 / columns)
+        fd.add_output(fd.ops.sub(scaled, fd.ops.mul(x, mean)))
+        fd.add_output(fd.ops.sum(fd.ops.mul(g, x), [0]))
+    return fd
+
+
+def transposed(*sizes: int) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(list(sizes), True, BFloat16)
+        y = fd.define_tensor(list(sizes[::-1]), True, BFloat16)
+        fd.add_output(fd.ops.add(fd.ops.permute(x, [1, 0]), y))
+    return fd
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A kernel, and what says that it is in its mode."""
+
+    name: str
+    definition: Callable[[], FusionDefinition]
+    holds: Callable[[RowSchedule], bool]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def computes(schedule: RowSchedule) -> bool:
+    """Whether something is left to compute from what all blocks have reduced."""
+    return any(isinstance(node, Compute) for node in schedule.finishes[0].graph)
+
+
+REDUCTIONS = (
+    Mode("persistent_registers", lambda: rms_norm(512, 16384),
+        lambda s: bool(s.residency.registers) and s.rows_per_block == 1),
+    Mode("persistent_shared_memory", lambda: rms_norm(512, 65536),
+        lambda s: bool(s.residency.shared)),
+    Mode("reread", lambda: rms_norm(512, 262144),
+        lambda s: not s.residency.registers and not s.residency.shared),
+    Mode("rows_per_block", lambda: rms_norm(8192, 64), lambda s: s.rows_per_block > 1),
+    Mode("partial_vectors", lambda: sum_over([1], 300, 1001), lambda s: bool(s.inside)),
+    Mode("outer_registers", lambda: softmax(16, 65536, 0),
+        lambda s: s.is_stacked and bool(s.residency.registers)),
+    Mode("outer_shared_memory", lambda: softmax(1024, 65536, 0),
+        lambda s: s.is_stacked and bool(s.residency.shared)),
+    Mode("split", lambda: sum_over([1], 4, 1 << 22),
+        lambda s: s.sharing == "columns" and not computes(s)),
+    Mode("grid_with_epilogue", lambda: norm_of_all(1 << 24),
+        lambda s: s.sharing == "columns" and computes(s)),
+    Mode("column_accumulators", lambda: sum_over([0], 4096, 1024),
+        lambda s: s.sharing == "rows" and s.totals[0].is_of_columns),
+    Mode("rows_and_column_accumulators", lambda: norm_backward(4096, 1024),
+        lambda s: bool(s.folds) and bool(s.wide) and s.totals[0].is_of_columns),
+)  # fmt: skip
+
+
+def kernel_of(definition: FusionDefinition) -> tuple[object, str]:
+    """The schedule of the only kernel of a definition, and its text."""
+    plan = CompiledFusion(definition.fusion).plan()
+    (entry,) = generate_kernels(plan, H200).values()
+    (segment,) = (s for s in plan.segments if s.kernels)
+    return schedule_of(plan, segment, H200), entry.kernel.source
+
+
+@pytest.mark.parametrize("mode", REDUCTIONS, ids=str)
+def test_reduction(golden: Callable[[str, str], None], mode: Mode) -> None:
+    schedule, text = kernel_of(mode.definition())
+    assert isinstance(schedule, RowSchedule)
+    assert mode.holds(schedule), schedule
+    golden(f"reduction_{mode.name}.cu", f"// {schedule}\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("name", "definition"),
+    [("whole_tiles", transposed(2048, 1024)), ("partial_tiles", transposed(1000, 333))],
+)
+def test_transpose(
+    golden: Callable[[str, str], None], name: str, definition: FusionDefinition
+) -> None:
+    schedule, text = kernel_of(definition)
+    assert isinstance(schedule, TransposeSchedule)
+    golden(f"transpose_{name}.cu", f"// {schedule}\n{text}")

@@ -1,0 +1,69 @@
+// row: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, held in registers; blocks share rows: 1 totals in 132 parts, 540,672 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_row_sum_4eb51d5b(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+  TF_SHARED(smem);
+  float* const W0 = (float*)(workspace + 0);
+  const int t = threadIdx.x % 256u;
+  const int g = threadIdx.x / 256u;
+  const int part = blockIdx.x;
+  float s0[1][4];
+  TF_UNROLL
+  for (int k = 0; k < 1; ++k) {
+    TF_UNROLL
+    for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
+  }
+  TF_UNROLL_BY(3)
+  for (int first = (int)part * 4; first < 4096; first += 528) {
+    const int r = first + g;
+    float x0[1][4];
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      tf::load<4>(T0 + 1024 * r + 4 * u, x0[k]);
+    }
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      TF_VEC
+      for (int v = 0; v < 4; ++v) {
+        s0[k][v] = tf::Sum::combine(s0[k][v], (float)x0[k][v]);
+      }
+    }
+  }
+  {
+    float* const meeting = (float*)(smem + 0);
+    __syncthreads();
+    if (g > 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+      }
+    }
+    __syncthreads();
+    if (g == 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s0[k][v] = tf::Sum::combine(s0[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
+      }
+    }
+  }
+  if (g == 0) {
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      tf::store<4>(W0 + (long long)part * 1024 + u * 4, s0[k]);
+    }
+  }
+  tf::grid_barrier(arrived, 132u);
+  if (blockIdx.x < 32u) {
+    const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
+    const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W0, 1024, c, (float*)(smem + 0));
+    if (threadIdx.x < 32u) {
+      float y0[1];
+      const int v = 0;
+      y0[v] = g0;
+      T1[c] = y0[0];
+    }
+  }
+}

@@ -1,0 +1,61 @@
+// row: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, held in registers
+extern "C" __global__ void __launch_bounds__(32) tf_row_max_sum_sub_exp_bd364c1d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+  const int g = threadIdx.x % 8u;
+  const int t = threadIdx.x / 8u;
+  const int u = (int)blockIdx.x * 8 + g;
+  bf16 x0[4][8];
+  TF_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const int c = k * 4 + t;
+    tf::load<8>(T0 + 65536 * c + 8 * u, x0[k]);
+  }
+  float a0[8];
+  TF_UNROLL
+  for (int v = 0; v < 8; ++v) a0[v] = tf::from_bits(0xff800000u);
+  TF_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const int c = k * 4 + t;
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[k][v]);
+      a0[v] = tf::Max::combine(a0[v], (float)t1);
+    }
+  }
+  tf::stacked_reduce<tf::Max, 32, 8, 8>(a0, (float*)(0));
+  float f0[8];
+  TF_VEC
+  for (int v = 0; v < 8; ++v) f0[v] = (float)a0[v];
+  float a1[8];
+  TF_UNROLL
+  for (int v = 0; v < 8; ++v) a1[v] = 0.0f;
+  TF_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const int c = k * 4 + t;
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[k][v]);
+      const float t3 = t1 - f0[v];
+      const float t4 = tf::exp(t3);
+      a1[v] = tf::Sum::combine(a1[v], (float)t4);
+    }
+  }
+  tf::stacked_reduce<tf::Sum, 32, 8, 8>(a1, (float*)(0));
+  float f1[8];
+  TF_VEC
+  for (int v = 0; v < 8; ++v) f1[v] = (float)a1[v];
+  TF_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const int c = k * 4 + t;
+    bf16 y0[8];
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[k][v]);
+      const float t3 = t1 - f0[v];
+      const float t4 = tf::exp(t3);
+      const float t6 = tf::div(t4, f1[v]);
+      const float t7 = tf::rounded<bf16>(t6);
+      y0[v] = tf::narrow<bf16>(t7);
+    }
+    tf::store<8>(T9 + 65536 * c + 8 * u, y0);
+  }
+}

@@ -1,0 +1,49 @@
+// row: 512 rows x 16384 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, held in registers
+extern "C" __global__ void __launch_bounds__(1024) tf_row_sum_mul_add_rsqrt_3ed22d56(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+  TF_SHARED(smem);
+  const int t = threadIdx.x;
+  const int r = (int)blockIdx.x;
+  bf16 x0[2][8];
+  bf16 x1[2][8];
+  TF_UNROLL
+  for (int k = 0; k < 2; ++k) {
+    const int u = k * 1024 + t;
+    tf::load<8>(T0 + 16384 * r + 8 * u, x0[k]);
+    tf::load<8>(T1 + 8 * u, x1[k]);
+  }
+  float a0[8];
+  TF_UNROLL
+  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
+  TF_UNROLL
+  for (int k = 0; k < 2; ++k) {
+    const int u = k * 1024 + t;
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[k][v]);
+      const float t2 = t1 * t1;
+      a0[v] = tf::Sum::combine(a0[v], (float)t2);
+    }
+  }
+  for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 4]);
+  for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
+  for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
+  const float f0 = (float)tf::block_reduce<tf::Sum, 1024>(a0[0], (float*)(smem + 0), t);
+  const float t5 = f0 * 6.103515625e-05f;
+  const float t7 = t5 + 9.999999974752427e-07f;
+  const float t8 = tf::rsqrt(t7);
+  TF_UNROLL
+  for (int k = 0; k < 2; ++k) {
+    const int u = k * 1024 + t;
+    bf16 y0[8];
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[k][v]);
+      const float t9 = t1 * t8;
+      const float t11 = tf::cast<float>(x1[k][v]);
+      const float t12 = t9 * t11;
+      const float t13 = tf::rounded<bf16>(t12);
+      y0[v] = tf::narrow<bf16>(t13);
+    }
+    tf::store<8>(T14 + 16384 * r + 8 * u, y0);
+  }
+}

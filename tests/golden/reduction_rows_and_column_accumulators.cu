@@ -1,0 +1,119 @@
+// row: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, held in registers; blocks share rows: 1 totals in 132 parts, 540,672 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_row_sum_mul_sub_273182db(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+  TF_SHARED(smem);
+  float* const W0 = (float*)(workspace + 0);
+  const int t = threadIdx.x % 256u;
+  const int g = threadIdx.x / 256u;
+  const int part = blockIdx.x;
+  float s0[1][4];
+  TF_UNROLL
+  for (int k = 0; k < 1; ++k) {
+    TF_UNROLL
+    for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
+  }
+  tf::Vec<unsigned, 4> n0[1];
+  tf::Vec<unsigned, 4> n2[1];
+  {
+    const int r = (int)part * 4 + g;
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      n0[k] = tf::fetch<4>(T1 + 1024 * r + 4 * u);
+      n2[k] = tf::fetch<4>(T0 + 1024 * r + 4 * u);
+    }
+  }
+  int turn = 1;
+  TF_UNROLL_BY(1)
+  for (int first = (int)part * 4; first < 4096; first += 528) {
+    turn ^= 1;
+    const int r = first + g;
+    float x0[1][4];
+    float x1[1][4];
+    float x2[1][4];
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      tf::unpack(n0[k], x0[k]);
+      tf::unpack(n2[k], x2[k]);
+      tf::load<4>(T2 + 4 * u, x1[k]);
+    }
+    {
+      const int next = r + 528 < 4096 ? r + 528 : r;
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        n0[k] = tf::fetch<4>(T1 + 1024 * next + 4 * u);
+        n2[k] = tf::fetch<4>(T0 + 1024 * next + 4 * u);
+      }
+    }
+    float a0[4];
+    TF_UNROLL
+    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      TF_VEC
+      for (int v = 0; v < 4; ++v) {
+        const float t2 = x0[k][v] * x1[k][v];
+        const float t4 = t2 * x2[k][v];
+        a0[v] = tf::Sum::combine(a0[v], (float)t4);
+      }
+    }
+    for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
+    for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
+    const float f0 = (float)tf::block_reduce<tf::Sum, 256>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+    const float t8 = f0 * 0.0009765625f;
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      float y0[4];
+      TF_VEC
+      for (int v = 0; v < 4; ++v) {
+        const float t2 = x0[k][v] * x1[k][v];
+        const float t5 = x0[k][v] * x2[k][v];
+        const float t9 = x2[k][v] * t8;
+        const float t10 = t2 - t9;
+        y0[v] = t10;
+        s0[k][v] = tf::Sum::combine(s0[k][v], (float)t5);
+      }
+      tf::store<4>(T10 + 1024 * r + 4 * u, y0);
+    }
+  }
+  {
+    float* const meeting = (float*)(smem + 256);
+    __syncthreads();
+    if (g > 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+      }
+    }
+    __syncthreads();
+    if (g == 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s0[k][v] = tf::Sum::combine(s0[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
+      }
+    }
+  }
+  if (g == 0) {
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      tf::store<4>(W0 + (long long)part * 1024 + u * 4, s0[k]);
+    }
+  }
+  tf::grid_barrier(arrived, 132u);
+  if (blockIdx.x < 32u) {
+    const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
+    const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W0, 1024, c, (float*)(smem + 256));
+    if (threadIdx.x < 32u) {
+      float y0[1];
+      const int v = 0;
+      y0[v] = g0;
+      T12[c] = y0[0];
+    }
+  }
+}
