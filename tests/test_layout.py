@@ -23,6 +23,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Each may import from those above it and from itself.
 LAYERS = (
     *("errors", "log", "options", "device", "device_table", "_names", "_registration"),
+    "garbage",
     *("ir", "analysis", "passes", "segment", "schedule", "codegen", "runtime", "sharding"),
     *("definition", "executor", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),

@@ -82,6 +82,10 @@ def collapsed(region: Region, dims: Sequence[IterDomain]) -> Region:
 
 def union(a: Region, b: Region, dims: Sequence[IterDomain]) -> Region:
     """Points of either; both are collapsed regions of a tensor with these dimensions."""
+    for one, other in ((a, b), (b, a)):
+        # Nothing is added to it, and there is nothing to join.
+        if len(one.boxes) <= 1 and (one == other or other == EMPTY):
+            return one
     whole = everything(dims)
     for region in (a, b):
         if region == whole:

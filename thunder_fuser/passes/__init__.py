@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.verify import verify as check
@@ -54,6 +55,7 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
 )
 
 
+@uncollected()
 def run(fusion: Fusion, *, precision: Precision = "strict", verify: bool = False) -> Fusion:
     """The fusion after all passes, in turns until none finds anything; its sizes must be static.
 

@@ -20,6 +20,7 @@ from thunder_fuser.codegen.cuda import GeneratedKernel, Schedule, Scratch, gener
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
+from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
@@ -36,6 +37,7 @@ _SCHEDULE = logging.getLogger("thunder_fuser.schedule")
 _CODEGEN = logging.getLogger("thunder_fuser.codegen")
 
 
+@uncollected()
 def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
     """Kernels by segment, as text: no compiler, no device. Segments that are the same program on
     other tensors have one kernel, which is called as the first of them calls its tensors.

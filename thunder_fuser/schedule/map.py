@@ -143,24 +143,23 @@ def map_parts(
         prefetches = _prefetches(accesses, lanes, device)
         return MapPart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
 
-    best = _best(
-        [
-            plan(group.count - group.count % v, 0, v)
-            for v in vectors_to_try(group, min(group.count, most), device)
-        ]
-    )
+    widest, *narrower = vectors_to_try(group, min(group.count, most), device)
+    best = plan(group.count - group.count % widest, 0, widest)
+    for vector in narrower:
+        # Each vector takes an instruction for every store, and one for what is loaded.
+        if _cost(best) <= (len(best.stores) + bool(best.accesses)) / vector:
+            break
+        part = plan(group.count - group.count % vector, 0, vector)
+        if _cost(part) < _cost(best):
+            best = part
     left = group.count - best.count
     return [best] + ([plan(left, best.count, 1)] if left else [])
 
 
-def _best(parts: Sequence[MapPart]) -> MapPart:
-    """The part with the fewest memory instructions for each point; the widest of equals."""
-
-    def cost(part: MapPart) -> tuple[float, int]:
-        vector = part.lanes.vector
-        return instructions(part.stores, part.accesses, vector) / vector, -vector
-
-    return min(parts, key=cost)
+def _cost(part: MapPart) -> float:
+    """Memory instructions for each point; the widest of parts with equally many is best."""
+    vector = part.lanes.vector
+    return instructions(part.stores, part.accesses, vector) / vector
 
 
 def instructions(stores: Sequence[Store], accesses: Sequence[Access], vector: int) -> int:

@@ -72,13 +72,13 @@ class Loaded(Container[Val]):
 
 def cone(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
     """What a kernel computes for its results that have elements, and what it loads for them."""
-    stops = group.loads(program)
+    stops, outputs = group.loads(program), set(group.outputs)
     computed: set[Val] = set()
     loaded: set[TensorView] = set()
     stack: list[Val] = [t for t in group.outputs if t.numel]
     while stack:
         value = stack.pop()
-        if isinstance(value, TensorView) and value in stops and value not in group.outputs:
+        if isinstance(value, TensorView) and value in stops and value not in outputs:
             loaded.add(value)
         elif value in program.definitions and value not in computed:
             computed.add(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.layout import dense_layout, loop_order
 from thunder_fuser.analysis.pull import Pull
@@ -47,10 +47,15 @@ def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[T
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """A kernel, and the tensors that it loads."""
+    """A kernel, and the tensors that it loads.
+
+    known  bytes that it accesses with steps, by the layouts of all that it loads and writes: it is
+           asked about each of these, while most of the others stay as they are
+    """
 
     group: Group
     loaded: Collection[TensorView]
+    known: dict[tuple[Layout, ...], int] = field(default_factory=dict)
 
 
 def _order(
@@ -102,7 +107,19 @@ class _Access:
 def _strided(program: Program, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
     """Bytes that a kernel accesses with steps of a sector and more."""
     group = reading.group
-    memory = {t: layouts[t] for t in reading.loaded}
+    key = tuple(layouts[t] for t in (*reading.loaded, *group.outputs))
+    if key not in reading.known:
+        reading.known[key] = _stepped(program, group, reading.loaded, layouts)
+    return reading.known[key]
+
+
+def _stepped(
+    program: Program,
+    group: Group,
+    loaded: Collection[TensorView],
+    layouts: Mapping[TensorView, Layout],
+) -> int:
+    memory = {t: layouts[t] for t in loaded}
     accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
     sector = program.prices.device.sector_bytes
     found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}

@@ -16,6 +16,7 @@ from thunder_fuser.analysis.torch_strides import output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
+from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
@@ -58,6 +59,7 @@ def partition_after(
     return partition(optimised, layouts, device=device, promised=promised)
 
 
+@uncollected()
 def partition(
     fusion: Fusion,
     layouts: Sequence[Layout] | None = None,
