@@ -88,3 +88,25 @@ def test_gradients_of_clamp(bounds: tuple[float | None, float | None], tensors: 
         rest = [next(inputs) if isinstance(t, torch.Tensor) else t for t in given]
         gradients.append(torch.autograd.grad(function(leaves[0], *rest).sum(), leaves))
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [-100, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smoothed_labels_of_ignored_classes(reduction: str, ignored: int, weighted: bool) -> None:
+    """Thunder alone counts them in the mean, or reads the weight of a class that is none."""
+    target = torch.tensor([[0, ignored, 1], [1, 0, ignored]])
+    weight = torch.rand(CLASSES, dtype=torch.float64) + 0.5 if weighted else None
+
+    def loss(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return F.cross_entropy(
+            x, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=0.1
+        )
+
+    logits, results = torch.randn(2, CLASSES, 3, dtype=torch.float64), []
+    for run in (loss, jit(loss)):
+        x = logits.clone().requires_grad_()
+        with options(strict=True):
+            found = run(x, target, weight)
+            results.append([found, *torch.autograd.grad(found.sum(), [x])])
+    torch.testing.assert_close(*results)

@@ -150,12 +150,8 @@ def test_cross_entropy(reduction: str, weighted: bool, ignored: int, dtype: torc
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weighted": True}], ids=str)
-def test_cross_entropy_is_what_thunder_takes_it_apart_into(
-    reduction: str, options: dict[str, Any]
-) -> None:
-    """Thunder's own result for label smoothing with ignored rows is not torch's; ours is its.
-    Nor can it differentiate a sum on a CPU.
-    """
+def test_cross_entropy_of_planes(reduction: str, options: dict[str, Any]) -> None:
+    """Rows that are ignored are not among those that a mean is of, smoothed or not."""
     target = torch.randint(7, (4, 5))
     target[1, 3] = -100
 
@@ -168,8 +164,7 @@ def test_cross_entropy_is_what_thunder_takes_it_apart_into(
     for dtype in (torch.float32, torch.bfloat16):
         weight = weights(7, dtype) if "weighted" in options else None
         inputs = torch.randn(4, 7, 5).to(dtype), target, weight
-        found, expected = (run(*inputs) for run in (jit(program), thunder.jit(program)))
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(jit(program)(*inputs), program(*inputs))
 
 
 def test_a_language_model_of_two_matrices_learns() -> None:

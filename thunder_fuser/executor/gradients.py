@@ -183,7 +183,7 @@ def _nll_loss(
     total = None
     if reduction == "mean":
         # Both parts of the quotient are the forward's: the backward reads what it divides by.
-        total = _total_weight(target, weight, ignored)
+        total = total_weight(target, weight, ignored)
         wide = weight if weight is None else _wide(weight)
         summed = ltorch.nll_loss(_wide(x), target, wide, ignored, "sum")
         result = maybe_convert_to_dtype(summed / total, x.dtype)
@@ -194,7 +194,7 @@ def _nll_loss(
     return result
 
 
-def _total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) -> TensorProxy:
+def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) -> TensorProxy:
     """Of the classes that count: how many they are, if each has the weight 1."""
     counts = target != ignored
     if weight is None:

@@ -5,6 +5,8 @@ regions, and differentiates them by running them once more under torch's autogra
 tensors like another and second names of operations are nothing but operations that it can take
 apart, and become these.
 
+*Cross-entropy with smoothed labels*, of which Thunder counts the ignored classes in the mean.
+
 *Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
 too, and fails on it with torch 2.12, for every graph. It is run, and not looked into.
 """
@@ -17,11 +19,14 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.clang import maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
+
+from thunder_fuser.executor.gradients import total_weight
 
 Function = Callable[..., Any]
 
@@ -78,6 +83,8 @@ def lookasides() -> dict[Function, Function]:
     for name, function in parts.items():
         for theirs, symbol in _registered(name):
             found[theirs] = found[symbol] = _or_whole(function, symbol)
+    for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
+        found[function] = _cross_entropy
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
@@ -145,3 +152,38 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
         raise _Unusual  # torch has the words for what is wrong
     taken = [slice(None)] * dim + [slice(start, start + length)]
     return x[tuple(taken)]
+
+
+def _cross_entropy(
+    input: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    size_average: object = None,
+    ignore_index: int = -100,
+    reduce: object = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> TensorProxy:
+    """As torch has it. With smoothed labels the loss is a sum of two: of the class that is the
+    target, and of all classes, neither of which counts where the target is ignored.
+    """
+    options = (size_average, ignore_index, reduce, reduction)
+    are_classes = input.shape != target.shape
+    if not label_smoothing or not are_classes or not input.numel:
+        return ltorch.cross_entropy(input, target, weight, *options, label_smoothing)
+    ltorch._cross_entropy_input_checks(
+        input, target, weight, ignore_index, reduction, label_smoothing
+    )
+    axis = 1 if input.ndim > 1 else 0
+    logarithms = ltorch.log_softmax(input, axis)
+    chosen = ltorch.nll_loss(logarithms, target, weight, ignore_index, reduction)
+    shape = [-1] + [1] * (input.ndim - 2)
+    weighted = logarithms if weight is None else logarithms * ltorch.reshape(weight, shape)
+    every = ltorch.where(target != ignore_index, -ltorch.sum(weighted, axis), 0.0)
+    if reduction != "none":
+        every = ltorch.sum(every)
+    if reduction == "mean":
+        mean = every / total_weight(target, weight, ignore_index)
+        every = maybe_convert_to_dtype(mean, input.dtype)
+    share = label_smoothing / input.shape[axis]
+    return (1 - label_smoothing) * chosen + every * share
