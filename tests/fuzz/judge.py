@@ -102,6 +102,8 @@ def _explained(
     runs = [run(program, alone, k) for k in range(layout + 1)]
     if runs[-1].error is not None and torchs.error is None:
         return Verdict(program, "refused by Thunder")
+    if program.takes_gradients and _updates_late(alone):
+        return Verdict(program, "wrong in Thunder")
     thunders = {(d.kind, d.where.split("[")[0]) for d in differences(torchs, runs[-1], truth)}
     ours = [d for d in found if (d.kind, d.where.split("[")[0]) not in thunders]
     # Who cannot go on with a wrong value of Thunder's raises in the place of returning it.
@@ -111,6 +113,13 @@ def _explained(
     if numeric == ours and is_accidental(program, layout, torchs):
         return Verdict(program, "unstable")
     return Verdict(program, "wrong", layout, tuple(ours))
+
+
+def _updates_late(alone: Callable[..., Any]) -> bool:
+    """Whether Thunder moves an update that the program makes into the backward."""
+    backwards = thunder.last_backward_traces(alone)
+    symbols = backwards[-1].bound_symbols if backwards else ()
+    return any(b.sym.name == "copy_" for b in symbols)
 
 
 def is_accidental(program: Program, layout: int, torchs: Run) -> bool:

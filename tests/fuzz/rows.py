@@ -95,7 +95,7 @@ REDUCTIONS = (
     Row("F.group_norm({x}, 2, {channels}, {channels})", "f", 0.3),
     Row("F.batch_norm({x}, None, None, training=True)", "f", 0.4),
     Row("F.batch_norm({x}, {channels}, {channels}, {channels}, {channels})", "f", 0.3),
-    Row("F.batch_norm({x}, {channels}, {channels}, training=True)", "f", 0.3),
+    Row("F.batch_norm({x}, {running}, {running}, training=True)", "f", 0.3),
     Row("F.normalize({x}, dim={dim})", "f", 0.4),
     Row("F.cross_entropy({x}, {classes}, reduction={reduction})", "f", 0.6),
     Row("F.cross_entropy({x}, {classes}, label_smoothing=0.1)", "f", 0.3),

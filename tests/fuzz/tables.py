@@ -153,6 +153,11 @@ def _channels(p: Maker, x: torch.Tensor) -> str:
     return p.argument([x.shape[1] if x.dim() > 1 else 1], x.dtype)
 
 
+def _running(p: Maker, x: torch.Tensor) -> str:
+    """Statistics of channels that a call updates, each in a place of its own."""
+    return p.argument([x.shape[1] if x.dim() > 1 else 1], x.dtype, dense=True)
+
+
 def _columns(p: Maker, x: torch.Tensor) -> str:
     """A matrix that `x` can be multiplied with."""
     return p.argument([x.shape[-1] if x.dim() else 1, p.rng.randint(1, 4)], x.dtype)
@@ -211,6 +216,7 @@ PLACES: dict[str, Place] = {
     "mask": _mask,
     "last": _last,
     "channels": _channels,
+    "running": _running,
     "columns": _columns,
     "tensors_and_dim": _joined,
     "classes": _classes,

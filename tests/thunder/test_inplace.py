@@ -472,3 +472,18 @@ def test_a_copy_onto_itself(program: Any) -> None:
     """Torch does nothing then, so that the tensor may be an expanded one."""
     a = torch.randn(3, 1).expand(3, 4)
     torch.testing.assert_close(jit(program)(a, torch.ones(4)), program(a, torch.ones(4)))
+
+
+def test_a_result_that_a_view_of_it_updates() -> None:
+    """The names of one tensor are one memory, whatever the user calls the result."""
+
+    def program(a: Any) -> Any:
+        x = torch.stack([a], 0)
+        turned = x.transpose(-2, -1)
+        turned.sub_(1)
+        y = torch.exp(a)
+        y.copy_(y)
+        y.diagonal().zero_()
+        return x, torch.sum(a, 0), y
+
+    check(program, torch.randn(4, 4))

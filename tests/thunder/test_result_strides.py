@@ -74,6 +74,16 @@ def constants_fold(x: Any) -> Any:
     return row + x, torch.logical_xor(row, x), torch.where(row > 0, row, x), x.transpose(0, 1) * 1
 
 
+def norms_of_four_dimensions(x: Any) -> Any:
+    image = x.unsqueeze(1)
+    grouped = F.group_norm(image, 1)
+    return grouped.squeeze(1) * 2, grouped[0], F.batch_norm(image, None, None, training=True)
+
+
+def of_a_diagonal(x: Any) -> Any:
+    return torch.acosh(torch.diagonal(x.long() + 2, 0)), torch.diagonal(x * 2, 1, 0, 2)
+
+
 def parts_in_another_order(x: Any) -> Any:
     row = x.abs().contiguous() + 1
     other = torch.copysign(row, x), row // x, torch.logical_or(x[:1].expand_as(x), x.relu())
@@ -84,7 +94,14 @@ def parts_in_another_order(x: Any) -> Any:
     "program",
     [
         *(norms, after_norms, moved, masked, views_of_norms, copies_in_between, views_then_pads),
-        *(cats_of_one, like_others, constants_fold, parts_in_another_order),
+        *(
+            norms_of_four_dimensions,
+            of_a_diagonal,
+            cats_of_one,
+            like_others,
+            constants_fold,
+            parts_in_another_order,
+        ),
     ],
 )
 def test_strides_are_those_of_eager(program: Any) -> None:
@@ -134,6 +151,16 @@ def test_channels_last_of_copies_and_pads() -> None:
     x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
     with interpreted():
         found = list(differences(ran(jit(program), [x]), ran(program, [x])))
+    assert not found, found
+
+
+def test_what_is_repeated_and_converted_is_dense() -> None:
+    def program(mask: Any, x: Any) -> Any:
+        return torch.ge(mask, x), mask * x
+
+    inputs = [torch.tensor([[[True]], [[False]], [[True]]]).expand(3, 4, 6), LAYOUTS["permuted"]]
+    with interpreted():
+        found = list(differences(ran(jit(program), inputs), ran(program, inputs)))
     assert not found, found
 
 

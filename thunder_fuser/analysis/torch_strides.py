@@ -8,7 +8,7 @@ that has no view is a row-major copy, a pad keeps channels last, all others are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from thunder_fuser.ir.domain import (
     Expand,
@@ -23,7 +23,7 @@ from thunder_fuser.ir.domain import (
     dense_strides,
     static,
 )
-from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, PointwiseOp, TensorView, ViewOp
+from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
 
 _Strides = tuple[int, ...]
 
@@ -41,11 +41,14 @@ def memory_orders(
     strides = {t: _input(t, layouts[t]) for t in fusion.tensor_inputs}
     targets = {u.value: u.target for u in fusion.updates}
     orders = dict(zip(fusion.outputs, promised, strict=False))
+    repeated: set[Val] = set()
     for expr in fusion.exprs:
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
-            found = _result(expr, out, strides) if target is None else strides[target]
+            if isinstance(expr, ViewOp) and (expr.input in repeated or _repeats(expr)):
+                repeated.add(out)
+            found = strides[target] if target else _result(expr, out, strides, repeated)
             order = orders.get(out)
             if order is not None and target is None and not _in_order(out.sizes, found, order):
                 found = dense_strides(out.sizes, order)
@@ -107,7 +110,13 @@ def _input(tensor: TensorView, layout: Layout) -> _Strides:
     return tuple(steps)
 
 
-def _result(expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides]) -> _Strides:
+def _repeats(expr: ViewOp) -> bool:
+    return any(isinstance(step, Expand) for step in expr.output.domain.transforms)
+
+
+def _result(
+    expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides], repeated: Container[Val]
+) -> _Strides:
     if out.domain.allocation != tuple(range(out.rank)) or expr.op == "stride_order":
         return dense_strides(out.sizes, out.domain.allocation)
     if isinstance(expr, PointwiseOp):
@@ -116,8 +125,8 @@ def _result(expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides]) -
             for v in expr.inputs
             if isinstance(v, TensorView) and v in known
         ]
-        if expr.op == "cast" and operands and 0 in operands[0]:
-            # Thunder converts what it has broadcast, torch as it computes.
+        if expr.op == "cast" and operands and 0 in operands[0] and expr.inputs[0] in repeated:
+            # Thunder converts what it has broadcast, torch what it will broadcast.
             return operands[0]
         return dense_strides(out.sizes, iteration_order(out.sizes, operands))
     if isinstance(expr, ViewOp) and expr.input in known:

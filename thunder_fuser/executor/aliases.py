@@ -50,9 +50,7 @@ class Aliases:
             if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL
             for out in bsym.flat_proxy_outs
         )
-        returned = results(trace)
-        self._returned = {self.memory(p.name) for p in returned if isinstance(p, TensorProxy)}
-        for proxy in (*arguments, *returned):
+        for proxy in (*arguments, *results(trace)):
             if isinstance(proxy, TensorProxy):
                 self._seen.setdefault(self.memory(proxy.name), set()).add(self.tensor(proxy.name))
 
@@ -93,14 +91,11 @@ class Aliases:
         return self.memory(name) in self.updated
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
-        """Whether torch gives a view of memory that matters, or with strides that somebody sees,
-        where the parts of a call would not.
-        """
+        """Whether torch gives a view where the parts of a call would copy, to other strides."""
         if not gives_view(bsym.sym):
             return False
         return any(
-            (self.matters(out.name) or self.memory(out.name) in self._returned)
-            and not self._is_window(bsym, out)
+            not self._is_window(bsym, out)
             for out in bsym.flat_proxy_outs
             if isinstance(out, TensorProxy)
         )

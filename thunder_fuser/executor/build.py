@@ -95,6 +95,9 @@ class _Region:
         for tag in prim.tags:
             if isinstance(tag, LiesAs):
                 value = lying_as(self._builder, value, self._tensors(tag.names, value))
+
+        if Ending.CHANNELS_LAST in prim.tags and value.rank:
+            value = lying_as(self._builder, value, [self._builder.cat([value])])
         if Ending.NEW in prim.tags:
             value = self._builder.set(value)
         match role(prim):
@@ -106,8 +109,10 @@ class _Region:
             case Role.RENAME:
                 (renamed,) = prim.flat_proxy_args
                 first = self._first[out.name] = self._first_name(renamed)
-                if Ending.ROW_MAJOR in prim.tags and first in self._origins:
-                    self._orders[first] = tuple(range(out.ndim))
+                if first in self._origins:
+                    self._values[first] = value
+                    if Ending.ROW_MAJOR in prim.tags:
+                        self._orders[first] = tuple(range(out.ndim))
             case _:
                 self._values[out.name] = value
                 self._origins[out.name] = self._builder.origin

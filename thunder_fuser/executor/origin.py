@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import thunder.torch as thunder_torch
 from thunder.core.compile_data import _compile_data
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.executor.claims.claim import LiesAs
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
@@ -56,31 +57,44 @@ class Recorded:
         self._calls: dict[str, int] = {}
         self._new: set[str] = set()
         self._row_major: set[str] = set()
-        self._leaders: dict[str, tuple[str, ...]] = {}
+        self._channels_last: set[str] = set()
+        self._leaders: dict[str, LiesAs] = {}
         for bsym in traces[0].bound_symbols:
             self._note_call(bsym)
             if bsym.source_filename is not None:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
-        # A call that is differentiated by a rule of its own is recorded anew.
+        if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
+            self._note_new_names(traces[0], traces[-1])
+
+    def _note_new_names(self, first: TraceCtx, joint: TraceCtx) -> None:
+        """A call that is differentiated by a rule of its own is recorded anew. The parts of others
+        have new names, too; but results come in the same order.
+        """
         recorded = set(self._calls)
-        for bsym in self.symbols:
-            if bsym.subsymbols and not _is_backward(bsym) and recorded.isdisjoint(_given(bsym)):
+        for bsym in joint.bound_symbols:
+            is_call = bsym.subsymbols and not _is_backward(bsym) and not _names_memory(bsym)
+            if is_call and recorded.isdisjoint(_given(bsym)):
                 self._note_call(bsym)
-        # The parts of other calls have new names, too; results come in one order.
-        for old, new in zip(results(traces[0]), results(traces[-1]), strict=False):
-            for noted in (self._new, self._row_major):
+        for old, new in zip(results(first), results(joint), strict=False):
+            for noted in (self._row_major, self._channels_last):
                 noted.update({new.name} if old.name in noted else ())
+            if old.name in self._leaders:
+                self._leaders.setdefault(new.name, self._leaders[old.name])
 
     def _note_call(self, bsym: BoundSymbol) -> None:
         self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
         results = [p.name for p in bsym.flat_proxy_outs]
         self._new.update(results if _gives_new_memory(bsym) else ())
-        self._row_major.update(results if _is_row_major(bsym) else ())
+        if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
+            ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
+            (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
+        elif bsym.sym.id in _ROW_MAJOR:
+            self._row_major.update(results)
+        read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
         if bsym.sym.id in _IN_ANOTHER_ORDER:
-            read = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-            self._leaders.update(dict.fromkeys(results, tuple(read)))
+            self._leaders.update(dict.fromkeys(results, LiesAs(read)))
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
         """Places in `symbols` of what gives the results of these symbols."""
@@ -108,11 +122,15 @@ class Recorded:
         """Whether a value is the result of a call that is row-major, whatever its arguments are."""
         return self.first_name(name) in self._row_major
 
-    def leaders(self, name: str) -> tuple[str, ...]:
-        """The operands of the call that gives a value, where its parts read them in another order
-        than torch's kernel, which lays its result out by them.
+    def keeps_channels_last(self, name: str) -> bool:
+        """Whether a value is the result of a call that keeps this order, and no other."""
+        return self.first_name(name) in self._channels_last
+
+    def leaders(self, name: str) -> LiesAs | None:
+        """The operands of the call that gives a value, where torch's kernel lays its result out by
+        them and its parts would not.
         """
-        return self._leaders.get(self.first_name(name), ())
+        return self._leaders.get(self.first_name(name))
 
     def line_of(self, bsym: BoundSymbol) -> Line:
         """The user's line, as far as it is known."""
@@ -186,12 +204,10 @@ LIKE = frozenset(
 """Calls that make, or may make, a tensor of one number which lies as their operand does."""
 
 
-def _is_row_major(bsym: BoundSymbol) -> bool:
-    """Whether torch's kernel for a call gives a row-major result, whatever it is given."""
-    ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
-    return bsym.sym.id in _ROW_MAJOR or (
-        bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS and ranks.isdisjoint((4, 5))
-    )
+def _names_memory(bsym: BoundSymbol) -> bool:
+    """Whether a symbol, or a part of it, updates a tensor, or gives names to what was updated."""
+    is_one = bsym.sym.id in (PrimIDs.UPDATE_ALIASES, PrimIDs.COPY_)
+    return is_one or any(map(_names_memory, bsym.subsymbols))
 
 
 def results(trace: TraceCtx) -> list[Proxy]:

@@ -28,7 +28,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.executor import inplace
 from thunder_fuser.executor.aliases import Aliases
 from thunder_fuser.executor.claims import random
-from thunder_fuser.executor.claims.claim import Ending, LiesAs, Role
+from thunder_fuser.executor.claims.claim import ORDERS, Ending, LiesAs, Role
 from thunder_fuser.executor.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.executor.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.executor.draws import Draws
@@ -193,8 +193,7 @@ def _place(bsym: BoundSymbol, aliases: Aliases) -> Place | tuple[Refusal, ...]:
     if not inplace.Memory(aliases).accepts(bsym):
         return (Refusal("in-place", "updates a tensor that it made itself"),)
     if aliases.looks_like_view(bsym):
-        text = "torch gives a view of memory that is updated or returned; its parts would copy"
-        return (Refusal("in-place", text),)
+        return (Refusal("view", "torch gives a view of memory; its parts would copy"),)
     device = to_torch_device(given.pop())
     if device.type == "cuda" and current().target == "host":
         return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
@@ -255,8 +254,24 @@ def primitives(
         for whole in part.symbols
         for prim in _with_operand(whole)
     ]
-    prims = list(_rounded_once(prims, recorded))
+    prims = _ordered_where_made(list(_rounded_once(prims, recorded)))
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
+
+
+def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """The same primitives, where what makes a value knows how the call lays it out whose result is
+    another name for it.
+    """
+    wanted: dict[str, frozenset[object]] = {}
+    found: list[BoundSymbol] = []
+    for prim in reversed(prims):
+        orders = {tag for tag in prim.tags if isinstance(tag, LiesAs) or tag in ORDERS}
+        orders = orders.union(*(wanted.get(p.name, frozenset()) for p in prim.flat_proxy_outs))
+        if orders and role(prim) is Role.RENAME:
+            source = prim.flat_proxy_args[0].name
+            wanted[source] = wanted.get(source, frozenset()) | orders
+        found.append(prim.from_bsym(tags=prim.tags | orders) if orders - prim.tags else prim)
+    return found[::-1]
 
 
 def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -273,13 +288,15 @@ def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
 
 def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
     """The same primitive, which says what else the call that it ends does to memory."""
+    names = [p.name for p in prim.flat_proxy_outs]
     ends = {
         Ending.NEW: aliases.is_owner(prim),
-        Ending.ROW_MAJOR: any(recorded.is_row_major(p.name) for p in prim.flat_proxy_outs),
+        Ending.ROW_MAJOR: any(map(recorded.is_row_major, names)),
+        Ending.CHANNELS_LAST: any(map(recorded.keeps_channels_last, names)),
     }
     found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
-    leaders = [recorded.leaders(p.name) for p in prim.flat_proxy_outs]
-    found.update(LiesAs(names) for names in leaders if names)
+    leaders = map(recorded.leaders, names)
+    found.update(tag for tag in leaders if tag is not None)
     return prim.from_bsym(tags=prim.tags | found) if found else prim
 
 

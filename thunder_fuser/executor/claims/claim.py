@@ -39,6 +39,10 @@ class Ending(enum.Enum):
 
     NEW = "the result is new memory, whatever the primitive alone would give"
     ROW_MAJOR = "the result is row-major, whatever the strides of its operands"
+    CHANNELS_LAST = "the result has its channels last if they were, and is row-major if not"
+
+
+ORDERS = frozenset({Ending.ROW_MAJOR, Ending.CHANNELS_LAST})
 
 
 @dataclass(frozen=True, slots=True)
