@@ -285,6 +285,8 @@ def test_the_wheel_is_the_last_resort(
     [
         ("/nowhere/g++", r"/nowhere/g\+\+ was not found; correct \$CXX"),
         ("broken", r"broken --version fails with status 3; correct \$CXX"),
+        ("/etc/passwd", r"/etc/passwd is no program that may be run; correct \$CXX"),
+        ("''", r"an empty name was not found; correct \$CXX"),
     ],
 )
 def test_a_compiler_that_was_asked_for_is_not_replaced(
@@ -325,6 +327,24 @@ def test_a_compiler_that_makes_no_library_is_named(
         pytest.raises(TargetError, match=message),
     ):
         HOST.compile([unique("unmade")])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_a_compiler_that_is_told_not_to_link_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "g++ -c")
+    with (
+        options(cache_dir=str(tmp_path / "cache")),
+        pytest.raises(TargetError, match=r"g\+\+ -c makes a library that cannot be loaded"),
+    ):
+        HOST.compile([unique("unlinked")])
+
+
+def test_a_blank_name_is_none(fake_compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(fake_compilers / "g++", "echo g++ 99")
+    monkeypatch.setenv("CXX", " ")
+    assert compiler.find_compiler().command == ("g++",)
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")

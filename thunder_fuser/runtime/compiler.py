@@ -118,7 +118,8 @@ def _native(family: Family) -> tuple[str, ...]:
 
 def find_compiler() -> Compiler:
     """The compiler to use under the options in force; TargetError if there is none."""
-    return _find(current().cxx, os.environ.get("CXX"), os.environ.get("PATH"))
+    variable = os.environ.get("CXX", "").strip()
+    return _find(current().cxx, variable or None, os.environ.get("PATH"))
 
 
 @functools.cache
@@ -162,8 +163,11 @@ def _remedy(chosen_by: str) -> str:
 def _probe(command: tuple[str, ...], chosen_by: str) -> Compiler | str:
     """The compiler behind `command`, or why there is none."""
     name = shlex.join(command)
-    if not command or shutil.which(command[0]) is None:
-        return f"{name or 'an empty name'} was not found"
+    if not command or not command[0]:
+        return "an empty name was not found"
+    if shutil.which(command[0]) is None:
+        is_there = Path(command[0]).exists()
+        return f"{name} {'is no program that may be run' if is_there else 'was not found'}"
     try:
         answer = subprocess.run(
             [*command, "--version"],

@@ -31,7 +31,10 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 """What compilers pass on, in English."""
 _FULL = 1 << 20
 """Free bytes below which there is no room for what a compiler writes."""
-_FAULTY = ("undefined symbol", "file too short", "invalid ELF header", "file data")
+_FAULTY = (
+    *("undefined symbol", "file too short", "invalid ELF header", "file data"),
+    "only ET_DYN and ET_EXEC",  # an object file, which nothing has linked
+)
 """What the loader says of a library that no other place would make better."""
 
 
