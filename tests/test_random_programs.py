@@ -5,13 +5,41 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.fusions import judge_fusions
+from tests.fuzz.generate import random_program
+from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
+from tests.fuzz.open_sizes import judge_sizes
 
-FUSIONS = 150
+FUSIONS, FUNCTIONS, SIZES = 150, 100, 50
+
+each_device = pytest.mark.parametrize(
+    "device", range(len(devices())), ids=lambda k: devices()[k].name
+)
 
 
-@pytest.mark.parametrize("device", range(len(devices())), ids=lambda k: devices()[k].name)
+def seeds(device: int, count: int) -> range:
+    """The share of a device."""
+    each = count // len(devices())
+    return range(device * each, (device + 1) * each)
+
+
+@each_device
 def test_fusions_are_within_their_bounds(device: int) -> None:
-    each = FUSIONS // len(devices())
-    verdicts = judge_fusions(range(device * each, (device + 1) * each), device)
+    verdicts = judge_fusions(seeds(device, FUSIONS), device)
     assert [v for v in verdicts if v.outcome != "right"] == []
+
+
+@each_device
+def test_functions_do_what_torch_does(device: int) -> None:
+    """Numbers, dtypes, strides, shared memory, arguments afterwards, gradients; under `strict`,
+    where nothing falls back to torch unseen.
+    """
+    verdicts = judge(list(map(random_program, seeds(device, FUNCTIONS))), device)
+    assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
+    assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+@each_device
+def test_definitions_of_open_sizes(device: int) -> None:
+    verdicts = judge_sizes(seeds(device, SIZES), device)
+    assert [v for v in verdicts if v.outcome not in ("right", "refused")] == []

@@ -3,8 +3,10 @@
     python -m tests.fuzz --kind torch --seed 0 --count 1000
 
 Kinds: torch, functions through thunder.jit against eager torch; fusion, definitions against
-float64. Each difference is printed with the smallest program that shows it; the last line has the
-figures. A program is a function of its seed: `--seed N --count 1` finds it again.
+float64; sizes, definitions of open and computed sizes against torch. All run under the option
+`strict`, so that no fallback to torch passes unseen. Each difference is printed with the smallest
+program that shows it; the last line has the figures. A program is a function of its seed:
+`--seed N --count 1` finds it again.
 """
 
 from __future__ import annotations
@@ -14,33 +16,42 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import thunder_fuser
-from tests.fuzz.fusions import judge_fusions
+from tests.fuzz.fusions import FusionVerdict, judge_fusions
 from tests.fuzz.generate import random_program
 from tests.fuzz.judge import Verdict, judge
+from tests.fuzz.open_sizes import judge_sizes
 from tests.fuzz.shrink import shrunk
+
+
+class Judge(Protocol):
+    def __call__(
+        self, seeds: Sequence[int], device: int, *, optimised: bool
+    ) -> list[FusionVerdict]: ...
+
 
 _HARMLESS = ("right", "refused", "unstable", "wrong in Thunder")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("--kind", choices=("torch", "fusion", "all"), default="all")
+    parser.add_argument("--kind", choices=(*_KINDS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200, help="programs of each kind")
     parser.add_argument("--batch", type=int, default=50, help="programs compiled together")
     parser.add_argument("--shrink", type=int, default=3, help="programs cut for each kind of fault")
     parser.add_argument("--optimised", action="store_true", help="compile as for a user")
     given = parser.parse_args()
-    kinds = ("torch", "fusion") if given.kind == "all" else (given.kind,)
+    kinds = tuple(_KINDS) if given.kind == "all" else (given.kind,)
     failed = False
     with tempfile.TemporaryDirectory() as folder, thunder_fuser.options(cache_dir=folder):
         for kind in kinds:
             start, counts = time.process_time(), Counter[str]()
-            for outcome in _torch(given) if kind == "torch" else _fusions(given):
+            for outcome in _KINDS[kind](given):
                 counts[outcome] += 1
             seconds = time.process_time() - start
             print(
@@ -77,14 +88,21 @@ def _report(verdict: Verdict) -> None:
     print(verdict.program.script(range(verdict.layout + 1)), flush=True)
 
 
-def _fusions(given: argparse.Namespace) -> Iterator[str]:
+def _definitions(judged: Judge, given: argparse.Namespace) -> Iterator[str]:
     for seeds in _batches(given):
         device = seeds[0] // given.batch
-        for verdict in judge_fusions(seeds, device, optimised=given.optimised):
+        for verdict in judged(seeds, device, optimised=given.optimised):
             if verdict.message:
                 print(f"==== seed {verdict.seed} for {verdict.device}: {verdict.outcome}")
                 print(verdict.message, flush=True)
             yield verdict.outcome
+
+
+_KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
+    "torch": _torch,
+    "fusion": partial(_definitions, judge_fusions),
+    "sizes": partial(_definitions, judge_sizes),
+}
 
 
 if __name__ == "__main__":

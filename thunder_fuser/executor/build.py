@@ -145,9 +145,12 @@ class _Region:
             self._orders[out.name] = order
 
     def _tensors(self, names: Sequence[str], shown: TensorView) -> list[TensorView]:
-        """Those of the tensors that are at hand, and broadcast to the sizes of `shown`."""
-        found = (self._values.get(self._first.get(name, name)) for name in names)
-        return [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
+        """The tensors, or none where one is not at hand, or does not broadcast to the sizes of
+        `shown`.
+        """
+        found = [self._values.get(self._first.get(name, name)) for name in names]
+        tensors = [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
+        return tensors if len(tensors) == len(found) else []
 
     def _writes_itself(self, prim: BoundSymbol) -> bool:
         """Whether a tensor is copied onto itself, which torch does not do: it may be expanded."""
