@@ -38,20 +38,28 @@ def differences(
     ours: Tensor,
     theirs: Sequence[Tensor],
     truth: Tensor | None = None,
+    noise: Tensor | None = None,
 ) -> list[Difference]:
     """At most one a kind. `theirs` are torch's results by several kernels: any of them will do.
-    Nor is a value different that is as near to the truth as torch's.
+    Nor is a value different that is as near to the truth as torch's, or that differs by the last
+    places of what it is a difference of.
+
+    noise  sizes of what was added up to give the results, where these may be much smaller
     """
     dtype, first = operands[0].dtype, theirs[0]
     if ours.dtype != first.dtype:
         return [Difference(name, dtype, "dtype", 1, f"{ours.dtype} for {first.dtype}")]
     if ours.shape != first.shape:
         return [Difference(name, dtype, "shape", 1, f"{ours.shape} for {first.shape}")]
-    kinds = [_kinds(ours, t) for t in theirs]
+    kinds = [_kinds(ours, t, noise) for t in theirs]
     if truth is not None and (ours.is_floating_point() or ours.is_complex()):
         far = (ours - truth).abs() > 2 * (first - truth).abs()
+        allowed = _ULPS * torch.finfo(ours.dtype).eps * truth.abs()
+        right = ours.isfinite() & ((ours - truth).abs() <= allowed)
         for kind in kinds:
             kind["value"] = kind["value"] & far
+            for name_of_kind in ("nan", "inf"):
+                kind[name_of_kind] = kind[name_of_kind] & ~right
     wrong = torch.stack([sum(k.values(), torch.zeros_like(first, dtype=torch.bool)) for k in kinds])
     is_wrong = wrong.all(0)
     found = []
@@ -76,13 +84,16 @@ def _described(
     return Difference(name, operands[0].dtype, kind, int(mask.sum()), example)
 
 
-def _kinds(ours: Tensor, theirs: Tensor) -> dict[str, Tensor]:
-    if ours.is_complex():
-        parts = [_kinds_of_parts(a, b, theirs.abs()) for a, b in _parts(ours, theirs)]
-        return {kind: parts[0][kind] | parts[1][kind] for kind in parts[0]}
-    if not ours.is_floating_point():
+def _kinds(ours: Tensor, theirs: Tensor, noise: Tensor | None) -> dict[str, Tensor]:
+    if not (ours.is_complex() or ours.is_floating_point()):
         return {"value": ours != theirs}
-    return _kinds_of_parts(ours, theirs, theirs.abs())
+    size = theirs.abs()
+    if noise is not None:
+        size = torch.where(noise.isfinite(), torch.maximum(size, noise.to(size.dtype)), size)
+    if ours.is_complex():
+        parts = [_kinds_of_parts(a, b, size) for a, b in _parts(ours, theirs)]
+        return {kind: parts[0][kind] | parts[1][kind] for kind in parts[0]}
+    return _kinds_of_parts(ours, theirs, size)
 
 
 def _parts(a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -14,11 +14,17 @@ Function = Callable[..., Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One function: how many tensors it takes, and whether they are rows that it reduces."""
+    """One function.
+
+    operands      how many tensors it takes
+    is_reduction  whether these are rows that it reduces
+    cancels       whether it subtracts what is as large as the operand, and may be left with less
+    """
 
     function: Function
     operands: int = 1
     is_reduction: bool = False
+    cancels: bool = False
 
 
 def _torch(*names: str) -> dict[str, Function]:
@@ -61,6 +67,7 @@ UNARY: Mapping[str, Function] = {
     "2 ** x": lambda x: 2**x,
     "0.5 ** x": lambda x: 0.5**x,
     "1 / x": lambda x: 1 / x,
+    "0.3 / x": lambda x: 0.3 / x,
     "x / 3": lambda x: x / 3,
     "x / 0": lambda x: x / 0.0,
     "x // 2": lambda x: x // 2,
@@ -77,6 +84,16 @@ UNARY: Mapping[str, Function] = {
     "masked_fill": lambda x: x.masked_fill(x == 1, 2),
     "where": lambda x: torch.where(x == x, x, x * 2),
     "nan_to_num values": lambda x: torch.nan_to_num(x, 1.0, 2.0, -2.0),
+    "clamp NaN": lambda x: torch.clamp(x, float("nan"), 1.0),
+    "clamp crossed": lambda x: torch.clamp(x, 2, -1),
+    "hardtanh 0 6": lambda x: F.hardtanh(x, 0, 6),
+    "elu 0.5": lambda x: F.elu(x, 0.5),
+    "celu 2": lambda x: F.celu(x, 2.0),
+    "logit": lambda x: torch.logit(x),
+    "logit eps": lambda x: torch.logit(x, 1e-3),
+    "rsub": lambda x: torch.rsub(x, 2),
+    "round 2": lambda x: torch.round(x, decimals=2),
+    "to double": lambda x: x.double(),
     "to float": lambda x: x.float(),
     "to int": lambda x: torch.nan_to_num(x, 0, 9, -9).clamp(-1e4, 1e4).int(),
     "to bool": lambda x: x.bool(),
@@ -107,6 +124,13 @@ BINARY: Mapping[str, Function] = {
     ),
     "bce logits none": lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction="none"),
     "kl_div none": lambda a, b: F.kl_div(a, b, reduction="none"),
+    "soft margin": lambda a, b: F.soft_margin_loss(a, b, reduction="none"),
+    "poisson": lambda a, b: F.poisson_nll_loss(a, b, reduction="none"),
+    "bce weight": lambda a, b: F.binary_cross_entropy_with_logits(
+        a, b, pos_weight=torch.ones_like(a) * 2, reduction="none"
+    ),
+    "kl_div log": lambda a, b: F.kl_div(a, b, reduction="none", log_target=True),
+    "ldexp": lambda a, b: torch.ldexp(a, b.nan_to_num(0, 9, -9).clamp(-20, 20).int()),
     "silu * b": lambda a, b: F.silu(a) * b,
     "prelu": lambda a, b: torch.where(a > 0, a, a * b),
 }
@@ -119,6 +143,17 @@ TERNARY: Mapping[str, Function] = {
     "where": lambda a, b, c: torch.where(a > 0, b, c),
     "clamp": torch.clamp,
 }
+
+
+def _classes(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[0]) % x.shape[1]
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A mean and a variance for each column, none of them special."""
+    places = torch.arange(x.shape[1])
+    return (places * 0.25).to(x.dtype), (places * 0.5 + 0.5).to(x.dtype)
+
 
 REDUCTIONS: Mapping[str, Function] = {
     **{
@@ -147,19 +182,53 @@ REDUCTIONS: Mapping[str, Function] = {
     "group_norm": lambda x: F.group_norm(x[:, :, None], 3),
     "instance_norm": lambda x: F.instance_norm(x[None]),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "batch_norm eval": lambda x: F.batch_norm(x, *_statistics(x)),
+    "batch_norm affine": lambda x: F.batch_norm(
+        x, None, None, *(t + 1 for t in _statistics(x)), training=True
+    ),
+    "batch_norm eval affine": lambda x: F.batch_norm(
+        x, *_statistics(x), *(t + 1 for t in _statistics(x))
+    ),
+    "layer_norm affine": lambda x: F.layer_norm(
+        x, x.shape[-1:], *(t[: x.shape[1]] + 1 for t in _statistics(x))
+    ),
+    "group_norm affine": lambda x: F.group_norm(
+        x[:, :, None], 2, *(t[: x.shape[1]] + 1 for t in _statistics(x))
+    ),
     "mse": lambda x: F.mse_loss(x, x + 1),
     "l1": lambda x: F.l1_loss(x, x * 2),
     "smooth_l1": lambda x: F.smooth_l1_loss(x, x * 2),
+    "mse sum": lambda x: F.mse_loss(x, x * 0.5, reduction="sum"),
+    "huber": lambda x: F.huber_loss(x, x * 2, delta=0.7),
+    "kl_div": lambda x: F.kl_div(x, x * 2, reduction="batchmean"),
+    "bce logits": lambda x: F.binary_cross_entropy_with_logits(x, x * 0.5),
+    "mean all": torch.mean,
+    "sum 0": lambda x: torch.sum(x, 0),
+    "amax 0": lambda x: torch.amax(x, 0),
+    "var all": torch.var,
+    "prod 0": lambda x: torch.prod(x, 0),
+    "norm 3": lambda x: torch.linalg.vector_norm(x, 3, -1),
+    "torch.norm": lambda x: torch.norm(x, dim=-1),
+    "nll_loss": lambda x: F.nll_loss(x, _classes(x), reduction="none"),
+    "nll_loss mean": lambda x: F.nll_loss(x, _classes(x)),
+    "cross_entropy mean": lambda x: F.cross_entropy(x, _classes(x)),
+    "cross_entropy weight": lambda x: F.cross_entropy(x, _classes(x), x.new_ones(x.shape[1]) * 2),
+    "cross_entropy smooth": lambda x: F.cross_entropy(x, _classes(x), label_smoothing=0.1),
+    "cross_entropy ignore": lambda x: F.cross_entropy(x, _classes(x), ignore_index=1),
+    "cumsum": lambda x: torch.cumsum(x, -1),
+    "argmax all": torch.argmax,
+    "all all": torch.all,
+    "any all": torch.any,
     "tril": lambda x: torch.tril(x),
     "triu": lambda x: torch.triu(x),
     "glu": lambda x: F.glu(x, -1),
-    "cross_entropy": lambda x: F.cross_entropy(
-        x, torch.arange(x.shape[0]) % x.shape[1], reduction="none"
-    ),
+    "cross_entropy": lambda x: F.cross_entropy(x, _classes(x), reduction="none"),
 }
 
+_CANCELS = ("gelu", "gelu tanh", "tanhshrink", "mish")
+
 ENTRIES: Mapping[str, Entry] = {
-    **{name: Entry(f, 1) for name, f in UNARY.items()},
+    **{name: Entry(f, 1, cancels=name in _CANCELS) for name, f in UNARY.items()},
     **{f"{name} (2)": Entry(f, 2) for name, f in BINARY.items()},
     **{f"{name} (3)": Entry(f, 3) for name, f in TERNARY.items()},
     **{f"{name} (row)": Entry(f, 1, is_reduction=True) for name, f in REDUCTIONS.items()},

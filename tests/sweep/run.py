@@ -74,7 +74,9 @@ def _compared(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Differ
             yield from _compared({name: entry}, dtype)
         return
     for (name, entry), found in zip(group.items(), ours, strict=True):
-        yield from differences(name, given, found, _in_torch(entry, given), _truth(entry, given))
+        noise = given[0].abs() if entry.cancels else None
+        theirs = _in_torch(entry, given)
+        yield from differences(name, given, found, theirs, _truth(entry, given), noise)
 
 
 def _run(group: Mapping[str, Entry], given: Sequence[Tensor]) -> list[Tensor] | Exception:
@@ -125,8 +127,14 @@ def _leaves(entries: Mapping[str, Entry], dtype: torch.dtype) -> list[Tensor]:
 
 def _gradients(run: Callable[..., Sequence[Tensor]], leaves: Sequence[Tensor]) -> list[Tensor]:
     results = run(*leaves)
-    seeds = [torch.ones_like(r) for r in results]
-    return list(torch.autograd.grad(list(results), list(leaves), seeds))
+    return list(torch.autograd.grad(list(results), list(leaves), [_seed(r) for r in results]))
+
+
+def _seed(result: Tensor) -> Tensor:
+    """Of several sizes and signs: what some functions give to ones adds up to nothing."""
+    pattern = torch.tensor([1.0, 0.5, -2.0, 1.5])
+    places = torch.arange(result.numel()).reshape(result.shape) % len(pattern)
+    return pattern[places].to(result.dtype)
 
 
 def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
@@ -136,7 +144,6 @@ def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Itera
         return tuple(f(x) for f, x in zip(functions, xs, strict=True))
 
     leaves = _leaves(group, dtype)
-    theirs = _gradients(run, leaves)
     try:
         with options(strict=True):
             ours = _gradients(jit(run), leaves)
@@ -149,8 +156,27 @@ def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Itera
         for name, entry in group.items():
             yield from _compared_gradients({name: entry}, dtype)
         return
-    for name, leaf, mine, eager in zip(group, leaves, ours, theirs, strict=True):
-        yield from differences(f"grad {name}", [leaf.detach()], mine, [eager])
+    eager = _gradients(run, leaves)
+    # What torch computes by vectors, and what it does not.
+    apart = _gradients(run, [torch.stack([x, x], -1)[..., 0] for x in leaves])
+    truth: Sequence[Tensor | None] = [None] * len(leaves)
+    if dtype in _WIDER:
+        wide = [x.detach().to(_WIDER[dtype]).requires_grad_() for x in leaves]
+        truth = _gradients(run, wide)
+    for (name, entry), leaf, mine, *theirs, exact in zip(
+        group.items(), leaves, ours, eager, apart, truth, strict=True
+    ):
+        noise = leaf.detach().abs() if entry.cancels else None
+        if entry.is_reduction:
+            noise = _largest_of_rows(theirs[0])
+            mine, *theirs = (t + 0.0 for t in (mine, *theirs))  # zeros of either sign are equal
+        yield from differences(f"grad {name}", [leaf.detach()], mine, theirs, exact, noise)
+
+
+def _largest_of_rows(x: Tensor) -> Tensor:
+    sizes = x.abs()
+    finite = torch.where(sizes.isfinite(), sizes, 0.0)
+    return finite.amax(-1, keepdim=True).expand_as(sizes)
 
 
 def _has_gradient(entry: Entry, dtype: torch.dtype) -> bool:

@@ -8,17 +8,24 @@ A rule records the call itself, and writes what torch's backward kernel computes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import thunder.torch as ltorch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
-from thunder.core.transforms import _pow_grad
-from thunder.core.utils import get_computation_dtype
+from thunder.core.transforms import (
+    _maximum_grad,
+    _pow_grad,
+    restore_reduced_dims,
+    sum_to,
+)
+from thunder.core.utils import canonicalize_dim, canonicalize_dims, get_computation_dtype
 
-Rule = Callable[..., TensorProxy]
+Rule = Callable[..., Any]
 
 
 def _wide(x: TensorProxy) -> TensorProxy:
@@ -152,14 +159,231 @@ def _hardsigmoid(x: TensorProxy, inplace: bool = False) -> TensorProxy:
 def _hardswish(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.hardswish(x, inplace)
     g, a = _wide(get_grad(result)), _wide(x)
-    inside = ltorch.where(a <= 3, g * (a / 3 + 0.5), g)
-    _put(x, ltorch.where(a < -3, 0.0, inside))
+    inside = ltorch.where(a < 3, g * (a / 3 + 0.5), g)
+    _put(x, ltorch.where(a <= -3, 0.0, inside))
     return result
 
 
 def _hardshrink(x: TensorProxy, lambd: float = 0.5) -> TensorProxy:
     result = ltorch.hardshrink(x, lambd)
     put_grad(x, ltorch.where((x < -lambd) | (x > lambd), get_grad(result), 0.0))
+    return result
+
+
+def _softplus(x: TensorProxy, beta: float = 1.0, threshold: float = 20.0) -> TensorProxy:
+    result = ltorch.softplus(x, beta, threshold)
+    g, scaled = _wide(get_grad(result)), _wide(x) * beta
+    z = ltorch.exp(scaled)
+    _put(x, ltorch.where(scaled > threshold, g, g * z / (z + 1)))
+    return result
+
+
+def _gelu(x: TensorProxy, *, approximate: str = "none") -> TensorProxy:
+    result = ltorch.gelu(x, approximate=approximate)
+    g, a = _wide(get_grad(result)), _wide(x)
+    if approximate == "tanh":
+        scale = math.sqrt(2 / math.pi)
+        t = ltorch.tanh(scale * (a + 0.044715 * (a * a * a)))
+        inner = scale * (1 + 3 * 0.044715 * (a * a))
+        slope = 0.5 * (1 + t) + 0.5 * a * (1 - t * t) * inner
+    else:
+        density = ltorch.exp(a * a * -0.5) * (1 / math.sqrt(2 * math.pi))
+        slope = 0.5 * (1 + ltorch.erf(a * math.sqrt(0.5))) + a * density
+    _put(x, g * slope)
+    return result
+
+
+def _clamp(
+    x: TensorProxy,
+    min: TensorProxy | float | None = None,
+    max: TensorProxy | float | None = None,
+) -> TensorProxy:
+    result = ltorch.clamp(x, min, max)
+    g = get_grad(result)
+    inside = None
+    if min is not None:
+        inside = x >= min
+    if max is not None:
+        inside = x <= max if inside is None else inside & (x <= max)
+    if inside is not None:
+        put_grad(x, _summed_to(ltorch.where(inside, g, 0.0), x))
+    # The bound above wins where the two cross.
+    if isinstance(min, TensorProxy):
+        is_low = x < min if max is None else (x < min) & (min < max)
+        put_grad(min, _summed_to(ltorch.where(is_low, g, 0.0), min))
+    if isinstance(max, TensorProxy):
+        is_high = x > max if min is None else (x > max) | (max < min)
+        put_grad(max, _summed_to(ltorch.where(is_high, g, 0.0), max))
+    return result
+
+
+def _summed_to(g: TensorProxy, x: TensorProxy) -> TensorProxy:
+    """The gradient of what was broadcast."""
+    return maybe_convert_to_dtype(sum_to(g, x.shape), x.dtype)
+
+
+def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
+    """Of one 0 among the factors the gradient is the product of the others, of several it is 0."""
+    result = prims.prod(x, dims)
+    g = restore_reduced_dims(get_grad(result), dims, x.shape)
+    is_zero = x == 0
+    zeros = restore_reduced_dims(ltorch.sum(is_zero, list(dims)), dims, x.shape)
+    others = prims.prod(ltorch.where(is_zero, 1.0, x), dims)
+    others = restore_reduced_dims(others, dims, x.shape)
+    whole = restore_reduced_dims(result, dims, x.shape)
+    beside = 0.0 * ltorch.where(is_zero, others, others / x)  # NaN beside NaN
+    alone = ltorch.where(is_zero & (zeros == 1), others, beside)
+    put_grad(x, g * ltorch.where(zeros == 0, whole / x, alone))
+    return result
+
+
+def _max(
+    x: TensorProxy, dim: TensorProxy | int | None = None, keepdim: bool = False
+) -> TensorProxy | tuple[TensorProxy, TensorProxy]:
+    """Of all elements, the equal ones share the gradient, NaN among them; along a dimension the
+    first one has it.
+    """
+    if isinstance(dim, TensorProxy):
+        return _maximum_grad(x, dim) 
+    if dim is None:
+        result = ltorch.torch_max(x)
+        chosen = ltorch.where(result != result, x != x, x == result)
+        put_grad(x, ltorch.where(chosen, get_grad(result) / ltorch.sum(chosen), 0.0))
+        return result 
+    values, indices = ltorch.torch_max(x, dim, keepdim)
+    g, chosen = get_grad(values), indices
+    if x.ndim == 0:
+        put_grad(x, g)
+        return values, indices
+    axis = canonicalize_dim(x.ndim, dim)
+    if not keepdim:
+        g, chosen = ltorch.unsqueeze(g, axis), ltorch.unsqueeze(chosen, axis)
+    shape = [-1 if k == axis else 1 for k in range(x.ndim)]
+    places = ltorch.reshape(ltorch.arange(x.shape[axis], device=x.device), shape)
+    put_grad(x, ltorch.where(places == chosen, g, 0.0))
+    return values, indices
+
+
+def _var(x: TensorProxy, dims: Sequence[int], *, correction: float) -> TensorProxy:
+    result = prims.var(x, dims, correction=correction)
+    _put(x, _of_variance(x, dims, _wide(get_grad(result)), correction))
+    return result
+
+
+def _std(x: TensorProxy, dims: Sequence[int], *, correction: float) -> TensorProxy:
+    result = prims.std(x, dims, correction=correction)
+    g, s = _wide(get_grad(result)), _wide(result)
+    of_variance = ltorch.where(s == 0, 0.0, g / (s * 2))
+    _put(x, _of_variance(x, dims, of_variance, correction))
+    return result
+
+
+def _var_mean(
+    x: TensorProxy, dims: Sequence[int], *, correction: float
+) -> tuple[TensorProxy, TensorProxy]:
+    variance, mean = prims.var_mean(x, dims, correction=correction)
+    g, of_mean = _wide(get_grad(variance)), _wide(get_grad(mean))
+    whole = _of_variance(x, dims, g, correction, _wide(mean))
+    count = max(_count(x, dims), 1)
+    _put(x, whole + restore_reduced_dims(of_mean * (1 / count), dims, x.shape))
+    return variance, mean
+
+
+def _of_variance(
+    x: TensorProxy,
+    dims: Sequence[int],
+    g: TensorProxy,
+    correction: float,
+    mean: TensorProxy | None = None,
+) -> TensorProxy:
+    """What is one number a row is multiplied first: it is smaller than the deviations."""
+    count, wide = _count(x, dims), _wide(x)
+    if mean is None:
+        mean = prims.sum(wide, dims) / max(count, 1)
+    freedom = count - correction
+    scale = 2 / freedom if freedom else math.inf
+    apart = wide - restore_reduced_dims(mean, dims, x.shape)
+    return restore_reduced_dims(g * scale, dims, x.shape) * apart
+
+
+def _count(x: TensorProxy, dims: Sequence[int]) -> int:
+    """Of the elements that one result is computed from."""
+    return math.prod(x.shape[k] for k in dims)
+
+
+def _normalize(
+    x: TensorProxy, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None
+) -> TensorProxy:
+    """A row whose norm is 0 is divided by `eps`: its norm has no gradient, and no NaN."""
+    result = ltorch.normalize(x, p, dim, eps)
+    g, a = _wide(get_grad(result)), _wide(x)
+    norm = _norm(a, p, dim)
+    divisor = ltorch.where(norm < eps, eps, norm)
+    of_norm = -ltorch.sum(g * (a / divisor), dim, True) / divisor
+    of_norm = ltorch.where(norm >= eps, of_norm, 0.0)
+    _put(x, g / divisor + _through_norm(a, p, dim, norm, of_norm))
+    return result
+
+
+def _norm(x: TensorProxy, p: float, dim: Any) -> TensorProxy:
+    sizes = ltorch.abs(x)
+    if p == 0:
+        return ltorch.to(ltorch.sum(x != 0, dim, True), x.dtype)
+    if abs(p) == math.inf:
+        return (ltorch.amax if p > 0 else ltorch.amin)(sizes, dim, True)
+    if p == 2:
+        return ltorch.sqrt(ltorch.sum(x * x, dim, True))
+    return ltorch.sum(sizes**p, dim, True) ** (1 / p)
+
+
+def _through_norm(
+    x: TensorProxy, p: float, dim: Any, norm: TensorProxy, g: TensorProxy
+) -> TensorProxy | float:
+    if p == 0:
+        return 0.0
+    if abs(p) == math.inf:
+        chosen = ltorch.abs(x) == norm
+        return ltorch.where(chosen, ltorch.sign(x) * (g / ltorch.sum(chosen, dim, True)), 0.0)
+    if p == 2:
+        return x * ltorch.where(norm == 0, 0.0, g / norm)
+    powers = ltorch.where(x == 0, 0.0, ltorch.sign(x) * ltorch.abs(x) ** (p - 1))
+    return powers * ltorch.where(norm == 0, 0.0, g / norm ** (p - 1))
+
+
+def _glu(x: TensorProxy, dim: int = -1) -> TensorProxy:
+    result = ltorch.glu(x, dim)
+    g = _wide(get_grad(result))
+    a, b = ltorch.chunk(_wide(x), 2, dim)
+    s = ltorch.sigmoid(b)
+    _put(x, ltorch.cat([s * g, (1 - s) * s * g * a], dim))
+    return result
+
+
+def _nan_to_num(
+    x: TensorProxy,
+    nan: float | None = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    out: None = None,
+) -> TensorProxy:
+    result = ltorch.nan_to_num(x, nan, posinf, neginf)
+    put_grad(x, get_grad(result) * ltorch.isfinite(x))
+    return result
+
+
+def _sign(x: TensorProxy) -> TensorProxy:
+    result = prims.sign(x)
+    put_grad(x, ltorch.zeros_like(get_grad(result)))
+    return result
+
+
+def _logsumexp(x: TensorProxy, dim: Any, keepdim: bool = False) -> TensorProxy:
+    result = ltorch.logsumexp(x, dim, keepdim)
+    g, total = _wide(get_grad(result)), _wide(result)
+    if not keepdim and x.ndim:
+        axes = canonicalize_dims(x.ndim, dim if isinstance(dim, Sequence) else [dim])
+        g, total = (restore_reduced_dims(t, axes, x.shape) for t in (g, total))
+    _put(x, g * ltorch.exp(_wide(x) - total))
     return result
 
 
@@ -217,8 +441,21 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.mish": _mish,
     "torch.nn.functional.hardsigmoid": _hardsigmoid,
     "torch.hardswish": _hardswish,
-    "torch.nn.functional.hardshrink": _hardshrink,
+    "torch.hardshrink": _hardshrink,
     "torch.nn.functional.nll_loss": _nll_loss,
+    "torch.nn.functional.softplus": _softplus,
+    "torch.nn.functional.gelu": _gelu,
+    "torch.clamp": _clamp,
+    "torch.max": _max,
+    "torch.logsumexp": _logsumexp,
+    "torch.nn.functional.normalize": _normalize,
+    "torch.nn.functional.glu": _glu,
+    "torch.nan_to_num": _nan_to_num,
+    PrimIDs.PROD: _prod,
+    PrimIDs.SIGN: _sign,
+    PrimIDs.VAR: _var,
+    PrimIDs.STD: _std,
+    PrimIDs.VAR_MEAN: _var_mean,
     PrimIDs.POW: _pow,
 }
 """By the id of a symbol: its gradient transform, which Thunder asks executors for."""

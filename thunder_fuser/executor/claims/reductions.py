@@ -7,6 +7,7 @@ rounds once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -89,11 +90,29 @@ def _var_mean(
 
 
 def _var(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
-    return _var_mean(b, x, dims, correction=correction)[0]
+    """Of floats in double, as torch's CPU kernel: neither their sum nor squares overflow. Doubles
+    are made smaller by a power of two, which rounds none but those whose squares vanish.
+    """
+    if x.dtype is DataType.Half or not x.dtype.is_floating:
+        return _var_mean(b, x, dims, correction=correction)[0]
+    values, places = x, 0
+    if x.dtype is DataType.Double:
+        places = math.ceil(math.log2(max(math.prod(x.sizes[k] for k in dims), 1)))
+    else:
+        values = b.cast_tensor(x, DataType.Double)
+    if places:
+        values = _tensor(b.pointwise("mul", values, 0.5**places))
+    variance, _ = b.var_mean(values, dims, correction=correction)
+    return b.pointwise("mul", variance, 4.0**places) if places else variance
 
 
 def _std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
     return b.pointwise("sqrt", _var(b, x, dims, correction=correction))
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
 
 
 _PASS = 4
