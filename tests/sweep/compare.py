@@ -58,8 +58,10 @@ def differences(
         right = ours.isfinite() & ((ours - truth).abs() <= allowed)
         for kind in kinds:
             kind["value"] = kind["value"] & far
-            for name_of_kind in ("nan", "inf"):
-                kind[name_of_kind] = kind[name_of_kind] & ~right
+            for of_infinity in ("nan", "inf"):
+                kind[of_infinity] = kind[of_infinity] & ~right
+            if not ours.is_complex():
+                kind["zero"] = kind["zero"] & (ours.signbit() != truth.signbit())
     wrong = torch.stack([sum(k.values(), torch.zeros_like(first, dtype=torch.bool)) for k in kinds])
     is_wrong = wrong.all(0)
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import thunder
 import torch
@@ -17,6 +18,19 @@ from thunder_fuser import options
 GROUP = 24
 """Functions of one program: a compiler takes as long to start as to compile several."""
 
+
+@dataclass(slots=True)
+class Tally:
+    """What was compared: functions on one dtype, and elements of their results."""
+
+    functions: int = 0
+    values: int = 0
+
+    def add(self, result: Tensor) -> None:
+        self.functions += 1
+        self.values += result.numel()
+
+
 _WIDER = {
     torch.float32: torch.float64,
     torch.float16: torch.float64,
@@ -29,7 +43,7 @@ def inputs_of(entry: Entry, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (rows(dtype),) if entry.is_reduction else operands(dtype, entry.operands)
 
 
-def sweep(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+def sweep(entries: Mapping[str, Entry], dtype: torch.dtype, tally: Tally) -> Iterator[Difference]:
     """What differs from torch, in the order of the functions."""
     for arity in (1, 2, 3):
         for is_reduction in (False, True):
@@ -42,10 +56,13 @@ def sweep(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Differen
             }
             names = list(group)
             for begin in range(0, len(names), GROUP):
-                yield from _compared({n: group[n] for n in names[begin : begin + GROUP]}, dtype)
+                part = {n: group[n] for n in names[begin : begin + GROUP]}
+                yield from _compared(part, dtype, tally)
 
 
-def sweep_gradients(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+def sweep_gradients(
+    entries: Mapping[str, Entry], dtype: torch.dtype, tally: Tally
+) -> Iterator[Difference]:
     """The same for gradients, of which each function has an input of its own."""
     able = {
         name: entry
@@ -55,13 +72,13 @@ def sweep_gradients(entries: Mapping[str, Entry], dtype: torch.dtype) -> Iterato
     names = list(able)
     for begin in range(0, len(names), GROUP):
         group = {n: able[n] for n in names[begin : begin + GROUP]}
-        yield from _compared_gradients(group, dtype)
+        yield from _compared_gradients(group, dtype, tally)
 
 
 # ---- results
 
 
-def _compared(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+def _compared(group: Mapping[str, Entry], dtype: torch.dtype, tally: Tally) -> Iterator[Difference]:
     given = inputs_of(next(iter(group.values())), dtype)
     ours = _run(group, given)
     if isinstance(ours, Exception):
@@ -71,9 +88,10 @@ def _compared(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Differ
             yield Difference(name, dtype, "error", 1, text)
             return
         for name, entry in group.items():
-            yield from _compared({name: entry}, dtype)
+            yield from _compared({name: entry}, dtype, tally)
         return
     for (name, entry), found in zip(group.items(), ours, strict=True):
+        tally.add(found)
         noise = given[0].abs() if entry.cancels else None
         theirs = _in_torch(entry, given)
         yield from differences(name, given, found, theirs, _truth(entry, given), noise)
@@ -137,7 +155,9 @@ def _seed(result: Tensor) -> Tensor:
     return pattern[places].to(result.dtype)
 
 
-def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Iterator[Difference]:
+def _compared_gradients(
+    group: Mapping[str, Entry], dtype: torch.dtype, tally: Tally
+) -> Iterator[Difference]:
     functions = [e.function for e in group.values()]
 
     def run(*xs: Tensor) -> tuple[Tensor, ...]:
@@ -154,7 +174,7 @@ def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Itera
             yield Difference(f"grad {name}", dtype, "error", 1, text)
             return
         for name, entry in group.items():
-            yield from _compared_gradients({name: entry}, dtype)
+            yield from _compared_gradients({name: entry}, dtype, tally)
         return
     eager = _gradients(run, leaves)
     # What torch computes by vectors, and what it does not.
@@ -166,7 +186,8 @@ def _compared_gradients(group: Mapping[str, Entry], dtype: torch.dtype) -> Itera
     for (name, entry), leaf, mine, *theirs, exact in zip(
         group.items(), leaves, ours, eager, apart, truth, strict=True
     ):
-        noise = leaf.detach().abs() if entry.cancels else None
+        tally.add(mine)
+        noise = 2.0 + leaf.detach().abs() if entry.cancels else None
         if entry.is_reduction:
             noise = _largest_of_rows(theirs[0])
             mine, *theirs = (t + 0.0 for t in (mine, *theirs))  # zeros of either sign are equal

@@ -74,22 +74,30 @@ def joined(schedule: RowSchedule) -> list[str]:
 
 
 def taken_up(schedule: RowSchedule, name: str) -> list[str]:
-    """The accumulators of the k-th vector of columns, in registers."""
+    """Accumulators of the k-th vector of columns, in registers. Those of one number begin anew, so
+    that no chain of roundings is longer than a block of rows; structs go on.
+    """
     lanes = schedule.lanes.vector
     lines: list[str] = []
     for n, total in enumerate(schedule.totals):
         lines.append(fold_text.declared(f"b{n}", total, lanes))
-        lines += _copied(total, f"b{n}", f"{name}{n}[k]", lanes)
+        if total.is_struct:
+            lines += _copied(total, f"b{n}", f"{name}{n}[k]", lanes)
+        else:
+            lines += fold_text.started(f"b{n}", total, lanes)
     return lines
 
 
 def put_back(schedule: RowSchedule, name: str) -> list[str]:
     lanes = schedule.lanes.vector
-    return [
-        line
-        for n, total in enumerate(schedule.totals)
-        for line in _copied(total, f"{name}{n}[k]", f"b{n}", lanes)
-    ]
+    lines: list[str] = []
+    for n, total in enumerate(schedule.totals):
+        place = f"{name}{n}[k]"
+        if total.is_struct:
+            lines += _copied(total, place, f"b{n}", lanes)
+        else:
+            lines += fold_text.joined(place, f"b{n}", total, lanes, "TF_VEC")
+    return lines
 
 
 def _copied(total: Total, to: str, place: str, lanes: int) -> list[str]:

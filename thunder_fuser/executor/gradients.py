@@ -244,12 +244,12 @@ def _max(
     first one has it.
     """
     if isinstance(dim, TensorProxy):
-        return _maximum_grad(x, dim) 
+        return _maximum_grad(x, dim)
     if dim is None:
         result = ltorch.torch_max(x)
         chosen = ltorch.where(result != result, x != x, x == result)
         put_grad(x, ltorch.where(chosen, get_grad(result) / ltorch.sum(chosen), 0.0))
-        return result 
+        return result
     values, indices = ltorch.torch_max(x, dim, keepdim)
     g, chosen = get_grad(values), indices
     if x.ndim == 0:

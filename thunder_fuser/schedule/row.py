@@ -333,7 +333,7 @@ def _folds(pulled: PulledRows) -> Iterator[Fold]:
 
 def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
     offset = 0
-    longest = longest_total(t.fold.op for t in pulled.totals)
+    longest = longest_total((t.fold.op for t in pulled.totals), crew, rows)
     in_parts = crew.rows_per_thread(rows) > longest
     owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
     for found in pulled.totals:

@@ -31,10 +31,18 @@ WORD = 4
 """Bytes of the smallest accumulator: what shuffles exchange."""
 
 
-def longest_total(ops: Iterable[str]) -> int:
-    """Rows that go into totals of such reductions one after the other."""
-    structs = any(reductions.lookup(op).accumulator.words > 1 for op in ops)
-    return LONGEST_CHAIN if structs else LONGEST_TOTAL
+def longest_total(ops: Iterable[str], crew: Crew, rows: int) -> int:
+    """Rows that go into totals of such reductions one after the other.
+
+    A block of one thread has its accumulators in memory, where parts cost little: there are about
+    as many as each of them has rows.
+    """
+    if any(reductions.lookup(op).accumulator.words > 1 for op in ops):
+        return LONGEST_CHAIN
+    if not crew.is_alone:
+        return LONGEST_TOTAL
+    balanced = 1 << crew.rows_per_thread(rows).bit_length() // 2
+    return min(max(balanced, 2 * BLOCK_OF_ROWS), LONGEST_TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +266,7 @@ class RowSchedule:
     @property
     def longest_total(self) -> int:
         """The same for rows that go into a total."""
-        return longest_total(t.op for t in self.totals)
+        return longest_total((t.op for t in self.totals), self.crew, self.rows)
 
     @property
     def is_summed_in_parts(self) -> bool:
