@@ -21,7 +21,6 @@ from thunder.core.transforms import (
     _maximum_grad,
     _pow_grad,
     restore_reduced_dims,
-    sum_to,
 )
 from thunder.core.utils import canonicalize_dim, canonicalize_dims, get_computation_dtype
 
@@ -191,35 +190,6 @@ def _gelu(x: TensorProxy, *, approximate: str = "none") -> TensorProxy:
         slope = 0.5 * (1 + ltorch.erf(a * math.sqrt(0.5))) + a * density
     _put(x, g * slope)
     return result
-
-
-def _clamp(
-    x: TensorProxy,
-    min: TensorProxy | float | None = None,
-    max: TensorProxy | float | None = None,
-) -> TensorProxy:
-    result = ltorch.clamp(x, min, max)
-    g = get_grad(result)
-    inside = None
-    if min is not None:
-        inside = x >= min
-    if max is not None:
-        inside = x <= max if inside is None else inside & (x <= max)
-    if inside is not None:
-        put_grad(x, _summed_to(ltorch.where(inside, g, 0.0), x))
-    # The bound above wins where the two cross.
-    if isinstance(min, TensorProxy):
-        is_low = x < min if max is None else (x < min) & (min < max)
-        put_grad(min, _summed_to(ltorch.where(is_low, g, 0.0), min))
-    if isinstance(max, TensorProxy):
-        is_high = x > max if min is None else (x > max) | (max < min)
-        put_grad(max, _summed_to(ltorch.where(is_high, g, 0.0), max))
-    return result
-
-
-def _summed_to(g: TensorProxy, x: TensorProxy) -> TensorProxy:
-    """The gradient of what was broadcast."""
-    return maybe_convert_to_dtype(sum_to(g, x.shape), x.dtype)
 
 
 def _prod(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
@@ -445,7 +415,6 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.nll_loss": _nll_loss,
     "torch.nn.functional.softplus": _softplus,
     "torch.nn.functional.gelu": _gelu,
-    "torch.clamp": _clamp,
     "torch.max": _max,
     "torch.logsumexp": _logsumexp,
     "torch.nn.functional.normalize": _normalize,
