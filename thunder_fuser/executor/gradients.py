@@ -15,6 +15,7 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core import prims
+from thunder.core.dtypes import is_complex_dtype
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import (
@@ -289,7 +290,12 @@ def _normalize(
     g, a = _wide(get_grad(result)), _wide(x)
     norm = _norm(a, p, dim)
     divisor = ltorch.where(norm < eps, eps, norm)
-    of_norm = -ltorch.sum(g * (a / divisor), dim, True) / divisor
+    along = g * (a / divisor)
+    if is_complex_dtype(a.dtype):
+        along = ltorch.real(g) * ltorch.real(a / divisor) + ltorch.imag(g) * ltorch.imag(
+            a / divisor
+        )
+    of_norm = -ltorch.sum(along, dim, True) / divisor
     of_norm = ltorch.where(norm >= eps, of_norm, 0.0)
     _put(x, g / divisor + _through_norm(a, p, dim, norm, of_norm))
     return result
@@ -302,7 +308,7 @@ def _norm(x: TensorProxy, p: float, dim: Any) -> TensorProxy:
     if abs(p) == math.inf:
         return (ltorch.amax if p > 0 else ltorch.amin)(sizes, dim, True)
     if p == 2:
-        return ltorch.sqrt(ltorch.sum(x * x, dim, True))
+        return ltorch.sqrt(ltorch.sum(sizes * sizes, dim, True))
     return ltorch.sum(sizes**p, dim, True) ** (1 / p)
 
 
