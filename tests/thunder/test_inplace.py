@@ -487,3 +487,27 @@ def test_a_result_that_a_view_of_it_updates() -> None:
         return x, torch.sum(a, 0), y
 
     check(program, torch.randn(4, 4))
+
+
+def residual(x: Any, w: Any) -> Any:
+    s = x + w
+    return torch.sin(s * 3) + torch.nn.functional.gelu(x * 2), s
+
+
+def product(x: Any, w: Any) -> Any:
+    s = x * w
+    return s, torch.nn.functional.gelu(s * 2)
+
+
+@pytest.mark.parametrize("program", [residual, product])
+def test_results_that_change_before_the_backward(program: Any) -> None:
+    """Without being asked the backward reads a result only where torch would have saved it."""
+    gradients = []
+    for function in (jit(program), program):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        results = function(x, torch.linspace(1, 2, 5))
+        with torch.no_grad():
+            for t in results:
+                t.zero_()
+        gradients += torch.autograd.grad([t.sum() for t in results], x)
+    torch.testing.assert_close(*gradients)

@@ -65,8 +65,13 @@ class Recorded:
                 line = Line(bsym.source_filename, bsym.source_positions)
                 for name in _given(bsym):
                     self._lines.setdefault(name, line)
+        self.saved_results: frozenset[str] = frozenset()
+        """Results of the forward that torch's autograd would save, too."""
         if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
             self._note_new_names(traces[0], traces[-1])
+            saved = _saved_by_torch(traces[0])
+            pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
+            self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
 
     def _note_new_names(self, first: TraceCtx, joint: TraceCtx) -> None:
         """A call that is differentiated by a rule of its own is recorded anew. The parts of others
@@ -202,6 +207,37 @@ LIKE = frozenset(
     for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
 )
 """Calls that make, or may make, a tensor of one number which lies as their operand does."""
+
+
+_SAVES_NOTHING = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("add", "sub", "neg", "to", "Tensor.to", "Tensor.type", "Tensor.type_as", "Tensor.float"),
+        *("sum", "mean", "cat", "stack", "nn.functional.pad", "clone", "Tensor.contiguous"),
+        *("zeros_like", "ones_like", "full_like", "Tensor.repeat", "detach"),
+    )
+)
+"""Calls whose gradients read neither operands nor results."""
+_SAVES_TENSORS_FOR_EACH_OTHER = frozenset(f"torch.{name}" for name in ("mul", "true_divide", "div"))
+"""Calls that save nothing if one operand is a number."""
+
+
+def _saved_by_torch(trace: TraceCtx) -> set[str]:
+    """Names of what autograd would save in eager code: operands and results of calls whose
+    gradients may read them, and what these are views of.
+    """
+    saved: set[str] = set()
+    for bsym in reversed(trace.bound_symbols[:-1]):
+        tensors = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+        given = [p.name for p in bsym.flat_proxy_outs]
+        each_other = bsym.sym.id in _SAVES_TENSORS_FOR_EACH_OTHER
+        if gives_view(bsym.sym):
+            saved.update(tensors[:1] if not saved.isdisjoint(given) else ())
+        elif each_other:
+            saved.update(tensors if len(tensors) > 1 else ())
+        elif bsym.subsymbols and bsym.sym.id not in _SAVES_NOTHING:
+            saved.update((*tensors, *given))
+    return saved
 
 
 def _names_memory(bsym: BoundSymbol) -> bool:

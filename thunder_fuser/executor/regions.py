@@ -139,7 +139,11 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
     returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
     kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
-    unsaved = _unsaved(trace, kept, aliases) if saves_like_torch else frozenset()
+    unsaved = _unsaved(trace, kept, aliases)
+    if not saves_like_torch:
+        arguments, _ = tree_flatten_with_dataclass(returned["flat_args"])
+        free = {p.name for p in _tensors(arguments)} | recorded.saved_results
+        unsaved -= frozenset(map(aliases.memory, free))
     return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
 
 
