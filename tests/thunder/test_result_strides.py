@@ -80,6 +80,13 @@ def norms_of_four_dimensions(x: Any) -> Any:
     return grouped.squeeze(1) * 2, grouped[0], F.batch_norm(image, None, None, training=True)
 
 
+def updated_where_they_are(x: Any) -> Any:
+    first, second = x * 2, x + 1
+    first.copy_(torch.where(x.contiguous() > 0, 1.0, 0.0))
+    second.fill_(3)
+    return first, second.transpose(0, 2)
+
+
 def of_a_diagonal(x: Any) -> Any:
     return torch.acosh(torch.diagonal(x.long() + 2, 0)), torch.diagonal(x * 2, 1, 0, 2)
 

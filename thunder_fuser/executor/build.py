@@ -103,6 +103,9 @@ class _Region:
         match role(prim):
             case Role.UPDATE:
                 first = self._first[out.name] = self._first_name(prim.args[1])
+                if first not in self._memory:
+                    # It stays where the tensor was made.
+                    value = lying_as(self._builder, value, [_tensor(self._values[first])])
                 self._values[first] = value
                 if first in self._memory:
                     self._updated[first] = None
