@@ -83,7 +83,7 @@ def norms_of_four_dimensions(x: Any) -> Any:
 def updated_where_they_are(x: Any) -> Any:
     first, second = x * 2, x + 1
     first.copy_(torch.where(x.contiguous() > 0, 1.0, 0.0))
-    second.fill_(3)
+    second.mul_(x.contiguous())
     return first, second.transpose(0, 2)
 
 
@@ -104,6 +104,7 @@ def parts_in_another_order(x: Any) -> Any:
         *(
             norms_of_four_dimensions,
             of_a_diagonal,
+            updated_where_they_are,
             cats_of_one,
             like_others,
             constants_fold,
