@@ -21,13 +21,13 @@ from benchmarks.table import Column, Table
 from benchmarks.workloads import Size, Workload
 from thunder_fuser import log
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
 

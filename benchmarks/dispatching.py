@@ -14,7 +14,7 @@ import thunder_fuser
 from benchmarks.contenders import COMPILED, EAGER, OURS, compiled_by_torch, failure
 from benchmarks.table import Column, Table
 from benchmarks.timing import Call, dispatch_clock, interleaved
-from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.compiled_fusion import CompiledFusion
 
 FUSION = f"{OURS}, the fusion alone"
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from benchmarks.table import Column, Table
 from thunder_fuser import passes
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -14,10 +14,11 @@ import torch
 
 from tests.generator import Case
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_plan
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import static
 from thunder_fuser.runtime import steps
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host import HostLaunch
 from thunder_fuser.runtime.host_debug import OrderName, debug_launch
@@ -87,7 +88,7 @@ def executable(
     compiled: CompiledFusion, inputs: Sequence[object], batch: Batch, device: torch.device
 ) -> Executable:
     """What a call of `compiled` on `inputs` would run, its kernels left to the batch."""
-    return Executable(compiled.plan(inputs), device, batch)
+    return compile_plan(compiled.plan(inputs), device, batch)
 
 
 # ---- checked launches
@@ -200,7 +201,7 @@ def check_between_guards(
         target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
         target.memory += tensors_in(inputs)
         with allocations(patch, target.memory.append):
-            planned.append((case, inputs, target, Executable(plan, cpu, target)))
+            planned.append((case, inputs, target, compile_plan(plan, cpu, target)))
     for case, inputs, _, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
     return sum(target.launches for _, _, target, _ in planned)

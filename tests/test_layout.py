@@ -24,8 +24,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     *("errors", "log", "options", "device", "device_table", "_names", "_registration"),
     "garbage",
-    *("ir", "analysis", "passes", "segment", "schedule", "codegen", "runtime", "sharding"),
-    *("definition", "executor", "nvfuser", "inspect"),
+    *("ir", "analysis", "passes", "segment", "schedule", "codegen", "observers", "runtime"),
+    *("compile", "compiled_fusion", "sharding", "definition", "executor", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.

@@ -128,7 +128,7 @@ def everything() -> str:
 SAID = {
     "definition": "operations, 1 inputs, 1 outputs",
     "executor": "primitives, 1 inputs, 1 outputs",
-    "passes": "expressions in",
+    "passes": r"expressions, \d+ inputs, \d+ outputs in",
     "segment": "boundary T",
     "schedule": "row: 8 rows x 16 columns",
     "codegen": 'extern "C" __global__ void',

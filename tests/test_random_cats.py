@@ -14,9 +14,9 @@ import torch
 
 from tests.batch import Batch, check_between_guards, executable
 from tests.generator_cats import cat_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.passes.rewrite import memory_behind_results
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.plan import SegmentedFusion
 
 CASES = 120

@@ -12,9 +12,9 @@ import torch
 
 from tests.batch import Batch, check_between_guards, executable
 from tests.generator import Case, random_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.fusion import RandomOp
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 CASES = 240
 BATCH = 60

@@ -14,8 +14,8 @@ import torch
 from tests.batch import Batch, check_between_guards, executable
 from tests.cuts import with_cuts
 from tests.generator import Case, random_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 pytestmark = pytest.mark.slow
 CASES = 2000

@@ -15,10 +15,9 @@ import torch
 
 from tests.batch import Batch, check_between_guards, executable
 from tests.generator import Case, random_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime import dispatch
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 CASES = 240
 BATCH = 60
@@ -75,7 +74,7 @@ def test_plans_for_devices_of_any_prices_are_right(
     for seed in range(6_000, 6_060):
         made = case(seed)
         for info in kernels:
-            monkeypatch.setattr(dispatch, "planned_for", lambda _, info=info: info)
+            monkeypatch.setattr("thunder_fuser.compile.planned_for", lambda _, info=info: info)
             inputs = made.fresh_inputs(device)
             compiled = executable(CompiledFusion(made.fusion), inputs, batch, device)
             kernels[info] += compiled.plan.kernels

@@ -9,12 +9,12 @@ from tests.batch import Batch, executable
 from tests.definition.rebuilding import rebuilt
 from tests.generator_sizes import Ambiguous, Mistake, Program
 from thunder_fuser import passes
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 PROGRAMS = 120
 """In each test of CI; `-m slow` runs 20 times as many others."""

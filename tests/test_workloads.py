@@ -12,9 +12,9 @@ from tests.batch import Batch, executable
 from tests.inputs import copy_of
 from tests.thunder.programs import as_double, assert_as_good_as_eager, flat
 from tests.workloads import WORKLOADS, Workload
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 
 def in_torch(workload: Workload, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -90,7 +90,9 @@ class Options:
     cache_dir: str | None = _option(
         None, "compiled kernels; unset: thunder_fuser in $XDG_CACHE_HOME or ~/.cache"
     )
-    dump_dir: str | None = _option(None, "write the source of every compiled kernel here")
+    dump_dir: str | None = _option(
+        None, "write what each stage of a compilation makes into a folder here"
+    )
 
     def __post_init__(self) -> None:
         for option in TABLE:

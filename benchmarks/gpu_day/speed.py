@@ -20,9 +20,9 @@ from benchmarks.timing import CudaClock, copy_rate, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
 from tests.plan_programs import PROGRAMS
 from tests.plans import DEFINITIONS, planned
+from thunder_fuser.compile import compile_plan
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda import CUDA
-from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Plans = Callable[[], Sequence[SegmentedFusion]]
@@ -101,6 +101,6 @@ def _plan_seconds(plan: SegmentedFusion, settings: Settings) -> float:
     if not plan.kernels:
         return 0.0
     device = torch.device("cuda", torch.cuda.current_device())
-    run = Executable(plan, device, CUDA)
+    run = compile_plan(plan, device, CUDA)
     inputs = kernels.inputs_for(plan, device)
     return kernels.replay_seconds(lambda: run(inputs), settings.seconds / 4)

@@ -20,9 +20,9 @@ from benchmarks.gpu_day import kernels
 from benchmarks.gpu_day.rows import Row, Settings, Values
 from benchmarks.gpu_day.speed import programs
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_plan
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.runtime.cuda import CUDA, CudaLaunch
-from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -95,7 +95,7 @@ def launch_alone(name: str) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     for plan in plans:
         if plan.kernels:
-            run, inputs = Executable(plan, device, CUDA), kernels.inputs_for(plan, device)
+            run, inputs = compile_plan(plan, device, CUDA), kernels.inputs_for(plan, device)
             for _ in range(3):
                 run(inputs)
     torch.cuda.synchronize()
@@ -165,7 +165,7 @@ def _scheduled(plans: Sequence[SegmentedFusion], info: DeviceInfo, settings: Set
     device = torch.device("cuda", torch.cuda.current_device())
     calls: list[Callable[[], object]] = []
     for plan in plans:
-        run, inputs = Executable(plan, device, _Described(info)), kernels.inputs_for(plan, device)
+        run, inputs = compile_plan(plan, device, _Described(info)), kernels.inputs_for(plan, device)
         calls.append(partial(run, inputs))
     return {"seconds": sum(kernels.replay_seconds(call, 0.1) for call in calls)}
 

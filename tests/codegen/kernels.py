@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tests.workloads import Workload
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.segment.partition import partition
 
 

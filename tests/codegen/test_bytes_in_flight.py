@@ -15,10 +15,10 @@ from tests.norms import NORMS
 from tests.reductions import REDUCTIONS
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device_table import H200
 from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
-from thunder_fuser.runtime.executable import generate_kernels
 
 pytestmark = [
     pytest.mark.nvrtc,

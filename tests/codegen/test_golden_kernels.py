@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import pytest
 
 from thunder_fuser.analysis.value import Compute
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.schedule.transpose import TransposeSchedule
 
@@ -123,7 +124,7 @@ def kernel_of(definition: FusionDefinition) -> tuple[object, str]:
     plan = CompiledFusion(definition.fusion).plan()
     (entry,) = generate_kernels(plan, H200).values()
     (segment,) = (s for s in plan.segments if s.kernels)
-    return schedule_of(plan, segment, H200), entry.kernel.source
+    return schedule_segment(plan, segment, H200), entry.kernel.source
 
 
 @pytest.mark.parametrize("mode", REDUCTIONS, ids=str)

@@ -9,9 +9,9 @@ import torch
 
 from tests.batch import Batch, executable
 from thunder_fuser.codegen.literals import literal
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 DTYPES = [d for d in DataType if d is not DataType.Null]
 REAL = (0.0, -0.0, 1.0, -1.0, 1 / 3, -0.1, math.pi, 1e-5, 1e5, 2.0**24 + 1, 2.0**53 - 1)

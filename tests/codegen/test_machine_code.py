@@ -15,13 +15,13 @@ from tests.generator import random_case
 from tests.tools import sass
 from tests.workloads import BY_NAME, WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 
 pytestmark = pytest.mark.nvrtc
 DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)

@@ -103,8 +103,8 @@ from tests.codegen.kernels import kernels_of
 from tests.generator import random_case
 from tests.workloads import WORKLOADS
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.compile import generate_kernels
 for workload in WORKLOADS:
     print(CompiledFusion(workload.fusion(workload.small)).plan())
     print(*(k.source for k in kernels_of(workload, workload.small)))

@@ -12,6 +12,8 @@ from tests.batch import Batch, executable
 from tests.norms import NORMS, Norm
 from thunder_fuser.analysis.value import reachable
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
@@ -19,10 +21,9 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -39,7 +40,7 @@ def batch_for(device: torch.device, name: str) -> Batch:
 
 
 def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[RowSchedule]:
-    found = [schedule_of(plan, s, device) for s in plan.segments if s.kind == "row"]
+    found = [schedule_segment(plan, s, device) for s in plan.segments if s.kind == "row"]
     assert all(isinstance(s, RowSchedule) for s in found)
     return found  # type: ignore[return-value]
 

@@ -10,6 +10,8 @@ from tests.generator import random_case
 from tests.hash_seeds import printed_under_any
 from tests.norms import NORMS
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
@@ -18,8 +20,6 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders, debug_launch
 from thunder_fuser.segment.partition import partition

@@ -13,16 +13,17 @@ from tests.batch import Batch, executable
 from tests.building import op
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.partition import partition
 
@@ -74,7 +75,7 @@ def fusion(define: Define, sizes: Sequence[int], dtype: DataType) -> Fusion:
 
 def stacked(made: Fusion, device: DeviceInfo = H200) -> RowSchedule:
     (segment,) = (s for s in partition(made).segments if s.kernels)
-    found = schedule_of(partition(made), segment, device)
+    found = schedule_segment(partition(made), segment, device)
     assert isinstance(found, RowSchedule)
     assert found.is_stacked
     return found

@@ -11,16 +11,17 @@ from tests.batch import Batch, executable
 from tests.reductions import REDUCTIONS, Reduction
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -93,7 +94,7 @@ def test_totals_of_numbers_and_positions_beside_scalars(
     x = torch.randint(-5, 6, (3000, 70), generator=torch.Generator().manual_seed(0)).float()
     given = [x.to(device), 2.0, 1 - 3j]
     run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
-    scheduled = [schedule_of(run.plan, s, H200) for s in run.plan.segments if s.kernels]
+    scheduled = [schedule_segment(run.plan, s, H200) for s in run.plan.segments if s.kernels]
     assert any(isinstance(s, RowSchedule) and s.totals for s in scheduled)
     found = [t.cpu() for t in run(given)]
     wanted = ((2 * x).sum(0), x.argmax(0), x.argmin(), x.sum(0) * (1 - 3j))
@@ -111,7 +112,7 @@ def test_each_byte_moves_once_and_parts_are_few(reduction: Reduction) -> None:
     assert plan.kernels == 1
     assert plan.bytes == plan.bytes_ideal == reduction.traffic(rows, columns)
     (segment,) = plan.segments
-    made = schedule_of(plan, segment, H200)
+    made = schedule_segment(plan, segment, H200)
     assert isinstance(made, RowSchedule)
     limit = 0.04 if "norm" in reduction.name else 0.02 if "gelu" in reduction.name else 0.01
     assert made.workspace_bytes <= limit * plan.bytes_ideal
@@ -182,7 +183,7 @@ def norm_schedule(name: str, columns: int) -> RowSchedule:
     norm = next(n for n in NORMS if n.name == name)
     plan = norm.definition(256, columns, BFloat16).plan()
     (segment,) = plan.segments
-    made = schedule_of(plan, segment, H200)
+    made = schedule_segment(plan, segment, H200)
     assert isinstance(made, RowSchedule)
     return made
 
@@ -253,7 +254,7 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
     """What a multiprocessor's threads load of rows before the first use of any, at least 32 KB."""
     plan = reduction.definition(*reduction.full, BFloat16).plan()
     (segment,) = plan.segments
-    made = schedule_of(plan, segment, H200)
+    made = schedule_segment(plan, segment, H200)
     assert isinstance(made, RowSchedule)
     streamed = [a for a in made.accesses if not a.is_uniform and a.loads[0].tensor.sizes[0] > 1]
     each = sum(a.loads[0].dtype.itemsize for a in streamed) * made.lanes.vector * made.unroll[-1]
@@ -266,5 +267,5 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
 def test_definitions_say_what_is_shared() -> None:
     fd: FusionDefinition = REDUCTIONS[0].definition(8192, 4096, BFloat16)
     (segment,) = fd.plan().segments
-    text = str(schedule_of(fd.plan(), segment, H200))
+    text = str(schedule_segment(fd.plan(), segment, H200))
     assert "blocks share rows: 1 totals in 132 parts" in text

@@ -19,14 +19,15 @@ from tests.hash_seeds import printed_under_any
 from tests.tools import sass
 from tests.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_plan, generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import Executable, generate_kernels
+from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
 from thunder_fuser.schedule import plane, transpose
@@ -288,7 +289,7 @@ def test_no_order_of_threads_changes_a_bit_and_nothing_is_out_of_bounds(
         guarded = Guarded(batch, plan, order, 1)
         guarded.memory += inputs
         with allocations(monkeypatch, guarded.memory.append):
-            run = Executable(plan, CPU, guarded)
+            run = compile_plan(plan, CPU, guarded)
         found = run(inputs)
         assert guarded.launches == 1
         torch.testing.assert_close(found[0], exact, rtol=1e-6, atol=1e-6)

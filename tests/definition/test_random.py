@@ -10,6 +10,7 @@ import torch
 
 from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed, rebuilt
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.definition.values import Tensor
 from thunder_fuser.device_table import H200
@@ -19,7 +20,6 @@ from thunder_fuser.ir.printer import equal, structural_hash
 from thunder_fuser.ir.random import DTYPES
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import options
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 CPU = torch.device("cpu")
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -14,11 +14,11 @@ import torch
 from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed
 from tests.inputs import laid_out
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.printer import equal
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 INF, NAN = float("inf"), float("nan")
 Define = Callable[..., Any]

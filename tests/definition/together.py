@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from tests.batch import Batch, executable
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 
 class Together:

@@ -16,8 +16,8 @@ from tests.cuts import with_cuts
 from tests.fuzz.kernels import compiled_together, devices
 from tests.generator import Case, random_case
 from tests.generator_cats import cat_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.passes.rewrite import memory_behind_results
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _CPU = torch.device("cpu")

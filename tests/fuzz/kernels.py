@@ -16,11 +16,11 @@ import torch
 
 import thunder_fuser
 from tests.batch import Batch, Number, _Later
+from thunder_fuser import host_build, steps
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import CompileError
-from thunder_fuser.runtime import dispatch, host_build, steps
 from thunder_fuser.runtime.target import Launch, target_for
 
 _CPU = torch.device("cpu")
@@ -95,8 +95,8 @@ def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Re
 
     flags = ("-fwrapv",) if optimised else ("-fwrapv", "-O0")
     with (
-        mock.patch.object(dispatch, "target_for", return_value=state.batch),
-        mock.patch.object(dispatch, "planned_for", return_value=device.planned_for),
+        mock.patch("thunder_fuser.compile.target_for", return_value=state.batch),
+        mock.patch("thunder_fuser.compile.planned_for", return_value=device.planned_for),
         mock.patch.object(_Later, "__call__", launched),
         mock.patch.object(steps, "allocator", zeroed),
         mock.patch.dict(host_build._KERNEL_FLAGS, {None: flags}),

@@ -7,6 +7,7 @@ import torch
 
 from tests.building import op
 from tests.passes.patterns import check_same_results, ops_of
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
@@ -15,7 +16,6 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.dead_code import dead_code
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 F32, BF16, Int, Bool = DataType.Float, DataType.BFloat16, DataType.Int, DataType.Bool
 

@@ -8,6 +8,7 @@ import torch
 
 from tests.building import op
 from tests.passes.patterns import check_on_random_fusions, check_same_results, ops_of
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import IterKind, NewBroadcast
@@ -15,7 +16,6 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView, ViewOp
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.fold_broadcasts import _Search, fold_broadcasts
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 F32 = DataType.Float
 

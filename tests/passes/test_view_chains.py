@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.patterns import check_on_random_fusions, ops_of
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView, ViewOp
 from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.view_chains import view_chains
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 F32 = DataType.Float
 

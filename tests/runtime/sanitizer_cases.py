@@ -18,12 +18,12 @@ from tests.reductions import REDUCTIONS
 from tests.runtime.host_kernels import load
 from thunder_fuser.codegen.cuda import Scratch
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host import HOST, PreparedCall
 from thunder_fuser.runtime.host_abi import Flag
 from thunder_fuser.runtime.host_build import Sanitizer, build

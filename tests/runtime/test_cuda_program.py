@@ -217,13 +217,6 @@ def test_a_rejected_kernel_comes_with_source_line_and_log(cache: Path, tmp_path:
     assert entries(cache) == []
 
 
-def test_sources_are_dumped_on_request(cache: Path, tmp_path: Path) -> None:
-    with options(dump_dir=str(tmp_path / "dump")):
-        compile_cubin([scale("first"), scale("second")], "sm_90")
-    dumped = {path.name: path.read_text() for path in (tmp_path / "dump").iterdir()}
-    assert dumped == {"first.cu": scale("first").text, "second.cu": scale("second").text}
-
-
 def test_a_newer_device_gets_the_nearest_older_code(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_103")
     monkeypatch.setattr(cuda_program, "supported_archs", lambda: known)

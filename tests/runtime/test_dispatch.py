@@ -16,12 +16,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.building import op
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 from thunder_fuser.runtime import executable, residents
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 Float = DataType.Float
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,7 +279,7 @@ SCRIPT = """
 import torch
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.compiled_fusion import CompiledFusion
 b = FusionBuilder()
 x = b.tensor([1000], DataType.Float)
 b.output(b.pointwise("exp", x))

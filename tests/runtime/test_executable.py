@@ -14,11 +14,11 @@ from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_plan
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host import HOST
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -72,7 +72,7 @@ def test_a_call_allocates_as_much_as_its_plan_says(monkeypatch: pytest.MonkeyPat
         plan = CompiledFusion(with_cuts(case.fusion, seed)).plan(case.inputs)
         meter = Meter()
         with allocations(monkeypatch, meter.see):
-            run = Executable(plan, CPU, Still())
+            run = compile_plan(plan, CPU, Still())
         outputs = run(case.fresh_inputs())
         assert meter.peak == plan.peak_bytes, f"seed {seed}: {plan}"
         del outputs
@@ -96,7 +96,7 @@ def test_boundaries_are_freed_when_their_last_reader_has_run(
         alive.append(weakref.ref(tensor))
 
     with allocations(monkeypatch, see):
-        run = Executable(CompiledFusion(b.build()).plan(), CPU, HOST)
+        run = compile_plan(CompiledFusion(b.build()).plan(), CPU, HOST)
     x = torch.randn(1000)
     (result,) = run([x])
     assert torch.equal(result, -x)
@@ -110,7 +110,7 @@ def test_views_hold_no_memory_that_nobody_reads(b: FusionBuilder) -> None:
     whole = b.segment_set(op(b, "exp", b.tensor([10, 100], Float)))
     half = b.segment_set(b.slice(whole, [0, 0], [5, 100]))
     b.output(op(b, "neg", half))
-    run = Executable(CompiledFusion(b.build()).plan(), CPU, HOST)
+    run = compile_plan(CompiledFusion(b.build()).plan(), CPU, HOST)
     x = torch.randn(10, 100)
     values: list[torch.Tensor | None] = [x, *run._made]
     for step in run._steps:
@@ -250,7 +250,7 @@ def test_every_number_of_points_is_computed_to_the_last(device: torch.device) ->
         b.output(op(b, "gt", x, y))
         data = [torch.randn(count, device=device).bfloat16(), torch.randn(count, device=device)]
         plan = CompiledFusion(b.build()).plan(data)
-        ready.append((data, Executable(plan, device, batch)))
+        ready.append((data, compile_plan(plan, device, batch)))
     for (x_data, y_data), run in ready:
         total, larger = run([x_data, y_data])
         assert torch.equal(total, x_data.float() * 2 + y_data)

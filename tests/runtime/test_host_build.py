@@ -388,11 +388,3 @@ def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, place:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert Path(answer.stdout.strip()).samefile(folder)
-
-
-def test_sources_are_dumped_on_request(cache: Path, tmp_path: Path) -> None:
-    kernel = unique("dumped")
-    with options(dump_dir=str(tmp_path / "dump"), cache_dir=str(cache)):
-        HOST.compile([kernel])
-    assert (tmp_path / "dump" / "scale_dumped.cu").read_text() == kernel.text
-    assert '#include "prelude.cuh"' in kernel.text

@@ -21,7 +21,7 @@ from tests.runtime.hand_written import kernel, scale
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.options import options
-from thunder_fuser.runtime import cache, compiler, dump, host_library, private
+from thunder_fuser.runtime import cache, compiler, failures, host_library, private
 from thunder_fuser.runtime.cache import Folder
 from thunder_fuser.runtime.host import HOST
 
@@ -181,7 +181,7 @@ def test_what_was_not_used_for_longest_makes_room(
 def test_rejected_sources_are_kept_beside_the_cache_and_the_oldest_forgotten(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump, "_KEPT", 2)
+    monkeypatch.setattr(failures, "_KEPT", 2)
     for n in (1, 1, 2, 3):
         with pytest.raises(CompileError) as caught:
             HOST.compile([kernel("scale_bad", f"y[0] = undeclared_{n};")])

@@ -8,15 +8,16 @@ import torch
 from tests.batch import Batch, executable
 from tests.building import op
 from tests.norms import NORMS
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import check_orders
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -26,7 +27,7 @@ CPU = HOST.device_info(torch.device("cpu"))
 def held(fusion: Fusion, device: DeviceInfo = CPU) -> list[str]:
     plan = CompiledFusion(fusion).plan()
     (segment,) = plan.segments
-    made = schedule_of(plan, segment, device)
+    made = schedule_segment(plan, segment, device)
     assert isinstance(made, RowSchedule)
     return [value.op for value in made.residency.held]  # type: ignore[union-attr]
 

@@ -14,11 +14,11 @@ from tests.generator import random_case
 from tests.simulation import schedule, simulate
 from tests.workloads import BY_NAME
 from thunder_fuser.analysis.access import Access, Variant
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.schedule import map as map_schedule
 from thunder_fuser.schedule.map import MAX_UNROLL, OCCUPANCY, THREADS, MapPart, MapSchedule

@@ -11,6 +11,7 @@ import torch
 from tests.building import op
 from tests.generator import random_case
 from tests.norms import NORMS, Norm
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200
@@ -18,7 +19,6 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.schedule.crew import MAX_THREADS, WARP
 from thunder_fuser.schedule.row import schedule_rows

@@ -13,12 +13,12 @@ from tests.building import op
 from tests.runtime.hand_written import kernel
 from tests.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Param
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.runtime.host_debug import debug_launch
 from thunder_fuser.schedule.map import THREADS, MapPart, MapSchedule

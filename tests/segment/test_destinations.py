@@ -11,6 +11,8 @@ import torch
 from tests.batch import allocations
 from tests.building import op
 from tests.workload_definitions import Arithmetic, turned_back
+from thunder_fuser.compile import compile_plan, generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -18,8 +20,6 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import options
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import Executable, generate_kernels
 from thunder_fuser.runtime.host import HOST
 from thunder_fuser.segment.partition import MAX_TRIALS, partition
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -250,7 +250,7 @@ def test_what_was_written_in_slices_is_freed_as_one(
     fusion = b.build()
     plan = partition(fusion)
     with allocations(monkeypatch, see):
-        run = Executable(plan, CPU, HOST)
+        run = compile_plan(plan, CPU, HOST)
     inputs = [torch.randn(t.sizes) for t in fusion.tensor_inputs]
     run(inputs)
     # The cat, what is computed from it, and then only that and the result.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.workloads import BY_NAME
-from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.compiled_fusion import CompiledFusion
 
 
 @pytest.mark.parametrize("name", ["relu_slices", "swiglu_backward"])

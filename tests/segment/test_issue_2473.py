@@ -11,13 +11,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.batch import Batch, executable
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.counts import formula
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels, schedule_of
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -126,7 +127,7 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert plan.boundaries == ()
     assert plan.bytes == plan.bytes_ideal == 353_132_544
     (segment,) = [s for s in plan.segments if s.kernels]
-    schedule = schedule_of(plan, segment, H200)
+    schedule = schedule_segment(plan, segment, H200)
     assert isinstance(schedule, RowSchedule)
     # Two blocks a batch: a block's rows are of one batch, so that its sums are.
     assert (schedule.crew.groups, schedule.crew.parts) == (56, 112)

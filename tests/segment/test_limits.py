@@ -11,10 +11,10 @@ from tests.batch import Batch, executable
 from tests.building import op
 from tests.generator import Case, random_case
 from tests.generator_cats import cat_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment import destinations, legality, limits, places
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.building import op
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import schedule_of
+from thunder_fuser.schedule.choose import schedule_segment
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.anchors import Program
 from thunder_fuser.segment.legality import Legality
@@ -61,7 +61,7 @@ def strain(found: Fusion, device: DeviceInfo = H200) -> Strain | None:
 
 
 def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[RowSchedule]:
-    schedules = [schedule_of(found, s, device) for s in found.segments if s.kind == "row"]
+    schedules = [schedule_segment(found, s, device) for s in found.segments if s.kind == "row"]
     return [s for s in schedules if isinstance(s, RowSchedule)]
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.building import op
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 Float = DataType.Float
 LAST = (0, 2, 3, 1)

@@ -7,11 +7,11 @@ import pytest
 from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.legality import MAX_OUTPUTS
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion

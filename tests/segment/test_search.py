@@ -12,10 +12,10 @@ from tests.building import op
 from tests.cuts import with_cuts
 from tests.generator import random_case
 from tests.hash_seeds import printed_under_any
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.anchors import Anchors, Program, members
 from thunder_fuser.segment.boundaries import grouped
 from thunder_fuser.segment.cost import Cost
@@ -190,7 +190,7 @@ import threading
 from tests.generator import random_case
 from tests.generator_cats import cat_case
 from thunder_fuser.options import options
-from thunder_fuser.runtime.dispatch import CompiledFusion
+from thunder_fuser.compiled_fusion import CompiledFusion
 
 def plans(first, into):
     with options(verify=True):

@@ -13,12 +13,12 @@ from tests import oracle
 from tests.batch import Batch, Guarded, allocations, executable
 from tests.inputs import copy_of
 from thunder_fuser.analysis.layout import declared_layout
+from thunder_fuser.compile import compile_plan
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host_debug import OrderName
 
 Float = DataType.Float
@@ -345,7 +345,7 @@ def test_no_order_of_threads_and_blocks_matters(
         target = Guarded(batch, plan, order, seed=1)
         target.memory += inputs
         with allocations(monkeypatch, target.memory.append):
-            ready.append((update, Executable(plan, cpu, target), inputs, before))
+            ready.append((update, compile_plan(plan, cpu, target), inputs, before))
     for update, run, inputs, before in ready:
         check(update, run(inputs), inputs, before)
 

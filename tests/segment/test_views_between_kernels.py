@@ -9,11 +9,11 @@ import torch
 
 from tests.building import op
 from tests.workload_definitions import Arithmetic
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 Chain = Callable[[FusionBuilder, TensorView], TensorView]

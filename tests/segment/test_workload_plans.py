@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from tests.workloads import BY_NAME, PARAMETERS, WORKLOADS, Workload
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.segment.plan import SegmentedFusion
 
 MLP = 8192 * 14336 * 2

@@ -17,9 +17,9 @@ import torch
 
 import thunder_fuser
 from tests.thunder.programs import flat
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime import executable
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 
 def differences(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> Iterator[str]:

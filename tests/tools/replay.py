@@ -34,11 +34,11 @@ from tests.plan_programs import PROGRAMS
 from tests.plans import DEFINITIONS, planned
 from tests.workloads import WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 

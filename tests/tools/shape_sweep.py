@@ -25,12 +25,12 @@ from tests.reductions import REDUCTIONS, Reduction
 from tests.thunder.programs import fake
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.codegen.templates import template_dir
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.definition import DataType
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import CompileError
 from thunder_fuser.runtime.compiler import find_compiler
 from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.host_build import host_text
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -11,8 +11,8 @@ from tests.plan_programs import bias_gelu
 from tests.plans import compiled_for, planned_for
 from tests.thunder.programs import fake
 from tests.tools import shape_sweep
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime.executable import generate_kernels
 
 
 def test_two_passes_that_load_one_access_ahead() -> None:

@@ -21,12 +21,11 @@ from thunder_fuser.codegen.transpose_part import TransposeWriter
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
+from thunder_fuser.schedule.choose import Schedule
 from thunder_fuser.schedule.exchange import shared_bytes
 from thunder_fuser.schedule.map import MapSchedule
 from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.schedule.transpose import TransposePart, TransposeSchedule
-
-Schedule = MapSchedule | TransposeSchedule | RowSchedule
 
 _KIND = {MapSchedule: "map", TransposeSchedule: "transpose", RowSchedule: "row"}
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition.calling import Device, asked_about, called_with, device_of
 from thunder_fuser.definition.graph import Fusion, graph_of
 from thunder_fuser.definition.listing import scheduled_text, source_text
@@ -22,7 +23,6 @@ from thunder_fuser.definition.recorder import Recorder
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Made
 
 

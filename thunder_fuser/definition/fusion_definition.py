@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition.calling import Device, called_with, device_of, flattened
 from thunder_fuser.definition.executor_cache import FusionCache, FusionExecutorCache
 from thunder_fuser.definition.graph import Fusion, graph_of
@@ -34,7 +35,6 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.sizes import line_of
 from thunder_fuser.options import current
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.codegen.templates import expanded
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -21,8 +23,6 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.printer import number_text
 from thunder_fuser.ir.rebuild import rebound
 from thunder_fuser.ir.symint import Form
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 

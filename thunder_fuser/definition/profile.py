@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from thunder_fuser.codegen.kernel import Extent3
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError
-from thunder_fuser.runtime.dispatch import CompiledFusion
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.target import target_for
 

@@ -17,6 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import (
     CompileError,
     FuserError,
@@ -30,8 +32,6 @@ from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.options import current
 from thunder_fuser.runtime.bind import bind
-from thunder_fuser.runtime.dispatch import CompiledFusion
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.runtime.modes import is_transformed, wants_operations
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -24,6 +24,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import dce
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.executor import order, regions, repro
 from thunder_fuser.executor.apart import take_apart
@@ -46,8 +47,8 @@ from thunder_fuser.executor.single_assignment import single_assignment
 from thunder_fuser.executor.symbol import bind_fusion
 from thunder_fuser.executor.trace_check import fault
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.observers import Watch
 from thunder_fuser.options import current
-from thunder_fuser.runtime.dispatch import CompiledFusion
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         start = time.perf_counter_ns()
         may_reorder, saves_like_torch = _may_reorder(), _saves_like_torch()
         _tell_of_options_of_nvfuser(self.name)
+        watch = Watch(self.name, trace)
+        watch("trace", trace, detail="before fusion")
         try:
             fused = self._fused(trace, may_reorder, saves_like_torch)
         except Exception as error:
@@ -114,6 +117,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fused.set_provenance(
             TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
         )
+        watch("trace", fused, detail="with fusions")
         return fused
 
     def _fused(self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool) -> TraceCtx:

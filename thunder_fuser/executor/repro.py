@@ -10,7 +10,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Scalar, Val
 from thunder_fuser.ir.printer import to_python
-from thunder_fuser.runtime.dump import save_failure
+from thunder_fuser.runtime.failures import save_failure
 
 _SAMPLES = {
     DataType.Bool: "True",

@@ -14,13 +14,10 @@ known of numbers: `uniform`, `sign_of_zero` and `conversions`.
 from __future__ import annotations
 
 import itertools
-import logging
-import time
 from collections.abc import Callable
 
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.verify import verify as check
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.cast_chains import cast_chains
@@ -56,36 +53,27 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
 
 
 @uncollected()
-def run(fusion: Fusion, *, precision: Precision = "strict", verify: bool = False) -> Fusion:
+def run(
+    fusion: Fusion,
+    *,
+    precision: Precision = "strict",
+    verify: bool = False,
+    watch: Callable[[str, Fusion, bool], None] | None = None,
+) -> Fusion:
     """The fusion after all passes, in turns until none finds anything; its sizes must be static.
 
     Results are the same to the last bit; under precision "fast", roundings of intermediate values
-    may be skipped. `verify` checks the fusion after every pass and raises InternalError.
+    may be skipped. `verify` checks the fusion after every pass and raises InternalError. `watch` is
+    shown the name of each pass, what it leaves, and whether that is another fusion.
     """
     idle = 0
     for apply in itertools.cycle(PIPELINE):
-        before, fusion = fusion, _timed(apply, fusion, precision)
+        before, fusion = fusion, apply(fusion, precision)
+        if watch is not None:
+            watch(apply.__name__, fusion, fusion is not before)
         if verify:
             check(fusion, "folded")
         idle = idle + 1 if fusion is before else 0
         if idle == len(PIPELINE):
             break
     return fusion
-
-
-def _timed(
-    apply: Callable[[Fusion, Precision], Fusion], fusion: Fusion, precision: Precision
-) -> Fusion:
-    start = time.perf_counter()
-    result = apply(fusion, precision)
-    logger = logging.getLogger(apply.__module__)
-    logger.log(
-        logging.DEBUG if result is fusion else logging.INFO,
-        "%d -> %d expressions in %.2f ms",
-        len(fusion.exprs),
-        len(result.exprs),
-        1e3 * (time.perf_counter() - start),
-    )
-    if result is not fusion and logger.isEnabledFor(logging.DEBUG):
-        logger.debug("what is left:\n%s", to_python(result))
-    return result

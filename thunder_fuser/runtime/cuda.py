@@ -83,6 +83,9 @@ class CudaLaunch:
         """Registers, spills and shared memory on the device that it was compiled for first."""
         return self._program.planned.resources[self.kernel.name]
 
+    def __str__(self) -> str:
+        return f"{self.kernel.name} for {self._program.planned.arch}: {self.resources}"
+
     def __call__(self, *args: int | float | bool) -> None:
         """Enqueue on torch's current device and stream.
 

@@ -24,7 +24,7 @@ from thunder_fuser.codegen.kernel import Kernel, program_text
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.log import status
 from thunder_fuser.runtime.cache import folders, key_of
-from thunder_fuser.runtime.dump import dump, save_rejected
+from thunder_fuser.runtime.failures import save_rejected
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,12 @@ class Resources:
         """Registers did not suffice."""
         return self.spill_store_bytes + self.spill_load_bytes > 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers, {self.stack_bytes} B of stack, "
+            f"{self.spill_store_bytes} B spilled, {self.shared_bytes} B of static shared memory"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
@@ -68,7 +74,6 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     knows nothing that runs on `arch`.
     """
     arch = nearest_arch(arch)
-    dump(kernels)
     text = program_text(kernels)
     headers = device_headers()
     key = key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
@@ -82,17 +87,9 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     else:
         image, log = entry
     resources = parse_resources(log)
+    where = "compiled" if entry is None else "in the cache"
     for kernel in kernels:
-        found = resources[kernel.name]
-        _log.info(
-            "%s for %s, %s: %d registers, %d B of stack, %d B spilled",
-            kernel.name,
-            arch,
-            "compiled" if entry is None else "in the cache",
-            found.registers,
-            found.stack_bytes,
-            found.spill_store_bytes,
-        )
+        _log.info("%s for %s, %s: %s", kernel.name, arch, where, resources[kernel.name])
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
 
 

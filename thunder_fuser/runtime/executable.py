@@ -8,96 +8,22 @@ boundary's memory can go.
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from thunder_fuser import log
-from thunder_fuser.codegen.cuda import GeneratedKernel, Schedule, Scratch, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.device import DeviceInfo
-from thunder_fuser.errors import FuserIndexError, InternalError, Refusal
-from thunder_fuser.garbage import uncollected
+from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
 from thunder_fuser.options import current
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
-from thunder_fuser.runtime.target import Launch, Target
-from thunder_fuser.schedule.pointwise import schedule_pointwise
-from thunder_fuser.schedule.row import schedule_rows
-from thunder_fuser.segment.alike import Program, program_of
+from thunder_fuser.runtime.target import Launch
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
-
-# What is scheduled and written is told here, where it is sure to run: plans try out many more.
-_SCHEDULE = logging.getLogger("thunder_fuser.schedule")
-_CODEGEN = logging.getLogger("thunder_fuser.codegen")
-
-
-@uncollected()
-def generate_kernels(plan: SegmentedFusion, device: DeviceInfo) -> dict[int, GeneratedKernel]:
-    """Kernels by segment, as text: no compiler, no device. Segments that are the same program on
-    other tensors have one kernel, which is called as the first of them calls its tensors.
-    """
-    found: dict[int, GeneratedKernel] = {}
-    known: dict[Hashable, tuple[GeneratedKernel, Program]] = {}
-    for segment in plan.segments:
-        if not segment.kernels:
-            continue
-        program = program_of(plan, segment, plan.memory_of(segment))
-        if program.shape is not None and program.shape in known:
-            found[segment.index] = _bound(*known[program.shape], program)
-            continue
-        schedule = schedule_of(plan, segment, device)
-        made = generate(schedule, plan.in_place)
-        _tell(segment, device, schedule, made.kernel)
-        found[segment.index] = made
-        known[program.shape] = made, program
-    return found
-
-
-def _tell(segment: Segment, device: DeviceInfo, schedule: Schedule, kernel: Kernel) -> None:
-    _SCHEDULE.info("segment %d on %s: %s", segment.index, device.name, schedule)
-    _CODEGEN.info(
-        "segment %d is %s: %d lines, %s blocks of %s threads, %d B of shared memory",
-        segment.index,
-        kernel.name,
-        kernel.source.count("\n"),
-        " x ".join(map(str, kernel.grid)),
-        " x ".join(map(str, kernel.block)),
-        kernel.shared_bytes,
-    )
-    _CODEGEN.debug("%s", kernel.text)
-
-
-def _bound(made: GeneratedKernel, first: Program, other: Program) -> GeneratedKernel:
-    """A kernel that is made for one program, for another one that is the same."""
-    places = {v: k for k, v in enumerate(first.values)}
-    bound = (b if isinstance(b, Scratch) else other.values[places[b]] for b in made.arguments)
-    return GeneratedKernel(made.kernel, tuple(bound))
-
-
-def schedule_of(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
-    """How a device runs a segment that has a kernel."""
-    definitions = plan.fusion.definitions()
-    memory = plan.memory_of(segment)
-    destinations = {t: plan.layouts[t] for t in segment.outputs}
-    schedule: Schedule | Refusal
-    if segment.kind == "row":
-        schedule = schedule_rows(
-            segment.outputs, segment.folds, definitions, memory, destinations, device
-        )
-    else:
-        overwritten = set(plan.in_place.values())
-        schedule = schedule_pointwise(
-            segment.outputs, definitions, memory, destinations, overwritten, device
-        )
-    if isinstance(schedule, Refusal):
-        raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
-    return schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +37,19 @@ class Made:
 class Executable:
     """Runs a plan on tensors that bind to it. Thread safe: a call's state is local to the call."""
 
-    def __init__(self, plan: SegmentedFusion, device: torch.device, target: Target) -> None:
+    def __init__(
+        self,
+        plan: SegmentedFusion,
+        generated: Mapping[int, GeneratedKernel],
+        launches: Mapping[int, Launch],
+        device: torch.device,
+    ) -> None:
+        """`generated` and `launches` are the kernels of a plan by segment, as text and compiled."""
         self.plan = plan
         self.device = device
         self.used = now()
-        generated = generate_kernels(plan, target.device_info(device))
         self.kernels = tuple(k.kernel for k in generated.values())
         self.made = Made(plan, self.kernels)
-        launches = dict(zip(generated, _compile(self.kernels, target), strict=True))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
         self._empty = steps.allocator(device)
@@ -178,7 +109,7 @@ class Executable:
         return Pointer(self._slot(tensor), self.plan.slices.get(written), tensor.dtype.itemsize)
 
     def _link(
-        self, launches: dict[int, Launch], generated: dict[int, GeneratedKernel]
+        self, launches: Mapping[int, Launch], generated: Mapping[int, GeneratedKernel]
     ) -> tuple[Step, ...]:
         found: list[Step] = []
         known = set(self.plan.fusion.tensor_inputs)
@@ -262,14 +193,3 @@ def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:
         if isinstance(expr, GatherOp) and str(error).startswith(f"{expr}: "):
             return FuserIndexError(f"{error} (in {expr.origin})")
     return error
-
-
-def _compile(kernels: Sequence[Kernel], target: Target) -> Sequence[Launch]:
-    if not kernels:
-        return ()
-    different = list({kernel.name: kernel for kernel in kernels}.values())
-    with log.status("compiling", total=len(different)) as status:
-        status.step(", ".join(k.name for k in different))
-        launches = zip(different, target.compile(different), strict=True)
-        found = {kernel.name: launch for kernel, launch in launches}
-    return [found[kernel.name] for kernel in kernels]

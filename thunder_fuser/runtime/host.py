@@ -97,6 +97,9 @@ class HostLaunch:
         threads = current().host_threads or 0
         self._threads = _PerThread(program.kernel_address(kernel), kernel, threads, debug)
 
+    def __str__(self) -> str:
+        return f"{self.kernel.name} for the CPU"
+
     def __call__(self, *args: int | float | bool) -> None:
         """Run to the end.
 

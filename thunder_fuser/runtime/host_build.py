@@ -17,7 +17,6 @@ from typing import Literal
 
 from thunder_fuser.codegen.kernel import Kernel, header_text
 from thunder_fuser.runtime.compiler import find_compiler
-from thunder_fuser.runtime.dump import dump
 from thunder_fuser.runtime.host_abi import declare
 from thunder_fuser.runtime.host_library import Library, Unit, load
 
@@ -75,7 +74,6 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
         compiler=compiler,
         needs=runtime,
     )
-    dump(kernels)
     # In this order: the program refers to the runtime by a name that must be loaded by then.
     runtime_library = declare(load(runtime).symbols)
     return Program(load(program), runtime_library)

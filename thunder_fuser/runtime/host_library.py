@@ -22,7 +22,7 @@ from thunder_fuser.codegen import templates
 from thunder_fuser.errors import CompileError, TargetError
 from thunder_fuser.runtime.cache import Folder, folders, key_of
 from thunder_fuser.runtime.compiler import Compiler
-from thunder_fuser.runtime.dump import save_rejected
+from thunder_fuser.runtime.failures import save_rejected
 from thunder_fuser.runtime.fork import Lock
 
 _log = logging.getLogger(__name__)

@@ -6,31 +6,27 @@ down the road: bind, specialise, passes, plan, schedule, code, compile.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from thunder_fuser import passes
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_fusion, generate_kernels, plan_bound, plan_unbound
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.observers import Watch
 from thunder_fuser.options import Options, current
-from thunder_fuser.runtime.bind import Binding, Key, bind, check_updates, key_of, size_inputs
-from thunder_fuser.runtime.executable import Executable, Made, generate_kernels
+from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.executable import Executable, Made
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.modes import is_transformed, without_modes
-from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
-from thunder_fuser.segment.partition import partition_after
 from thunder_fuser.segment.plan import SegmentedFusion
-
-_SEGMENT = logging.getLogger("thunder_fuser.segment")
 
 
 class CompiledFusion:
@@ -129,12 +125,9 @@ class CompiledFusion:
         if inputs is not None:
             binding = bind(self.fusion, inputs, device)
             with without_modes():
-                return self._planned(binding)
-        info = planned_for(device)
+                return plan_bound(self.fusion, binding, self._watch())
         with without_modes():
-            if self.fusion.is_static:
-                return self._told(partition_after(self._optimised, self.fusion, None, info))
-            return self._told(plan_open(self.fusion, self._optimised, info, sizes))
+            return plan_unbound(self.fusion, planned_for(device), sizes, self._watch())
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None
@@ -143,7 +136,9 @@ class CompiledFusion:
         binding = bind(self.fusion, inputs, device)
         info = target_for(binding.device).device_info(binding.device)
         with without_modes():
-            return tuple(k.kernel for k in generate_kernels(self._planned(binding), info).values())
+            watch = self._watch()
+            plan = plan_bound(self.fusion, binding, watch)
+            return tuple(k.kernel for k in generate_kernels(plan, info, watch).values())
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -181,29 +176,14 @@ class CompiledFusion:
         with self._lock, without_modes():
             found = table.get(key)
             if found is None:
-                plan = self._planned(binding)
-                found = Executable(plan, binding.device, target_for(binding.device))
+                found = compile_fusion(self.fusion, binding, self.name)
                 table[key] = found
                 self._made.append(found)
                 RESIDENTS.admit(found, self)
             return found
 
-    def _planned(self, binding: Binding) -> SegmentedFusion:
-        fusion = specialise(self.fusion, binding.sizes) if binding.sizes else self.fusion
-        device = planned_for(binding.device)
-        return self._told(partition_after(self._optimised, fusion, binding.layouts, device))
-
-    def _told(self, plan: SegmentedFusion) -> SegmentedFusion:
-        _SEGMENT.info("%s: %s", self.name, plan)
-        if _SEGMENT.isEnabledFor(logging.DEBUG):
-            for segment in plan.segments:
-                for refusal in segment.refusals:
-                    _SEGMENT.debug("%s, segment %d: %s", self.name, segment.index, refusal)
-        return plan
-
-    def _optimised(self, fusion: Fusion) -> Fusion:
-        options = current()
-        return passes.run(fusion, precision=options.precision, verify=options.verify)
+    def _watch(self) -> Watch:
+        return Watch(self.name, self.fusion)
 
 
 def _restored(fusion: Fusion, name: str, latest: Made | None) -> CompiledFusion:

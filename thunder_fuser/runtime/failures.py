@@ -1,4 +1,4 @@
-"""Files for people to read: sources of kernels, and scripts that show a failure."""
+"""Files that show a failure: sources that a compiler rejected, scripts that repeat a mistake."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import functools
 import hashlib
 import logging
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.options import current
 from thunder_fuser.runtime import private
 
@@ -18,13 +16,6 @@ _KEPT = 100
 """Failures that are kept."""
 
 _log = logging.getLogger(__name__)
-
-
-def dump(kernels: Sequence[Kernel]) -> None:
-    """Write each kernel's source into the folder that the `dump_dir` option names, if any."""
-    if folder := current().dump_dir:
-        for kernel in kernels:
-            _save(Path(folder).expanduser(), f"{kernel.name}.cu", kernel.text)
 
 
 def save_rejected(name: str, text: str) -> Path | None:
