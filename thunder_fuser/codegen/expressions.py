@@ -22,6 +22,7 @@ from thunder_fuser.codegen.constant_division import reciprocal
 from thunder_fuser.codegen.literals import literal, rounded
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.ops import Fact
 
 Name = Callable[[Value], str]
 """The text of a value in its register type."""
@@ -30,10 +31,6 @@ Exact = frozenset[DataType]
 
 _NARROW = (DataType.BFloat16, DataType.Half)
 _DIVISIONS = ("div", "truediv")
-_KEEPS_EXACT = frozenset(
-    {"where", "relu", "neg", "abs", "minimum", "maximum", "ceil", "floor", "round", "trunc"}
-)
-"""Results need no more digits than the operands have."""
 
 
 def register_dtype(dtype: DataType) -> DataType:
@@ -101,7 +98,7 @@ def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
     row = ops.lookup(node.op)
     if row.rule is ops.Rule.CAST and node.dtype.is_floating:
         return known[node.operands[0].order]
-    if node.op in _KEEPS_EXACT and node.dtype.is_floating:
+    if row.has(Fact.EXACT) and node.dtype.is_floating:
         return frozenset.intersection(*(known[node.operands[k].order] for k in row.promoted))
     return frozenset()
 

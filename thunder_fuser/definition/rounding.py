@@ -32,15 +32,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.ops import Fact
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
-
-_EXACT = frozenset(
-    (
-        *("real", "imag", "neg", "abs", "sign", "ceil", "floor", "round", "trunc", "relu"),
-        *("minimum", "maximum", "clamp", "threshold", "where", "complex"),
-    )
-)
-"""Operations that round nothing."""
 
 _ULPS = 8
 """Units in the last place that an operation may be wrong by: twice what libraries promise."""
@@ -129,7 +122,9 @@ class ErrorAnalysis(Evaluator):
         if dtype.category < Category.FLOAT:
             return _zeros(value)
         info, wide = (torch.finfo(d.torch) for d in (dtype, compute_dtype(dtype)))
-        ulps = 0 if op in _EXACT else _ULPS_OF.get(op, _ULPS) * (4 if dtype.is_complex else 1)
+        ulps = _ULPS_OF.get(op, _ULPS) * (4 if dtype.is_complex else 1)
+        if ops.lookup(op).has(Fact.EXACT):
+            ulps = 0
         # What computes in a wider type is rounded once more as it is stored.
         stored = info.eps / 2 if info.eps > wide.eps or op == "cast" else 0.0
         unit = max(ulps * wide.eps / 2 + stored, self._unit if ulps else 0.0)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,7 +22,7 @@ import torch
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir import dtypes
-from thunder_fuser.ir.dtypes import Category, DataType, Operand
+from thunder_fuser.ir.dtypes import Category, DataType, Number, Operand
 from thunder_fuser.ir.fusion import TensorView, Val
 
 
@@ -41,6 +43,30 @@ _REAL = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType
 _COMPLEX = {part: whole for whole, part in _REAL.items()}
 
 
+class Fact(enum.Flag):
+    """What is true of an operation's results, whatever its operands; passes ask no names."""
+
+    NONE = 0
+    COMMUTATIVE = enum.auto()
+    """a op b is b op a, bit for bit, but for complex numbers."""
+    IDEMPOTENT = enum.auto()
+    """a op a is a."""
+    INVOLUTION = enum.auto()
+    """op(op(a)) is a, but for complex numbers."""
+    IEEE = enum.auto()
+    """One right answer on real numbers. Others (exp, tanh, ..) are as good as who implements
+    them.
+    """
+    IEEE_COMPLEX = enum.auto()
+    """The same of complex numbers: even -z has zeros of one sign here and another there."""
+    EXACT = enum.auto()
+    """Nothing is rounded: results need no more digits than the operands have."""
+    NO_NEGATIVE_ZERO = enum.auto()
+    """No real result is -0.0."""
+    ANY_WIDTH = enum.auto()
+    """Integers give the same computed in a wider type."""
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One row.
@@ -50,6 +76,10 @@ class Op:
     cost       arithmetic per element, in units of one fp32 instruction
     spelling   C++ expression over {0}, {1}, ..; these stand for names or literals
     promoted   operands that take part in promotion; the others must be Bool (a condition)
+    facts      what passes and code generation may rely on
+    neutral    a right operand (of commutative operations: any) that leaves the other one as it is;
+               -1 is all bits set
+    absorbing  the result where any operand is this number; of integers and bools only
     """
 
     name: str
@@ -60,6 +90,20 @@ class Op:
     cost: int
     spelling: str
     promoted: tuple[int, ...]
+    facts: Fact = Fact.NONE
+    neutral: Number | None = None
+    absorbing: Number | None = None
+
+    def has(self, fact: Fact) -> bool:
+        """Whether that is true of the operation."""
+        return fact in self.facts
+
+    @property
+    def neutral_places(self) -> tuple[int, ...]:
+        """Operands that may be `neutral`."""
+        if self.neutral is None:
+            return ()
+        return (0, 1) if self.has(Fact.COMMUTATIVE) else (1,)
 
     @property
     def header(self) -> str:
@@ -213,8 +257,13 @@ def _row(
     cost: int,
     spelling: str = "",
     promoted: tuple[int, ...] | None = None,
+    facts: str = "",
+    neutral: Number | None = None,
+    absorbing: Number | None = None,
 ) -> Op:
-    """`accepts` by first letters: bool, int, float, complex. Default spelling: tf::name(..)."""
+    """`accepts` by first letters: bool, int, float, complex; `facts` by name. Default spelling:
+    tf::name(..).
+    """
     places = ", ".join(f"{{{k}}}" for k in range(arity))
     return Op(
         name,
@@ -225,55 +274,64 @@ def _row(
         cost,
         spelling or f"tf::{name}({places})",
         tuple(range(arity)) if promoted is None else promoted,
+        functools.reduce(operator.or_, (Fact[f.upper()] for f in facts.split()), Fact.NONE),
+        neutral,
+        absorbing,
     )
 
 
 _ROWS = (
     # Conversion.
-    _row("cast", 1, Rule.CAST, "bifc", lambda x: x, 1, "{0}"),
-    _row("real", 1, Rule.REAL, "bifc", torch.real, 0),
-    _row("imag", 1, Rule.REAL, "c", torch.imag, 0),
-    _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0),
+    _row("cast", 1, Rule.CAST, "bifc", lambda x: x, 1, "{0}", facts="ieee ieee_complex"),
+    _row("real", 1, Rule.REAL, "bifc", torch.real, 0, facts="ieee ieee_complex exact"),
+    _row("imag", 1, Rule.REAL, "c", torch.imag, 0, facts="ieee ieee_complex exact"),
+    _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0, facts="ieee ieee_complex exact"),
     # Arithmetic. Integers wrap around; their div and mod truncate, remainder floors; x / 0 is 0.
-    _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})"),
-    _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}"),
-    _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}"),
-    _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}"),
-    _row("div", 2, Rule.PROMOTE, "ifc", _div, 8),
-    _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8),
+    _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})", facts="ieee exact involution"),
+    _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}",
+        facts="ieee ieee_complex commutative", neutral=-0.0),
+    _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}",
+        facts="ieee ieee_complex", neutral=0.0),
+    _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
+        facts="ieee commutative", neutral=1, absorbing=0),
+    _row("div", 2, Rule.PROMOTE, "ifc", _div, 8, facts="ieee", neutral=1),
+    _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee", neutral=1),
     _row("mod", 2, Rule.PROMOTE, "if", _fmod, 16),
     _row("fmod", 2, Rule.PROMOTE, "if", _fmod, 16),
     _row("remainder", 2, Rule.PROMOTE, "if", _remainder, 18),
     _row("gcd", 2, Rule.PROMOTE, "i", _gcd, 100),
-    _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40),
-    _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8),
+    _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40, neutral=1),
+    _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8, facts="ieee"),
     _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
     _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
     # Rounding, sign and bounds. NaN goes through all of them, except that its sign is 0.
-    _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1),
-    _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3),
-    _row("ceil", 1, Rule.KEEP, "if", torch.ceil, 1),
-    _row("floor", 1, Rule.KEEP, "if", torch.floor, 1),
-    _row("round", 1, Rule.KEEP, "if", torch.round, 1),
-    _row("trunc", 1, Rule.KEEP, "if", torch.trunc, 1),
-    _row("frac", 1, Rule.KEEP, "f", torch.frac, 2),
-    _row("relu", 1, Rule.KEEP, "if", torch.relu, 1),
-    _row("minimum", 2, Rule.PROMOTE, "bif", torch.minimum, 2),
-    _row("maximum", 2, Rule.PROMOTE, "bif", torch.maximum, 2),
-    _row("clamp", 3, Rule.KEEP, "if", torch.clamp, 4),
-    _row("threshold", 3, Rule.KEEP, "if", _threshold, 2, "{0} <= {1} ? {2} : {0}"),
+    _row("abs", 1, Rule.REAL, "ifc", torch.abs, 1, facts="ieee exact no_negative_zero"),
+    _row("sign", 1, Rule.KEEP, "bifc", torch.sgn, 3, facts="ieee exact"),
+    _row("ceil", 1, Rule.KEEP, "if", torch.ceil, 1, facts="ieee exact"),
+    _row("floor", 1, Rule.KEEP, "if", torch.floor, 1, facts="ieee exact"),
+    _row("round", 1, Rule.KEEP, "if", torch.round, 1, facts="ieee exact"),
+    _row("trunc", 1, Rule.KEEP, "if", torch.trunc, 1, facts="ieee exact"),
+    _row("frac", 1, Rule.KEEP, "f", torch.frac, 2, facts="ieee"),
+    _row("relu", 1, Rule.KEEP, "if", torch.relu, 1, facts="ieee exact"),
+    _row("minimum", 2, Rule.PROMOTE, "bif", torch.minimum, 2,
+        facts="ieee exact idempotent any_width"),
+    _row("maximum", 2, Rule.PROMOTE, "bif", torch.maximum, 2,
+        facts="ieee exact idempotent any_width"),
+    _row("clamp", 3, Rule.KEEP, "if", torch.clamp, 4, facts="ieee exact"),
+    _row("threshold", 3, Rule.KEEP, "if", _threshold, 2, "{0} <= {1} ? {2} : {0}",
+        facts="ieee exact"),
     _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8),
     # Exponentials, logarithms, roots.
-    _row("exp", 1, Rule.FLOAT, "bifc", torch.exp, 8),
-    _row("exp2", 1, Rule.FLOAT, "bifc", torch.exp2, 6),
+    _row("exp", 1, Rule.FLOAT, "bifc", torch.exp, 8, facts="no_negative_zero"),
+    _row("exp2", 1, Rule.FLOAT, "bifc", torch.exp2, 6, facts="no_negative_zero"),
     _row("expm1", 1, Rule.FLOAT, "bifc", torch.expm1, 16),
     _row("log", 1, Rule.FLOAT, "bifc", torch.log, 12),
     _row("log2", 1, Rule.FLOAT, "bifc", torch.log2, 12),
     _row("log10", 1, Rule.FLOAT, "bifc", torch.log10, 12),
     _row("log1p", 1, Rule.FLOAT, "bifc", torch.log1p, 16),
-    _row("sqrt", 1, Rule.FLOAT, "bifc", torch.sqrt, 8),
-    _row("rsqrt", 1, Rule.FLOAT, "bifc", torch.rsqrt, 4),
-    _row("sigmoid", 1, Rule.FLOAT, "bifc", torch.sigmoid, 16),
+    _row("sqrt", 1, Rule.FLOAT, "bifc", torch.sqrt, 8, facts="ieee"),
+    _row("rsqrt", 1, Rule.FLOAT, "bifc", torch.rsqrt, 4, facts="no_negative_zero"),
+    _row("sigmoid", 1, Rule.FLOAT, "bifc", torch.sigmoid, 16, facts="no_negative_zero"),
     _row("silu", 1, Rule.KEEP, "fc", torch.nn.functional.silu, 17),
     # Trigonometry.
     _row("sin", 1, Rule.FLOAT, "bifc", torch.sin, 20),
@@ -284,43 +342,55 @@ _ROWS = (
     _row("atan", 1, Rule.FLOAT, "bifc", torch.atan, 20),
     _row("atan2", 2, Rule.FLOAT, "bif", torch.atan2, 28),
     _row("sinh", 1, Rule.FLOAT, "bifc", torch.sinh, 20),
-    _row("cosh", 1, Rule.FLOAT, "bifc", torch.cosh, 20),
+    _row("cosh", 1, Rule.FLOAT, "bifc", torch.cosh, 20, facts="no_negative_zero"),
     _row("tanh", 1, Rule.FLOAT, "bifc", torch.tanh, 15),
     _row("asinh", 1, Rule.FLOAT, "bifc", torch.asinh, 24),
     _row("acosh", 1, Rule.FLOAT, "bifc", torch.acosh, 24),
     _row("atanh", 1, Rule.FLOAT, "bifc", torch.atanh, 24),
     # Special functions.
     _row("erf", 1, Rule.FLOAT, "bif", torch.erf, 20),
-    _row("erfc", 1, Rule.FLOAT, "bif", torch.erfc, 30),
+    _row("erfc", 1, Rule.FLOAT, "bif", torch.erfc, 30, facts="no_negative_zero"),
     _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30),
     _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40),
     _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60),
     # Comparisons and tests. Integers and bools are finite and real.
-    _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}"),
-    _row("ne", 2, Rule.BOOL, "bifc", torch.ne, 1, "{0} != {1}"),
-    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}"),
-    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}"),
-    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}"),
-    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}"),
-    _row("signbit", 1, Rule.BOOL, "bif", torch.signbit, 1),
-    _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2),
-    _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2),
-    _row("isnan", 1, Rule.BOOL, "bifc", torch.isnan, 1),
-    _row("isneginf", 1, Rule.BOOL, "bif", torch.isneginf, 1),
-    _row("isposinf", 1, Rule.BOOL, "bif", torch.isposinf, 1),
-    _row("isreal", 1, Rule.BOOL, "bifc", torch.isreal, 1),
-    _row("where", 3, Rule.KEEP, "bifc", torch.where, 1, "{0} ? {1} : {2}", promoted=(1, 2)),
+    _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}",
+        facts="ieee ieee_complex commutative any_width"),
+    _row("ne", 2, Rule.BOOL, "bifc", torch.ne, 1, "{0} != {1}",
+        facts="ieee ieee_complex commutative any_width"),
+    _row("lt", 2, Rule.BOOL, "bif", torch.lt, 1, "{0} < {1}", facts="ieee any_width"),
+    _row("le", 2, Rule.BOOL, "bif", torch.le, 1, "{0} <= {1}", facts="ieee any_width"),
+    _row("gt", 2, Rule.BOOL, "bif", torch.gt, 1, "{0} > {1}", facts="ieee any_width"),
+    _row("ge", 2, Rule.BOOL, "bif", torch.ge, 1, "{0} >= {1}", facts="ieee any_width"),
+    _row("signbit", 1, Rule.BOOL, "bif", torch.signbit, 1, facts="ieee any_width"),
+    _row("isfinite", 1, Rule.BOOL, "bifc", torch.isfinite, 2, facts="ieee"),
+    _row("isinf", 1, Rule.BOOL, "bifc", torch.isinf, 2, facts="ieee"),
+    _row("isnan", 1, Rule.BOOL, "bifc", torch.isnan, 1, facts="ieee"),
+    _row("isneginf", 1, Rule.BOOL, "bif", torch.isneginf, 1, facts="ieee"),
+    _row("isposinf", 1, Rule.BOOL, "bif", torch.isposinf, 1, facts="ieee"),
+    _row("isreal", 1, Rule.BOOL, "bifc", torch.isreal, 1, facts="ieee"),
+    _row("where", 3, Rule.KEEP, "bifc", torch.where, 1, "{0} ? {1} : {2}", promoted=(1, 2),
+        facts="ieee ieee_complex exact any_width"),
     # Logic and bits.
-    _row("logical_not", 1, Rule.LOGICAL, "bifc", torch.logical_not, 1, "!({0})"),
-    _row("logical_and", 2, Rule.LOGICAL, "bifc", torch.logical_and, 1, "{0} && {1}"),
-    _row("logical_or", 2, Rule.LOGICAL, "bifc", torch.logical_or, 1, "{0} || {1}"),
-    _row("bitwise_not", 1, Rule.KEEP, "bi", torch.bitwise_not, 1),
-    _row("bitwise_and", 2, Rule.KEEP, "bi", torch.bitwise_and, 1, "{0} & {1}"),
-    _row("bitwise_or", 2, Rule.KEEP, "bi", torch.bitwise_or, 1, "{0} | {1}"),
-    _row("bitwise_xor", 2, Rule.KEEP, "bi", torch.bitwise_xor, 1, "{0} ^ {1}"),
-    _row("bitwise_left_shift", 2, Rule.KEEP, "i", torch.bitwise_left_shift, 3),
-    _row("bitwise_right_shift", 2, Rule.KEEP, "i", torch.bitwise_right_shift, 3),
-    _row("logical_right_shift", 2, Rule.KEEP, "i", _logical_right_shift, 3),
+    _row("logical_not", 1, Rule.LOGICAL, "bifc", torch.logical_not, 1, "!({0})",
+        facts="ieee involution"),
+    _row("logical_and", 2, Rule.LOGICAL, "bifc", torch.logical_and, 1, "{0} && {1}",
+        facts="ieee commutative", neutral=True, absorbing=False),
+    _row("logical_or", 2, Rule.LOGICAL, "bifc", torch.logical_or, 1, "{0} || {1}",
+        facts="ieee commutative", neutral=False, absorbing=True),
+    _row("bitwise_not", 1, Rule.KEEP, "bi", torch.bitwise_not, 1,
+        facts="ieee involution any_width"),
+    _row("bitwise_and", 2, Rule.KEEP, "bi", torch.bitwise_and, 1, "{0} & {1}",
+        facts="ieee commutative idempotent any_width", neutral=-1, absorbing=0),
+    _row("bitwise_or", 2, Rule.KEEP, "bi", torch.bitwise_or, 1, "{0} | {1}",
+        facts="ieee commutative idempotent any_width", neutral=0, absorbing=-1),
+    _row("bitwise_xor", 2, Rule.KEEP, "bi", torch.bitwise_xor, 1, "{0} ^ {1}",
+        facts="ieee commutative any_width", neutral=0),
+    _row("bitwise_left_shift", 2, Rule.KEEP, "i", torch.bitwise_left_shift, 3,
+        facts="any_width", neutral=0),
+    _row("bitwise_right_shift", 2, Rule.KEEP, "i", torch.bitwise_right_shift, 3,
+        facts="any_width", neutral=0),
+    _row("logical_right_shift", 2, Rule.KEEP, "i", _logical_right_shift, 3, neutral=0),
 )  # fmt: skip
 
 TABLE: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})

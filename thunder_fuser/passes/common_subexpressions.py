@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from thunder_fuser.ir import ops
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -23,12 +24,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.ops import Fact
 from thunder_fuser.passes.rewrite import Precision, Rewrite
-
-_COMMUTATIVE = frozenset({
-    "add", "mul", "eq", "ne", "logical_and", "logical_or",
-    "bitwise_and", "bitwise_or", "bitwise_xor",
-})  # fmt: skip
 
 
 def common_subexpressions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
@@ -54,7 +51,8 @@ def _is_replaceable(expr: Expr, found: Val, rewrite: Rewrite) -> bool:
 def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
     """What the expression computes: equal keys give equal values."""
     operands = [_operand(rewrite[v]) for v in expr.inputs]
-    if expr.op in _COMMUTATIVE and not any(v.dtype.is_complex for v in expr.inputs):
+    commutes = isinstance(expr, PointwiseOp) and ops.lookup(expr.op).has(Fact.COMMUTATIVE)
+    if commutes and not any(v.dtype.is_complex for v in expr.inputs):
         operands.sort(key=repr)
     out = expr.output
     common = (expr.op, *operands, out.dtype)

@@ -12,50 +12,16 @@ their parts (inf * 0), and implementations differ in the sign of zeros.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.ops import Fact
 from thunder_fuser.passes.conversions import holds
 from thunder_fuser.passes.rewrite import Precision, Rewrite, memory_behind_results
 from thunder_fuser.passes.sign_of_zero import PositiveZeros
 from thunder_fuser.passes.uniform import Uniform
-
-_NEUTRAL: Mapping[str, tuple[tuple[int, ...], Number]] = MappingProxyType(
-    {
-        "add": ((0, 1), -0.0),
-        "sub": ((1,), 0.0),
-        "mul": ((0, 1), 1),
-        "div": ((1,), 1),
-        "truediv": ((1,), 1),
-        "pow": ((1,), 1),
-        "bitwise_or": ((0, 1), 0),
-        "bitwise_xor": ((0, 1), 0),
-        "bitwise_and": ((0, 1), -1),
-        "bitwise_left_shift": ((1,), 0),
-        "bitwise_right_shift": ((1,), 0),
-        "logical_right_shift": ((1,), 0),
-        "logical_or": ((0, 1), False),
-        "logical_and": ((0, 1), True),
-    }
-)
-"""Operand places at which this number leaves the other operand as it is; -1 is all bits set."""
-
-_ABSORBING: Mapping[str, Number] = MappingProxyType(
-    {
-        "mul": 0,
-        "bitwise_and": 0,
-        "bitwise_or": -1,
-        "logical_and": False,
-        "logical_or": True,
-    }
-)
-"""The result where either operand is this number; integers and bools only."""
-
-_INVOLUTIONS = frozenset({"neg", "bitwise_not", "logical_not"})
-_IDEMPOTENT = frozenset({"minimum", "maximum", "bitwise_and", "bitwise_or"})
 
 
 def fold_constants(fusion: Fusion, precision: Precision = "strict") -> Fusion:
@@ -102,8 +68,8 @@ class _Fold:
     def _unchanged(self, expr: PointwiseOp) -> Iterator[tuple[int, Val]]:
         """Values that the result equals, up to their dtype, and which operand they stand for."""
         op, operands = expr.op, expr.inputs
-        places, _ = _NEUTRAL.get(op, ((), 0))
-        for place in places:
+        row = ops.lookup(op)
+        for place in row.neutral_places:
             if operands[place] in self._uniform and self._is_neutral(expr, place):
                 yield 1 - place, operands[1 - place]
         if op == "where":
@@ -112,16 +78,17 @@ class _Fold:
                 yield chosen, operands[chosen]
             elif operands[1] == operands[2]:
                 yield 1, operands[1]
-        if op in _IDEMPOTENT and operands[0] == operands[1]:
+        if row.has(Fact.IDEMPOTENT) and operands[0] == operands[1]:
             yield 0, operands[0]
-        if op in _INVOLUTIONS and not expr.output.dtype.is_complex:
+        if row.has(Fact.INVOLUTION) and not expr.output.dtype.is_complex:
             inner = self._definitions.get(operands[0])
             if isinstance(inner, PointwiseOp) and inner.op == op:
                 yield 0, inner.inputs[0]
 
     def _is_neutral(self, expr: PointwiseOp, place: int) -> bool:
         dtype = _operand_dtype(expr, place)
-        _, number = _NEUTRAL[expr.op]
+        number = ops.lookup(expr.op).neutral
+        assert number is not None
         if dtype.is_complex:
             if expr.op not in ("add", "sub"):
                 return False
@@ -134,7 +101,7 @@ class _Fold:
 
     def _absorbing(self, expr: PointwiseOp) -> int | None:
         """The place of an operand that is the result, whatever the other is."""
-        number = _ABSORBING.get(expr.op)
+        number = ops.lookup(expr.op).absorbing
         if number is None:
             return None
         for k, value in enumerate(expr.inputs):

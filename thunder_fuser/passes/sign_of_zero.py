@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -15,10 +16,9 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.ops import Fact
 from thunder_fuser.passes.conversions import holds
 from thunder_fuser.passes.uniform import Uniform, is_negative_zero
-
-_NEVER = frozenset({"exp", "exp2", "sigmoid", "cosh", "erfc", "rsqrt"})
 
 
 class PositiveZeros:
@@ -68,7 +68,5 @@ class PositiveZeros:
                 return operands[0] == operands[1]
             case "where":
                 return all(v in self for v in operands[1:])
-            case "abs":
-                return True
             case _:
-                return op in _NEVER
+                return ops.lookup(op).has(Fact.NO_NEGATIVE_ZERO)

@@ -26,20 +26,9 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.ops import Fact
 from thunder_fuser.ir.reference import Evaluator
 from thunder_fuser.passes.rewrite import Precision
-
-_IEEE = frozenset({
-    "cast", "real", "imag", "complex", "neg", "add", "sub", "mul", "div", "truediv", "reciprocal",
-    "sqrt", "abs", "sign", "ceil", "floor", "round", "trunc", "frac", "relu", "minimum", "maximum",
-    "clamp", "threshold", "eq", "ne", "lt", "le", "gt", "ge", "signbit", "isfinite", "isinf",
-    "isnan", "isneginf", "isposinf", "isreal", "where", "logical_not", "logical_and", "logical_or",
-    "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor",
-})  # fmt: skip
-"""Operations with one right answer. Others (exp, tanh, ..) are as good as their implementation."""
-
-_IEEE_IF_COMPLEX = frozenset({"cast", "real", "imag", "complex", "add", "sub", "eq", "ne", "where"})
-"""The same for complex numbers; even -z has zeros of one sign here and another there."""
 
 
 class Uniform:
@@ -113,7 +102,8 @@ class Uniform:
             return False
         if self._precision == "fast" and expr.output.dtype.category > Category.INT:
             return True
-        return expr.op in (_IEEE_IF_COMPLEX if any(d.is_complex for d in types) else _IEEE)
+        is_complex = any(d.is_complex for d in types)
+        return ops.lookup(expr.op).has(Fact.IEEE_COMPLEX if is_complex else Fact.IEEE)
 
     def _fits(self, expr: PointwiseOp) -> bool:
         """Outside the integer's range a conversion gives whatever its instruction makes of it."""

@@ -20,14 +20,7 @@ from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category
 from thunder_fuser.ir.fusion import TensorView, Val
-
-# On these, 8- and 16-bit integers mean the same in Thunder's decompositions and in torch.  In
-# arithmetic they do not: a composite that torch computes with wider integers wraps around when it
-# is taken apart.
-_EXACT = frozenset(
-    {"eq", "ne", "lt", "le", "gt", "ge", "where", "minimum", "maximum", "signbit"}
-    | {name for name in ops.TABLE if name.startswith("bitwise")}
-)
+from thunder_fuser.ir.ops import Fact
 
 
 def _build(op: str, builder: FusionBuilder, *operands: Val) -> Val:
@@ -39,7 +32,9 @@ def _refuse(op: str, *operands: object) -> Refusal | None:
     if not tensors:
         return Refusal("number", f"{op} of numbers alone needs no kernel")
     stored = {data_type(t.dtype) for t in tensors}
-    if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if op not in _EXACT):
+    # A composite that torch computes with wider integers wraps around when it is taken apart.
+    wraps = not ops.lookup(op).has(Fact.ANY_WIDTH)
+    if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if wraps):
         return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
     if fp8 := sorted(d.name for d in stored & FP8 if op != "where"):
         return Refusal("dtype", f"torch has no {op} on {fp8[0]}; cast it first")
