@@ -33,6 +33,7 @@ from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
 from thunder_fuser.executor import FusionReport, executor, fusions, refusals
 from thunder_fuser.executor.compiled import last_traces
 from thunder_fuser.executor.report import saved_for_backward
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted
 
 _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -160,16 +161,13 @@ def _become(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
 
 def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The leaves that tensors depend on."""
-    seen: set[Any] = set()
-    stack: list[Any] = [t.grad_fn for t in tensors]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    roots = [t.grad_fn for t in tensors]
+    nodes: dict[Any, None] = backward_slice(
+        filter(None, roots), lambda node: [n for n, _ in node.next_functions if n is not None]
+    )
+    for node in nodes:
         if hasattr(node, "variable"):
             yield node.variable
-        stack += [after for after, _ in node.next_functions]
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def _footprint(
     for tensor in outputs:
         into = read if tensor in inputs else needed
         demand(into, tensor, _Demand(everything(tensor.domain.logical)))
-    for expr in reversed(fusion.cone(outputs, sources)):
+    for expr in reversed(fusion.backward_slice(outputs, sources)):
         found = needed.pop(expr.output, None) if isinstance(expr.output, TensorView) else None
         if found and passed is not None and isinstance(expr.output, TensorView):
             passed[expr.output] = _measured(expr.output, found, False)
@@ -124,7 +124,7 @@ def _whole(
     """All elements of every tensor that `outputs` may read."""
     inputs = set(fusion.inputs)
     read = {t for t in outputs if t in inputs}
-    for expr in fusion.cone(outputs, sources):
+    for expr in fusion.backward_slice(outputs, sources):
         tensors = (v for v in expr.inputs if isinstance(v, TensorView))
         read |= {t for t in tensors if t in sources or t in inputs}
     found: dict[TensorView, Footprint] = {}

@@ -19,6 +19,7 @@ from thunder_fuser.analysis.space import Arrangement, LaneAxis, Space, arrangeme
 from thunder_fuser.analysis.value import Conjunction, Value, ValueGraph
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir import reductions
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
@@ -280,16 +281,13 @@ def _reads(
     memory: Mapping[TensorView, Layout],
 ) -> bool:
     """Whether a tensor is computed from one of `totals`."""
-    seen: set[Val] = set()
-    stack: list[Val] = [tensor] if totals else []
-    while stack:
-        value = stack.pop()
-        if value in totals:
-            return True
-        if value not in seen and value not in memory and value in definitions:
-            seen.add(value)
-            stack.extend(definitions[value].inputs)
-    return False
+
+    def producers(value: Val) -> tuple[Val, ...]:
+        is_there = value in totals or value in memory or value not in definitions
+        return () if is_there else definitions[value].inputs
+
+    needed = backward_slice(list[Val]((tensor,)), producers) if totals else ()
+    return not totals.isdisjoint(needed)
 
 
 def _index(space: Space, row: Form, column: Form) -> Sequence[Form]:

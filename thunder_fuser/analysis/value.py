@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.symint import Context, Form, Variable
@@ -199,15 +200,12 @@ def reachable(
     """All nodes that some values are computed from, themselves included. `loaded`: once every load
     is done, and what it waited for does not matter any more. `ready`: nodes that are there already.
     """
-    seen: set[Value] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            if node not in ready and not (loaded and isinstance(node, Load)):
-                stack.extend(operands(node))
-    return seen
+
+    def producers(node: Value) -> tuple[Value, ...]:
+        is_there = node in ready or (loaded and isinstance(node, Load))
+        return () if is_there else operands(node)
+
+    return set(backward_slice(roots, producers))
 
 
 def forms(value: Value) -> tuple[Form, ...]:

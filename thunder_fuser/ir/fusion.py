@@ -10,6 +10,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.indexing import lookup
@@ -315,22 +316,19 @@ class Fusion:
             self._definitions.update({e.output: e for e in self.exprs})
         return self._definitions
 
-    def cone(self, roots: Iterable[Val], ends: Container[Val]) -> list[Expr]:
+    def backward_slice(self, roots: Iterable[Val], ends: Container[Val]) -> list[Expr]:
         """The expressions that some values are computed with, in order. What is in `ends`, and is
         no root, is there already.
         """
         definitions = self.definitions()
         if not self._places:
             self._places.update({v: k for k, v in enumerate(definitions)})
-        seen: set[Val] = set()
-        stack = [v for v in roots if v in definitions]
-        while stack:
-            value = stack.pop()
-            if value not in seen:
-                seen.add(value)
-                inputs = definitions[value].inputs
-                stack += [v for v in inputs if v in definitions and v not in ends]
-        return [definitions[v] for v in sorted(seen, key=self._places.__getitem__)]
+
+        def producers(value: Val) -> list[Val]:
+            return [v for v in definitions[value].inputs if v in definitions and v not in ends]
+
+        needed = backward_slice([v for v in roots if v in definitions], producers)
+        return [definitions[v] for v in sorted(needed, key=self._places.__getitem__)]
 
     def uses(self) -> dict[Val, list[Expr]]:
         """The expressions that read each value, in order."""

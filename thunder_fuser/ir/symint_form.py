@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.symint_bounds import (
     Bound,
     larger_bounds,
@@ -387,14 +388,11 @@ def operands_of(base: Base) -> tuple[Form, ...]:
 
 def nested(forms: Iterable[Form]) -> list[Form]:
     """The forms and all forms inside their bases, each once, the inner ones first."""
-    found: dict[int, Form] = {}
-    waiting = list(forms)
-    while waiting:
-        form = waiting.pop()
-        if form.ordinal not in found:
-            found[form.ordinal] = form
-            waiting += (x for digit, _ in form.terms for x in operands_of(digit.base))
-    return [found[ordinal] for ordinal in sorted(found)]
+
+    def inside(form: Form) -> list[Form]:
+        return [x for digit, _ in form.terms for x in operands_of(digit.base)]
+
+    return sorted(backward_slice(forms, inside), key=lambda form: form.ordinal)
 
 
 def variables_of(base: Base) -> tuple[Variable, ...]:

@@ -24,6 +24,7 @@ from thunder_fuser.analysis.value import (
     operands,
 )
 from thunder_fuser.ir import ops
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.symint import Form
 
@@ -90,15 +91,12 @@ def _computed(
     roots: Sequence[Value], moving: AbstractSet[Value], held: Mapping[Value, None]
 ) -> set[Value]:
     """What a pass does at each column; values that are held are read there."""
-    seen: set[Value] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in moving and node not in seen:
-            seen.add(node)
-            if node not in held and not isinstance(node, Load):
-                stack.extend(operands(node))
-    return seen
+
+    def producers(node: Value) -> list[Value]:
+        is_there = node in held or isinstance(node, Load)
+        return [] if is_there else [v for v in operands(node) if v in moving]
+
+    return set(backward_slice([v for v in roots if v in moving], producers))
 
 
 def _cost(node: Value) -> int:

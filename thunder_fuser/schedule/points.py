@@ -13,6 +13,7 @@ from thunder_fuser.analysis.lanes import LaneForms
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
 from thunder_fuser.analysis.pull import Pull
 from thunder_fuser.analysis.value import Value, ValueGraph
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.symint import Context, Form
@@ -112,19 +113,17 @@ def _reads(
 
     Single elements are not worth sharing, unless they are overwritten.
     """
-    found: dict[TensorView, set[int]] = {}
-    for tensor in outputs:
-        seen: set[int] = set()
-        needed: set[int] = set()
-        stack: list[Val] = [tensor]
-        while stack:
-            value = stack.pop()
-            if value.id in seen or not isinstance(value, TensorView):
-                continue
-            seen.add(value.id)
-            if value.numel > 1 or value is tensor or value in overwritten:
-                needed.add(value.id)
-            if value not in memory and value in definitions:
-                stack.extend(definitions[value].inputs)
-        found[tensor] = needed
-    return found
+
+    def producers(tensor: TensorView) -> list[TensorView]:
+        if tensor in memory or tensor not in definitions:
+            return []
+        return [v for v in definitions[tensor].inputs if isinstance(v, TensorView)]
+
+    return {
+        output: {
+            t.id
+            for t in backward_slice([output], producers)
+            if t.numel > 1 or t is output or t in overwritten
+        }
+        for output in outputs
+    }

@@ -32,6 +32,7 @@ from thunder_fuser.analysis.space import Arrangement, LaneAxis, alternatives, ar
 from thunder_fuser.analysis.value import Folded, Value, reachable
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.symint import Form
@@ -279,18 +280,14 @@ class _Candidate:
     def _wide_sources(self) -> Iterator[TensorView]:
         """Tensors in memory that reductions read, which have a value for most points."""
         points = max(self.arrangement.space.rows * self.arrangement.space.columns, 1)
-        seen: set[Val] = set()
-        stack: list[Val] = [fold.input for fold in self.folds]
-        while stack:
-            value = stack.pop()
-            if value in seen or not isinstance(value, TensorView):
-                continue
-            seen.add(value)
-            if value in self.memory:
-                if 2 * value.numel > points:
-                    yield value
-            elif value in self.definitions:
-                stack.extend(self.definitions[value].inputs)
+
+        def producers(tensor: TensorView) -> list[TensorView]:
+            expr = None if tensor in self.memory else self.definitions.get(tensor)
+            return [v for v in expr.inputs if isinstance(v, TensorView)] if expr else []
+
+        for tensor in backward_slice([fold.input for fold in self.folds], producers):
+            if tensor in self.memory and 2 * tensor.numel > points:
+                yield tensor
 
     def _stores(
         self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, plain: bool

@@ -30,7 +30,7 @@ def program_of(
 ) -> Program:
     """The program of a segment that loads what is in `memory`."""
     roots = (*segment.outputs, *(v for f in segment.folds for v in (f.output, f.input)))
-    exprs = (*plan.fusion.cone(roots, memory), *segment.folds)
+    exprs = (*plan.fusion.backward_slice(roots, memory), *segment.folds)
     mentioned = {v for e in exprs for v in (*e.inputs, e.output)} | memory.keys() | set(roots)
     targets = {t: plan.in_place[t] for t in segment.outputs if t in plan.in_place}
     values = sorted(mentioned | set(targets.values()), key=lambda v: v.id)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.footprint import Footprint, demanded, footprint
 from thunder_fuser.ir import ops, random
+from thunder_fuser.ir.dag import backward_slice, topological_order
 from thunder_fuser.ir.domain import Resize
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -70,20 +71,21 @@ class Loaded(Container[Val]):
         return value in self.always or value in self.written
 
 
-def cone(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
+def computed_and_loaded(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
     """What a kernel computes for its results that have elements, and what it loads for them."""
     stops, outputs = group.loads(program), set(group.outputs)
-    computed: set[Val] = set()
-    loaded: set[TensorView] = set()
-    stack: list[Val] = [t for t in group.outputs if t.numel]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, TensorView) and value in stops and value not in outputs:
-            loaded.add(value)
-        elif value in program.definitions and value not in computed:
-            computed.add(value)
-            stack.extend(program.definitions[value].inputs)
-    return computed, loaded
+
+    def is_loaded(value: Val) -> bool:
+        return value in stops and value not in outputs
+
+    def producers(value: Val) -> tuple[Val, ...]:
+        expr = None if is_loaded(value) else program.definitions.get(value)
+        return expr.inputs if expr else ()
+
+    roots: list[Val] = [t for t in group.outputs if t.numel]
+    needed = backward_slice(roots, producers)
+    loaded = {v for v in needed if isinstance(v, TensorView) and is_loaded(v)}
+    return {v for v in needed if v not in loaded and v in program.definitions}, loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,17 +269,7 @@ class _Cone:
         anchors = [program.anchors[k].tensor for k in members(group.anchors)]
         self.roots = dict.fromkeys(anchors)
         self.stops = program.stops
-        self.order: list[Val] = []
-        seen: set[Val] = set()
-        stack: list[tuple[Val, bool]] = [(root, False) for root in self.roots]
-        while stack:
-            v, operands_done = stack.pop()
-            if operands_done:
-                self.order.append(v)
-            elif v not in seen:
-                seen.add(v)
-                stack.append((v, True))
-                stack += [(u, False) for u in self._operands(v)]
+        self.order = topological_order(list[Val](self.roots), self._operands)
         self.numbers = {v: k for k, v in enumerate(self.order)}
 
     def _operands(self, v: Val) -> tuple[Val, ...]:

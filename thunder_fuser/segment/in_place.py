@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import View, address_in, loop_order
 from thunder_fuser.analysis.pull import Pull
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, GatherOp, TensorView, Val
 from thunder_fuser.ir.symint import Context
@@ -97,19 +98,17 @@ class _Check:
 
     def sources(self, tensor: TensorView) -> list[TensorView]:
         """The tensors that computing `tensor` reads at all: what it loads, in order."""
-        found: dict[TensorView, None] = {}
-        seen: set[Val] = set()
-        stack: list[Val] = [tensor]
         loaded = self.loaded[tensor]
-        while stack:
-            value = stack.pop()
-            stops = value in loaded and value is not tensor
-            if stops and isinstance(value, TensorView):
-                found[value] = None
-            elif value not in seen and value in self.definitions:
-                seen.add(value)
-                stack.extend(self.definitions[value].inputs)
-        return list(found)
+
+        def is_loaded(value: Val) -> bool:
+            return value in loaded and value is not tensor
+
+        def producers(value: Val) -> tuple[Val, ...]:
+            expr = None if is_loaded(value) else self.definitions.get(value)
+            return expr.inputs if expr else ()
+
+        needed = backward_slice(list[Val]((tensor,)), producers)
+        return [v for v in needed if isinstance(v, TensorView) and is_loaded(v)]
 
     def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
         """Whether every read of `target` is of the element at the point that is computed."""

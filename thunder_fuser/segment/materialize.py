@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.min_cut import INFINITE, Network
 
 _ROUNDS = 8
@@ -82,7 +83,7 @@ class _Problem:
     def __init__(self, values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        self.cones = [_cone(values, names) for names in self.wanted]
+        self.cones = [_backward_slice(values, names) for names in self.wanted]
         self.users = Counter(v for cone in self.cones for v in cone)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
         common = set(self.shared)
@@ -180,14 +181,10 @@ class _Problem:
         return self._answers[key]
 
 
-def _cone(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:
+def _backward_slice(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:
     """Everything that could be read or computed on the way to what is wanted, in order."""
-    seen: set[int] = set()
-    stack = list(wanted)
-    while stack:
-        v = stack.pop()
-        if v not in seen:
-            seen.add(v)
-            if values[v].compute is not None:
-                stack.extend(values[v].operands)
-    return tuple(sorted(seen))
+
+    def producers(v: int) -> Sequence[int]:
+        return () if values[v].compute is None else values[v].operands
+
+    return tuple(sorted(backward_slice(wanted, producers)))

@@ -21,7 +21,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint import Context, Form
 from thunder_fuser.segment.anchors import Program
-from thunder_fuser.segment.boundaries import Group, cone
+from thunder_fuser.segment.boundaries import Group, computed_and_loaded
 
 MANY_BYTES = 1 << 16
 """Tensors of fewer bytes stay in caches, however they are read."""
@@ -30,7 +30,7 @@ MANY_BYTES = 1 << 16
 def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
     """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
     involved: dict[TensorView, list[_Reading]] = {}
-    readings = [_Reading(group, cone(program, group)[1]) for group in groups]
+    readings = [_Reading(group, computed_and_loaded(program, group)[1]) for group in groups]
     for reading in readings:
         involved.update((t, [reading]) for t in reading.group.outputs)
     for reading in readings:

@@ -21,7 +21,7 @@ from thunder_fuser.ir.counts import conditions, without_implied
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.segment.anchors import Anchors, Program
-from thunder_fuser.segment.boundaries import Group, cone, grouped
+from thunder_fuser.segment.boundaries import Group, computed_and_loaded, grouped
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.destinations import joined_tensors
 from thunder_fuser.segment.in_place import updates_in_place
@@ -234,7 +234,7 @@ class _Partition:
         self, group: Group, touching: Mapping[TensorView, list[tuple[int, Group]]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        computed, loaded = cone(self.program, group)
+        computed, loaded = computed_and_loaded(self.program, group)
         reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
@@ -253,7 +253,7 @@ class _Partition:
         )
 
     def _in_order(self, computed: set[Val]) -> list[Expr]:
-        return self.fusion.cone(computed, self.fusion.definitions())
+        return self.fusion.backward_slice(computed, self.fusion.definitions())
 
     def _refusals(
         self,

@@ -160,7 +160,7 @@ class SegmentedFusion:
         """Tensors that a segment can load, and where their elements are."""
         ends = _Ends(self, segment)
         roots = (*segment.outputs, *(v for f in segment.folds for v in (f.output, f.input)))
-        read = (v for expr in self.fusion.cone(roots, ends) for v in expr.inputs)
+        read = (v for expr in self.fusion.backward_slice(roots, ends) for v in expr.inputs)
         found = (v for v in (*roots, *read) if v in ends)
         return {t: self.layouts[t] for t in found if isinstance(t, TensorView)}
 

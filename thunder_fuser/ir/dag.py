@@ -1,0 +1,44 @@
+"""Walks of a directed acyclic graph against its edges: what a value is computed from.
+
+Nodes are anything that can be hashed; `producers` gives those that a node reads, and none where the
+walk is to stop. Nothing recurses: programs have chains of thousands of operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+def backward_slice(
+    roots: Iterable[Node], producers: Callable[[Node], Iterable[Node]]
+) -> dict[Node, None]:
+    """Every node that the roots depend on, themselves included, in order of discovery."""
+    seen: dict[Node, None] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen[node] = None
+            waiting.extend(producers(node))
+    return seen
+
+
+def topological_order(
+    roots: Iterable[Node], producers: Callable[[Node], Iterable[Node]]
+) -> list[Node]:
+    """The same nodes, each after those that it reads."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    waiting = [(root, False) for root in roots]
+    while waiting:
+        node, has_producers = waiting.pop()
+        if has_producers:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            waiting.append((node, True))
+            waiting.extend((producer, False) for producer in producers(node))
+    return order
