@@ -16,11 +16,11 @@ import torch
 
 import thunder_fuser
 from tests.batch import Batch, Number, _Later
-from thunder_fuser import host_build, steps
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import CompileError
+from thunder_fuser.runtime import host_build, steps
 from thunder_fuser.runtime.target import Launch, target_for
 
 _CPU = torch.device("cpu")
