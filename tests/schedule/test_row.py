@@ -94,7 +94,7 @@ def test_a_reduction_of_a_reduction_folds_another_space() -> None:
     plan = partition(b.build())
     (boundary,) = plan.boundaries
     assert "[space]" in boundary.reason
-    assert "folds other dimensions" in boundary.reason
+    assert "reduces dimension" in boundary.reason
     assert (boundary.producer, boundary.consumers) == (0, (1,))
 
 

@@ -112,7 +112,9 @@ def test_rows_side_by_side_are_one_kernel_if_they_are_many() -> None:
 def test_the_reason_is_told() -> None:
     found = plan(normalised, [1 << 28], [0])
     (boundary,) = found.boundaries
-    assert re.match(r"\[parallel\] what waits for 1 row of 268,435,456 elements", boundary.reason)
+    assert re.match(
+        r"\[parallel\] 1 row x 268,435,456: consumers of a whole-row reduction", boundary.reason
+    )
 
 
 def test_figures_of_the_device_decide() -> None:

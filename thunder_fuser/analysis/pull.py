@@ -51,7 +51,8 @@ class Unreadable(Exception):
 
     def __init__(self, tensor: TensorView) -> None:
         super().__init__(
-            f"{tensor.name} is reduced in this kernel and wanted at another point of it"
+            f"it reads the reduction {tensor.name} at other rows than the one that is ready; it "
+            "needs a kernel of its own"
         )
         self.tensor = tensor
 

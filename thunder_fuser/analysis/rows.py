@@ -22,7 +22,7 @@ from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val, shape_text
 from thunder_fuser.ir.symint import Context, Form
 
 Point = Literal["column", "group", "row", "one"]
@@ -110,22 +110,28 @@ def pull_rows(
     roles = {fold.output: _role(fold, arrangement) for fold in folds}
     for fold in folds:
         if roles[fold.output] is None:
-            other = folds[0].output.name
-            return Refusal("space", f"it folds other dimensions than {other}", fold.output.name)
+            text = (
+                f"it reduces {_reduced(fold)}, {folds[0].output.name} reduces {_reduced(folds[0])}"
+            )
+            way_out = "a kernel has one set of rows, so that each needs its own"
+            return Refusal("space", f"{text}: {way_out}", fold.output.name)
     totals = {t for t, role in roles.items() if role != "fold"}
     if (arrangement.sharing == "nothing") == bool(totals):
         return Refusal("sharing", _ALONE, folds[0].output.name)
     of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
     if arrangement.groups > MAX_GROUPS:
         text = (
-            f"{arrangement.groups:,} groups of rows have totals of their own; at most "
-            f"{MAX_GROUPS} have blocks of their own"
+            f"{arrangement.groups:,} groups of rows have column accumulators of their own, and a "
+            f"kernel has blocks for {MAX_GROUPS}; what reads them is in another kernel"
         )
         return Refusal("sharing", text, of_columns[-1].output.name)
     if len(of_columns) < len(folds):
         words = sum(accumulator_words(fold) for fold in of_columns)
         if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
-            text = f"{words} totals of {space.columns:,} columns are more than registers hold"
+            text = (
+                f"{words} accumulators for each of {space.columns:,} columns are more than a block "
+                f"has registers for ({MAX_TOTAL_WORDS:,}); it needs a kernel of its own"
+            )
             return Refusal("registers", text, of_columns[-1].output.name)
     context = Context()
     many = {"columns": space.columns, "rows": space.rows}
@@ -169,13 +175,13 @@ def pull_rows(
             elif _reads(tensor, totals, definitions, memory):
                 late[tensor] = None
             else:
-                return Refusal("shape", "it has other points than the reductions", tensor.name)
+                return Refusal("shape", _other_space(tensor, space), tensor.name)
         finishes = tuple(_finishes(late, arrangement, roles, definitions, memory, destinations))
     except Unreadable as error:
         return Refusal("stage", str(error), error.tensor.name)
     left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
     if left:
-        return Refusal("shape", "it has other points than the totals it reads", left[0].name)
+        return Refusal("shape", _other_space(left[0], space), left[0].name)
     return PulledRows(
         pull.graph,
         tuple(made),
@@ -185,6 +191,22 @@ def pull_rows(
         finishes,
         lane_index,
         inside,
+    )
+
+
+def _reduced(fold: ReductionOp) -> str:
+    """Which dimensions a reduction folds, in words."""
+    dims = ", ".join(map(str, fold.dims))
+    return f"dimension{'s' if len(fold.dims) > 1 else ''} {dims} of {shape_text(fold.input.sizes)}"
+
+
+def _other_space(tensor: TensorView, space: Space) -> str:
+    """Why a tensor is not computed where a kernel has its rows and columns."""
+    rows = [space.sizes[k] for k in sorted(space.kept)]
+    return (
+        f"iteration space {shape_text(tensor.sizes)} differs from the kernel's "
+        f"{shape_text(space.sizes)} and from its rows {shape_text(rows)}; it needs a kernel of its "
+        "own"
     )
 
 

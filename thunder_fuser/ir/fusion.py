@@ -7,7 +7,7 @@ expression class for each op *family*; the op itself is a row of the table in `o
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.dag import backward_slice
@@ -350,5 +350,5 @@ class Fusion:
         return to_python(self)
 
 
-def shape_text(shape: tuple[Extent, ...]) -> str:
+def shape_text(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"

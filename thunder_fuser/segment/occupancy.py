@@ -53,8 +53,8 @@ class Strain:
     def __str__(self) -> str:
         rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
         return (
-            f"what waits for {rows} of {self.columns:,} elements would have {self.share:.1%} of "
-            "the threads that use all bandwidth"
+            f"{rows} x {self.columns:,}: consumers of a whole-row reduction cannot be split across "
+            f"blocks, so that {self.share:.1%} of the threads needed for full bandwidth would run"
         )
 
 
