@@ -7,6 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+WARP_SIZE = 32
+"""Threads that run in step and shuffle: of every GPU of NVIDIA, and of the host in its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
@@ -19,6 +22,10 @@ class DeviceInfo:
                             whose cores prefetch by themselves
     fp32_rate               fp32 instructions of all threads per second
     launch_seconds          what a kernel takes that does nothing, among others
+    grid_barrier_seconds    what a kernel takes more in which all blocks wait for each other
+    threads_are_serial      one core runs the threads of a block one after the other: a block has
+                            one, caches stand for registers and shared memory
+    prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
     """
 
     name: str
@@ -38,6 +45,9 @@ class DeviceInfo:
     bytes_in_flight_per_sm: int
     fp32_rate: float
     launch_seconds: float
+    grid_barrier_seconds: float
+    threads_are_serial: bool = False
+    prefetches_by_software: bool = False
 
     def share(self, threads: float) -> float:
         """The share of `bandwidth` that so many threads can use: half of those that fit use all."""

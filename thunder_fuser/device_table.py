@@ -13,7 +13,8 @@ _GRID = (2**31 - 1, 65535, 65535)
 _KIB = 1024
 _MIB = 1024 * _KIB
 LAUNCH_SECONDS = 3.5e-6
-"""An order of magnitude, of all GPUs: no data sheet says it."""
+GRID_BARRIER_SECONDS = 4e-6
+"""Orders of magnitude, of all GPUs: no data sheet says them."""
 
 A100 = DeviceInfo(
     name="NVIDIA A100-SXM4-80GB",
@@ -33,6 +34,7 @@ A100 = DeviceInfo(
     bytes_in_flight_per_sm=24 * _KIB,
     fp32_rate=9.7e12,
     launch_seconds=LAUNCH_SECONDS,
+    grid_barrier_seconds=GRID_BARRIER_SECONDS,
 )
 
 H200 = DeviceInfo(
@@ -53,6 +55,7 @@ H200 = DeviceInfo(
     bytes_in_flight_per_sm=48 * _KIB,
     fp32_rate=33.5e12,
     launch_seconds=LAUNCH_SECONDS,
+    grid_barrier_seconds=GRID_BARRIER_SECONDS,
 )
 
 B200 = DeviceInfo(
@@ -73,6 +76,7 @@ B200 = DeviceInfo(
     bytes_in_flight_per_sm=64 * _KIB,
     fp32_rate=37e12,
     launch_seconds=LAUNCH_SECONDS,
+    grid_barrier_seconds=GRID_BARRIER_SECONDS,
 )
 
 DATASHEETS = {info.arch: info for info in (A100, H200, B200)}

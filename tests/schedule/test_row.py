@@ -13,6 +13,7 @@ from tests.generator import random_case
 from tests.norms import NORMS, Norm
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.device import WARP_SIZE as WARP
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import Refusal
@@ -20,7 +21,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host import HOST
-from thunder_fuser.schedule.crew import MAX_THREADS, WARP
+from thunder_fuser.schedule.crew import MAX_THREADS
 from thunder_fuser.schedule.row import schedule_rows
 from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, RowSchedule
 from thunder_fuser.segment.partition import partition
@@ -179,9 +180,9 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 assert found.is_stacked == (found.threads > 1)
                 assert found.steps * found.threads >= found.columns
                 assert found.blocks * found.rows_per_block >= lanes.vectors
-            if device.kind != "host" and found.threads > 1:
+            if not device.threads_are_serial and found.threads > 1:
                 assert found.block_threads % WARP == 0
-            if found.totals and device.kind != "host":
+            if found.totals and not device.threads_are_serial:
                 together = crew.blocks_per_sm * device.sm_count
                 assert found.blocks <= together
                 assert crew.blocks_per_sm * found.block_threads <= device.threads_per_sm
@@ -196,7 +197,7 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
             }
             seen |= {f"sharing {found.sharing}", "stacked" if found.is_stacked else "alone"}
     assert {"columns", "rows", True, False, 2, "sharing rows", "sharing nothing"} <= seen
-    assert ("stacked" in seen) == (device.kind != "host")
+    assert ("stacked" in seen) == (not device.threads_are_serial)
 
 
 @pytest.mark.parametrize(

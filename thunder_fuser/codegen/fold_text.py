@@ -9,8 +9,8 @@ from __future__ import annotations
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.lane_writer import lane_loop
 from thunder_fuser.codegen.literals import literal
+from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir import reductions
-from thunder_fuser.schedule.crew import WARP
 from thunder_fuser.schedule.exchange import row_slot_bytes, slot_offset, takes_turns
 from thunder_fuser.schedule.row_schedule import WORD, Folding, RowSchedule
 
@@ -143,7 +143,7 @@ def _stacked(schedule: RowSchedule, n: int) -> list[str]:
     shape = f"{schedule.block_threads}, {schedule.rows_per_block}, {schedule.lanes.vector}"
     functor = reductions.lookup(fold.op).functor
     # One warp has nobody to leave values for.
-    place = f"smem + {slot_offset(schedule, n)}" if schedule.block_threads > WARP else "0"
+    place = f"smem + {slot_offset(schedule, n)}" if schedule.block_threads > WARP_SIZE else "0"
     slots = f"({accumulator_type(fold)}*)({place})"
     return [f"tf::stacked_reduce<{functor}, {shape}>(a{n}, {slots});"]
 
@@ -159,9 +159,9 @@ def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
         statement = put(f"a{n}", fold, lanes, combination(fold, *both))
         lines.append(f"{lane_loop(half)} {statement}")
     value = get(f"a{n}", fold, lanes, "0")
-    if 1 < schedule.threads <= WARP:
+    if 1 < schedule.threads <= WARP_SIZE:
         value = f"tf::warp_reduce<{functor}, {schedule.threads}>({value}, threadIdx.x % 32u)"
-    elif schedule.threads > WARP:
+    elif schedule.threads > WARP_SIZE:
         slots = f"({accumulator_type(fold)}*)({_slots(schedule, n)})"
         value = f"tf::block_reduce<{functor}, {schedule.threads}>({value}, {slots}, t)"
     return lines, value

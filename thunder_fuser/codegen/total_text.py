@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from thunder_fuser.analysis.value import Folded, Value, forms
 from thunder_fuser.codegen import expressions, fold_text
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, lane_loop, taken
+from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir import reductions
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.crew import WARP
 from thunder_fuser.schedule.exchange import owned_points, slot_bytes
 from thunder_fuser.schedule.row_schedule import Finish, RowSchedule, Total
 
@@ -214,7 +214,7 @@ class FinishWriter(LaneWriter):
 
     def lines(self) -> list[str]:
         schedule, points = self.schedule, self.finish.points
-        width = min(WARP, schedule.block_threads)
+        width = min(WARP_SIZE, schedule.block_threads)
         lane = f" + threadIdx.x % {width}u" if width > 1 else ""
         ctype = self._index_type
         tiles = -(-points // width)

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import DATASHEETS, LAUNCH_SECONDS
+from thunder_fuser.device_table import DATASHEETS, GRID_BARRIER_SECONDS, LAUNCH_SECONDS
 from thunder_fuser.errors import KernelError, TargetError
 
 # Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
@@ -104,6 +104,7 @@ def describe(device: int) -> DeviceInfo:
         bytes_in_flight_per_sm=min(round(bandwidth / sm_count * _LATENCY), _MOST_IN_FLIGHT),
         fp32_rate=fp32_rate or _UNREPORTED.fp32_rate,
         launch_seconds=LAUNCH_SECONDS,
+        grid_barrier_seconds=GRID_BARRIER_SECONDS,
     )
 
 

@@ -58,6 +58,9 @@ class HostTarget:
             bytes_in_flight_per_sm=0,
             fp32_rate=1e11,
             launch_seconds=5e-6,
+            grid_barrier_seconds=2e-5,
+            threads_are_serial=True,
+            prefetches_by_software=True,
         )
 
     def compile(

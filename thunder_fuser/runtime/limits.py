@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.errors import KernelError
 
 # The same for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
-_WARP = 32
 # From Volta on, with CUDA 12.1; plans stay below the 4,096 of before (`segment/legality.py`).
 _MAX_PARAMETERS = 32764
 
@@ -27,7 +26,7 @@ def check_limits(
     `registers` (per thread) and `static_shared_bytes` (per block) are known once it is compiled.
     """
     threads = math.prod(kernel.block)
-    warps = -(-threads // _WARP)
+    warps = -(-threads // WARP_SIZE)
     demands = [
         ("threads in a block", threads, info.max_threads_per_block),
         *_axes("block", kernel.block, _MAX_BLOCK),
@@ -37,7 +36,7 @@ def check_limits(
             kernel.shared_bytes + static_shared_bytes,
             info.shared_bytes_per_block,
         ),
-        ("registers in a block", registers * warps * _WARP, info.registers_per_sm),
+        ("registers in a block", registers * warps * WARP_SIZE, info.registers_per_sm),
         ("bytes of parameters", sum(_bytes(p.ctype) for p in kernel.params), _MAX_PARAMETERS),
     ]
     for what, asked, limit in demands:

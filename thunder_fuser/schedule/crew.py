@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.space import LaneAxis, Sharing
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
 
 MAX_THREADS = 1024
-WARP = 32
 VECTORS_PER_THREAD = 2
 """Of a row that several warps share. More would make loads that are under way no more, because
 their registers make room for fewer threads, and code longer.
@@ -99,7 +98,7 @@ def choose_crew(
     if stacks:
         return _stacked(vectors, columns, accumulators, device)
     if axis == "rows":
-        owned = max(1, min(16, vectors // HOST_PARTS)) if device.kind == "host" else 128
+        owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
         return Crew(1, owned, -(-vectors // owned))
     threads, owned = _threads(vectors, device)
     return Crew(threads, owned, -(-rows // owned))
@@ -115,19 +114,19 @@ def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) 
         owned //= 2
     threads = min(most // owned, _power_of_two(columns) // _STACKED_COLUMNS)
     # Whole warps.
-    threads = max(threads, WARP // owned)
+    threads = max(threads, WARP_SIZE // owned)
     return Crew(threads, owned, -(-vectors // owned)) if threads <= columns else None
 
 
 def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
     """(threads that share a row, rows of a block). A host core runs one thread after the other."""
-    if device.kind == "host":
+    if device.threads_are_serial:
         return 1, 8
-    threads = min(WARP, _power_of_two(vectors))
-    if vectors > WARP * _VECTORS_OF_WARP:
+    threads = min(WARP_SIZE, _power_of_two(vectors))
+    if vectors > WARP_SIZE * _VECTORS_OF_WARP:
         while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
             threads *= 2
-    return threads, max(1, 128 // threads) if threads <= WARP else 1
+    return threads, max(1, 128 // threads) if threads <= WARP_SIZE else 1
 
 
 def _sharing_rows(
@@ -140,7 +139,7 @@ def _sharing_rows(
 ) -> Crew | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
     within = rows // row_groups
-    if device.kind == "host":
+    if device.threads_are_serial:
         parts = row_groups * max(1, min(HOST_PARTS // row_groups, within))
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
         return Crew(1, 1, parts * tiles, tiles, parts=parts, groups=row_groups)
@@ -151,7 +150,7 @@ def _sharing_rows(
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    groups = max(1, WARP // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
+    groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
     parts = max(1, min(device.sm_count // (tiles * row_groups), -(-within // groups))) * row_groups
     if parts == 1 and not has_stages:
         return None
@@ -161,7 +160,7 @@ def _sharing_rows(
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> Crew | None:
     """Several blocks work on one row: rows are too few to keep the device busy."""
-    if device.kind == "host":
+    if device.threads_are_serial:
         splits = min(HOST_PARTS // max(rows, 1), vectors)
         return Crew(1, 1, rows * splits, splits=splits, parts=splits) if splits > 1 else None
     threads = _SHARED_BLOCK

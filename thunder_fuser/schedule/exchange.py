@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.analysis.value import Value
-from thunder_fuser.schedule.crew import WARP
+from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.schedule.holding import held_bytes
 from thunder_fuser.schedule.residency import kept_bytes
 from thunder_fuser.schedule.row_schedule import Folding, RowSchedule, Total
@@ -51,7 +51,7 @@ def _kept_end(schedule: RowSchedule, accesses: Sequence[int]) -> int:
 
 def takes_turns(schedule: RowSchedule) -> bool:
     """Whether a block folds row after row with one exchange each, which then needs two places."""
-    shares = schedule.sharing == "rows" and schedule.threads > WARP
+    shares = schedule.sharing == "rows" and schedule.threads > WARP_SIZE
     return shares and len(schedule.folds) == 1
 
 
@@ -78,8 +78,8 @@ def _slots(schedule: RowSchedule) -> int:
     side by side with others, and those that result.
     """
     if not schedule.is_stacked:
-        return schedule.threads // WARP if schedule.threads > WARP else 0
-    warps = schedule.block_threads // WARP
+        return schedule.threads // WARP_SIZE if schedule.threads > WARP_SIZE else 0
+    warps = schedule.block_threads // WARP_SIZE
     return (warps + 1) * schedule.rows_per_block * schedule.lanes.vector if warps > 1 else 0
 
 

@@ -77,7 +77,7 @@ def choose_ahead(schedule: RowSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of the next row is loaded before this one is computed, where one follows the other
     and registers have room: whole vectors that nothing decides about.
     """
-    if schedule.sharing != "rows" or schedule.unroll[-1] > 1 or device.kind == "host":
+    if schedule.sharing != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
     found = [
         k

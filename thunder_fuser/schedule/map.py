@@ -183,7 +183,7 @@ def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[in
 def most_points(graph: ValueGraph, device: DeviceInfo) -> int:
     """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
     cost = sum(_arithmetic(node) for node in graph)
-    return 1 << 30 if device.kind == "host" else max(1, MAX_INSTRUCTIONS // max(cost, 1))
+    return 1 << 30 if device.threads_are_serial else max(1, MAX_INSTRUCTIONS // max(cost, 1))
 
 
 def _arithmetic(node: Value) -> int:
@@ -223,7 +223,7 @@ def far_reads(
     A core has few loads under way, and waits for these where memory jumps. Where data decide on an
     address (a gather), nobody knows those of later vectors.
     """
-    for access in accesses if device.kind == "host" else ():
+    for access in accesses if device.prefetches_by_software else ():
         tensor = access.loads[0].tensor
         is_known = not any(load.positions for load in access.loads)
         is_one = access.is_vector and len(access.variants) == 1

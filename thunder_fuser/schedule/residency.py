@@ -82,7 +82,7 @@ def choose_residency(
     """
     count = passes_that_read(accesses, passes)
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
-    if device.kind == "host":
+    if device.threads_are_serial:
         # A core's cache does what registers and shared memory do on a GPU.
         fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
         if fits:

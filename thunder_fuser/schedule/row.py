@@ -97,7 +97,7 @@ def schedule_rows(
         return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
     single = in_one_pass(folds, definitions, memory)
-    exact = _exact(folds, single, outputs) if device.kind == "host" else tuple(folds)
+    exact = _exact(folds, single, outputs) if device.threads_are_serial else tuple(folds)
     if exact != tuple(folds):
         consider(exact)
         if chosen := best():
@@ -131,7 +131,7 @@ def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAx
     # Totals of columns live in the registers of the threads that own the columns.
     if arrangement.sharing == "nothing":
         yield "rows", False
-        if arrangement.space.is_outer and device.kind != "host":
+        if arrangement.space.is_outer and not device.threads_are_serial:
             yield "rows", True
 
 
@@ -212,7 +212,11 @@ class _Candidate:
         made = replace(bare, residency=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, ahead=choose_ahead(made, self.device))
-        if self.device.kind != "host" or arrangement.sharing != "nothing" or self.axis == "rows":
+        if (
+            not self.device.threads_are_serial
+            or arrangement.sharing != "nothing"
+            or self.axis == "rows"
+        ):
             return made
         # Values of one row may have room where those of several have not.
         single = replace(bare, crew=replace(crew, rows=1, blocks=space.rows), unroll=made.unroll)
@@ -231,7 +235,7 @@ class _Candidate:
         if schedule.is_stacked:
             accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.folds)
         held: tuple[Value, ...] = ()
-        if self.device.kind == "host":
+        if self.device.threads_are_serial:
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
             held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)

@@ -11,8 +11,6 @@ from thunder_fuser.ir.symint import Form
 from thunder_fuser.schedule.crew import HOST_PARTS
 from thunder_fuser.schedule.row_schedule import RowSchedule
 
-_BARRIER_SECONDS = {"cuda": 4e-6, "host": 2e-5}
-"""What a kernel pays for a grid barrier and for adding up parts."""
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
@@ -22,7 +20,7 @@ def seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
     moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
     moved += 2 * schedule.workspace_bytes
     time = moved / (device.bandwidth * _share_of(schedule, device))
-    return time + (_BARRIER_SECONDS[device.kind] if schedule.totals else 0.0)
+    return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
 
 
 def _vectors(schedule: RowSchedule) -> float:
@@ -31,7 +29,7 @@ def _vectors(schedule: RowSchedule) -> float:
 
 def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int]:
     lanes = schedule.lanes
-    least = _JUMP if device.kind == "host" and schedule.lane_axis == "rows" else 0
+    least = _JUMP if device.threads_are_serial and schedule.lane_axis == "rows" else 0
     for address, dtype, times in _accesses(schedule, device):
         # Lanes that lie apart move a sector each.
         each = dtype.itemsize if lanes.are_neighbours(address) else device.sector_bytes
@@ -60,12 +58,12 @@ def _moves(address: Form, lanes: Lanes) -> bool:
 
 def _reads(schedule: RowSchedule, access: int, device: DeviceInfo) -> int:
     """How often memory gives an access; what is read again is in the cache of a host's core."""
-    return 1 if device.kind == "host" else schedule.residency.reads(access)
+    return 1 if device.threads_are_serial else schedule.residency.reads(access)
 
 
 def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
     """The share of the device that the kernel keeps busy; a host core is busy with one block."""
-    if device.kind == "host":
+    if device.threads_are_serial:
         # As many as there could be: results must not depend on how many there are.
         return min(1.0, schedule.blocks / HOST_PARTS)
     return device.share(schedule.blocks * schedule.block_threads)

@@ -86,7 +86,7 @@ def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: Dev
         depth = min(depth, DEEPEST)
         while depth > 1 and side_j // width * (side_i // depth) < THREADS and depth * itemsize > 4:
             depth //= 2
-    ways = 1 if device.kind == "host" else min(BANK_UNITS, width * max(1, side_i // unit))
+    ways = 1 if device.threads_are_serial else min(BANK_UNITS, width * max(1, side_i // unit))
     spread = max(1, ways * width // side_j)
     inside = plane.inside(lanes)
     return Tile(load, address, inside, width, depth, plane.sides, ways, spread, offset)

@@ -196,7 +196,7 @@ def _transpose_part(
             plane.inside(lanes),
             group.count,
             plane.tiles,
-            1 if device.kind == "host" else THREADS,
+            1 if device.threads_are_serial else THREADS,
             _prefetches(direct, plane, device),
         )
 
@@ -237,7 +237,7 @@ def _choose_sides(
     longest_j, longest_i = _power_of_two(axes.j), _power_of_two(axes.i)
     side = min(SIDE_BYTES // widest, LONGEST_SIDE)
     while True:
-        area = side * side * (2 if device.kind == "host" else 1)
+        area = side * side * (2 if device.threads_are_serial else 1)
         j = min(area // min(side, longest_i), longest_j)
         i = min(area // j, longest_i)
         plane = Plane(group, axes, (j, i))
@@ -249,7 +249,7 @@ def _choose_sides(
 def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
     points = plane.sides[0] * plane.sides[1]
     turned = sum(load.dtype.itemsize for load in loads)
-    if device.kind == "host":
+    if device.threads_are_serial:
         return points * turned <= device.l2_bytes // 8
     direct = sum(load.dtype.itemsize for load in plane.group.graph.loads) - turned
     widest = max(load.dtype.itemsize for load in loads)

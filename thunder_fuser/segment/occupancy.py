@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.space import Orders, Space
+from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
 from thunder_fuser.segment.legality import Legality
 
-_WARP = 32
 _STACKED, _COLUMNS = 8, 4
 """Vectors of rows side by side that blocks have, if there are many, and columns that a thread of
 theirs walks at once.
@@ -171,4 +171,4 @@ class Occupancy:
     def _threads_of(self, vectors: float) -> float:
         """Threads that share a row: a vector each, or two where they are more than a warp."""
         most = self.device.max_threads_per_block
-        return min(most, max(1.0, min(_WARP, vectors), vectors / 2))
+        return min(most, max(1.0, min(WARP_SIZE, vectors), vectors / 2))
