@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.definition.operations import Ops
 from thunder_fuser.device_table import H200
-from thunder_fuser.runtime.executable import generate_kernels
 from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
 
