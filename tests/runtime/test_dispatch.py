@@ -307,7 +307,8 @@ def test_damaged_cache_entries_are_compiled_again(tmp_path: Path) -> None:
     assert any("exp" in path.name for path in entries)
     for k, (path, content) in enumerate(sorted(entries.items())):
         half = len(content) // 2
-        damaged = content[:half] if k % 2 else content[:half] + b"\0" * 64 + content[half + 64 :]
+        flipped = bytes(byte ^ 0xFF for byte in content[half : half + 64])
+        damaged = content[:half] if k % 2 else content[:half] + flipped + content[half + 64 :]
         assert damaged != content
         path.write_bytes(damaged)
     run_script(tmp_path)

@@ -77,7 +77,7 @@ def test_what_is_stored_is_not_stepped_over(stored: Stored, strides: tuple[int, 
 
 @pytest.mark.parametrize(
     ("stored", "strides"),
-    [(joined, (32 * 24 * 24, 24 * 24, 24, 1)), (folded, (48 * 40, 40, 1)), (masked, (192, 1))],
+    [(joined, (32 * 24 * 24, 1, 24 * 32, 32)), (folded, (48 * 40, 40, 1)), (masked, (192, 1))],
 )
 def test_what_is_returned_as_well_lies_as_torch_has_it(
     stored: Stored, strides: tuple[int, ...]
