@@ -21,9 +21,10 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Squeeze, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
+@where(lambda expr: isinstance(expr, ReductionOp))
 def broadcast_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     folded: set[Val] = set()

@@ -13,9 +13,10 @@ from __future__ import annotations
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Fusion, PointwiseOp, TensorView
 from thunder_fuser.passes.conversions import holds
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
+@where(lambda expr: expr.op == "cast")
 def cast_chains(fusion: Fusion, precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     operand: dict[TensorView, TensorView] = {}

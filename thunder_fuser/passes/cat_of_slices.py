@@ -14,7 +14,7 @@ from typing import NamedTuple
 from thunder_fuser.ir.domain import Resize, Transform, replay, static
 from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, TensorView, Val, ViewOp
 from thunder_fuser.passes.programs import Program, axis_after, simplified, view_name
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
 class _Slice(NamedTuple):
@@ -33,6 +33,7 @@ class _Piece(NamedTuple):
     slice: _Slice | None
 
 
+@where(lambda expr: isinstance(expr, CatOp))
 def cat_of_slices(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     definitions = fusion.definitions()

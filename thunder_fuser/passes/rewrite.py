@@ -8,7 +8,8 @@ in which its elements are as far apart: a copy of what is expanded has each of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Literal
 
@@ -18,6 +19,24 @@ from thunder_fuser.ir.rebuild import Rebuild
 
 Precision = Literal["strict", "fast"]
 """strict: no bit of a result changes. fast: roundings of intermediate values may be skipped."""
+
+
+Pass = Callable[[Fusion, Precision], Fusion]
+
+
+def where(holds: Callable[[Expr], bool]) -> Callable[[Pass], Pass]:
+    """A pass that has nothing to do in a fusion without an expression for which that holds: most
+    passes rebuild all of a program to find out.
+    """
+
+    def restricted(apply: Pass) -> Pass:
+        @functools.wraps(apply)
+        def run(fusion: Fusion, precision: Precision = "strict") -> Fusion:
+            return apply(fusion, precision) if any(map(holds, fusion.exprs)) else fusion
+
+        return run
+
+    return restricted
 
 
 class Rewrite(Rebuild):

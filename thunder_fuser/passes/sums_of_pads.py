@@ -15,7 +15,7 @@ from itertools import pairwise
 from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 from thunder_fuser.passes.uniform import Uniform, is_negative_zero
 
 
@@ -50,6 +50,7 @@ class _Spread:
         return ends == begins
 
 
+@where(lambda expr: isinstance(expr, ViewOp) and expr.fill is not None)
 def sums_of_pads(fusion: Fusion, precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     uniform = Uniform(precision)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val, ViewOp
 from thunder_fuser.passes.programs import Program, simplified, view_name
-from thunder_fuser.passes.rewrite import Precision, Rewrite
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
 class _Chain(NamedTuple):
@@ -28,6 +28,7 @@ class _Chain(NamedTuple):
     fill: Val | None
 
 
+@where(lambda expr: isinstance(expr, ViewOp))
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
