@@ -23,7 +23,7 @@ from benchmarks.measuring import measured
 from benchmarks.report import heading, save
 from benchmarks.table import Table
 from benchmarks.workloads import WORKLOADS, Size
-from thunder_fuser.options import options
+from thunder_fuser.config import options
 
 RESULTS = Path(__file__).parent / "results"
 SECTIONS = ("compilation", "growth", "speed", "dispatch", "algebra")

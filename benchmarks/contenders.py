@@ -17,7 +17,7 @@ from torch import Tensor
 
 import thunder_fuser
 from benchmarks.workloads import Workload
-from thunder_fuser.options import options
+from thunder_fuser.config import options
 
 OURS, FAST, EAGER, COMPILED = "thunder_fuser", "fast", "torch", "torch.compile"
 PEERS = (EAGER, COMPILED)

@@ -20,8 +20,8 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 SIZES = (10, 100, 1000, 5000)
 _SHAPE = [64, 256]

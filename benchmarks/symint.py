@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from benchmarks.table import Column, Table
-from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.ir.integer.symint import Context, Form
 
 
 def linear(index: Sequence[Form], shape: Sequence[int]) -> Form:

@@ -20,8 +20,8 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import static
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.executable import Executable
-from thunder_fuser.runtime.host import HostLaunch
-from thunder_fuser.runtime.host_debug import OrderName, debug_launch
+from thunder_fuser.runtime.host.debug import OrderName, debug_launch
+from thunder_fuser.runtime.host.target import HostLaunch
 from thunder_fuser.runtime.target import Launch, target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 

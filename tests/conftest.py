@@ -14,7 +14,8 @@ import torch
 
 from thunder_fuser.errors import TargetError
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.runtime import cuda_driver, cuda_program
+from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.cuda import program as cuda_program
 from thunder_fuser.runtime.target import Target, target_for
 
 # No deadline: the first example of a test may compile a kernel.  No randomness from run to run.

@@ -23,7 +23,7 @@ from tests.generator_views import factory_step, view_step
 from tests.inputs import copy_of
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.ops import TABLE
+from thunder_fuser.ir.tables.pointwise import TABLE
 
 DTYPES = tuple(d for d in DataType if d is not DataType.Null)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.generator_program import Program
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar
-from thunder_fuser.ir.random import DTYPES, TABLE
+from thunder_fuser.ir.tables.random import DTYPES, TABLE
 
 
 def draw_step(p: Program) -> None:

@@ -10,7 +10,7 @@ from tests.generator_program import Program
 from tests.inputs import laid_out
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.indexing import TABLE
+from thunder_fuser.ir.tables.indexing import TABLE
 
 LENGTHS = (1, 2, 3, 5, 8, 16, 24, 0)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tests.generator_program import Program
 from thunder_fuser.errors import FuserTypeError
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
+from thunder_fuser.ir.tables import pointwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ _DOMAINS: dict[str, tuple[_Domain | None, ...]] = {
 
 
 def pointwise_step(p: Program) -> None:
-    op = ops.lookup(p.rng.choice(p.operations))
+    op = pointwise.lookup(p.rng.choice(p.operations))
     if op.name == "cast":
         p.keep(p.cast(p.recent(), p.rng.choice(p.dtypes)))
         return
@@ -75,12 +75,12 @@ def scalar_step(p: Program) -> None:
     floats = [s for s in p.scalars if s.dtype.is_floating] or [p.number(DataType.Double)]
     op = p.rng.choice(("add", "mul", "maximum", "sub", "tanh", "lt"))
     operands: list[Val | Number] = [p.rng.choice(floats)]
-    if ops.lookup(op).arity == 2:
+    if pointwise.lookup(op).arity == 2:
         operands.append(p.constant(DataType.Double))
     p.keep(p.builder.pointwise(op, *operands))
 
 
-def _first(p: Program, op: ops.Op) -> TensorView | None:
+def _first(p: Program, op: pointwise.Op) -> TensorView | None:
     """A first operand of a kind that the operation takes: each as likely, floats twice."""
     kinds = sorted(op.accepts)
     category = p.rng.choice([*kinds, *(c for c in kinds if c is Category.FLOAT)])
@@ -91,7 +91,7 @@ def _first(p: Program, op: ops.Op) -> TensorView | None:
     return p.cast(p.recent(), p.rng.choice(dtypes)) if dtypes else None
 
 
-def _partner(p: Program, x: TensorView, op: ops.Op) -> Val | Number:
+def _partner(p: Program, x: TensorView, op: pointwise.Op) -> Val | Number:
     """Another operand: a tensor that broadcasts with `x`, a new input, or a number."""
     drawn = p.rng.random()
     fits = _broadcastable if op.arity == 2 else _broadcasts_into
@@ -99,7 +99,7 @@ def _partner(p: Program, x: TensorView, op: ops.Op) -> Val | Number:
     if drawn < 0.6 and fitting:
         found = p.rng.choice(fitting)
         try:
-            op.common_dtype(ops.operands_of([x, found] if op.arity > 1 else [x]))
+            op.common_dtype(pointwise.operands_of([x, found] if op.arity > 1 else [x]))
         except FuserTypeError:
             return p.cast(found, x.dtype) or x
         return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.generator_program import Program
-from thunder_fuser.ir import reductions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.ir.tables import reductions
 
 _OPS = {
     "sum": 6,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
 
 Float, Int, Double = DataType.Float, DataType.Int, DataType.Double
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.definition.operations import Ops
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
+from thunder_fuser.frontends.definition.operations import Ops
 
 Float, Int = DataType.Float, DataType.Int
 IGNORED = -100

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import torch
 
 from tests import oracle_reductions
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -37,6 +36,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
+from thunder_fuser.ir.tables import pointwise
 
 _ROUNDED_ONCE = frozenset({
     "cast", "real", "imag", "complex", "neg", "add", "sub", "mul", "mod", "fmod", "remainder",
@@ -176,8 +176,8 @@ class Oracle:
     # ---- pointwise
 
     def _pointwise(self, expr: PointwiseOp) -> torch.Tensor:
-        op = ops.lookup(expr.op)
-        types = op.operand_dtypes(ops.operands_of(expr.inputs))
+        op = pointwise.lookup(expr.op)
+        types = op.operand_dtypes(pointwise.operands_of(expr.inputs))
         operands = self.evaluator.operands(expr)
         errors = [
             _converted(self.value(v), self.error(v), v.dtype, x, dtype)

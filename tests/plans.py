@@ -16,9 +16,9 @@ from tests.thunder.programs import jit
 from tests.workload_definitions import Arithmetic, keys_rotated_across_cuts
 from tests.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.executor.compiled import last_traces
-from thunder_fuser.executor.report import saved_for_backward
-from thunder_fuser.executor.segmented import segments
+from thunder_fuser.frontends.thunder.compiled import last_traces
+from thunder_fuser.frontends.thunder.report import saved_for_backward
+from thunder_fuser.frontends.thunder.segmented import segments
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.plan import SegmentedFusion, counted

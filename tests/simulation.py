@@ -1,7 +1,7 @@
 """Map schedules carried out by numpy, with no code generated: what each lane loads and stores.
 
 The value graph is evaluated at all points of the loop at once. Loads go through the windows and
-gathers that were planned for them, and all that `analysis/access.py` promises of these is asserted
+gathers that were planned for them, and all that `lower/vectorize.py` promises of these is asserted
 on the way: that every lane which needs an element gets that element, that nothing else is touched,
 that wide accesses are aligned, and that conditions are the same for all lanes of a vector.
 """
@@ -13,9 +13,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from thunder_fuser.analysis.access import ACCESS_BYTES, Access, Disjunction, Window
-from thunder_fuser.analysis.lanes import wave_of
-from thunder_fuser.analysis.value import (
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import PointwiseOp, Scalar, TensorView, Val
+from thunder_fuser.ir.integer.symint import Form, Variable
+from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.lower.lanes import wave_of
+from thunder_fuser.lower.scalar_graph import (
     Argument,
     Checked,
     Compute,
@@ -26,14 +31,9 @@ from thunder_fuser.analysis.value import (
     Select,
     Value,
 )
-from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import PointwiseOp, Scalar, TensorView, Val
-from thunder_fuser.ir.reference import Evaluator
-from thunder_fuser.ir.symint import Form, Variable
-from thunder_fuser.schedule.map import MapPart, MapSchedule, schedule_map
+from thunder_fuser.lower.vectorize import ACCESS_BYTES, Access, Disjunction, Window
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.templates.pointwise.schedule import MapPart, MapSchedule, schedule_map
 
 _TORCH = Evaluator(False, torch.device("cpu"))
 UNTOUCHED = -1

@@ -14,9 +14,10 @@ import pytest
 
 import thunder_fuser
 from thunder_fuser.__main__ import main
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.options import options
-from thunder_fuser.runtime import compiler, cuda_driver
+from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.host import compiler
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,11 +12,12 @@ from tests import oracle
 from tests.generator import Case, random_case
 from tests.hash_seeds import printed_under_any
 from tests.inputs import contiguity
-from thunder_fuser.ir import ops, reference
+from thunder_fuser.ir import reference
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.verify import VIEW_STEPS
 
 D = DataType
@@ -52,15 +53,15 @@ def test_a_case_is_a_function_of_its_seed() -> None:
 
 def test_results_depend_on_every_row_for_every_kind_of_number(cases: list[Case]) -> None:
     seen = {
-        (e.op, ops.lookup(e.op).common_dtype(ops.operands_of(e.inputs)).category)
+        (e.op, pointwise.lookup(e.op).common_dtype(pointwise.operands_of(e.inputs)).category)
         for case in cases
         for e in live(case.fusion)
         if isinstance(e, PointwiseOp)
     }
-    wanted = {(op.name, category) for op in ops.TABLE.values() for category in op.accepts}
+    wanted = {(op.name, category) for op in pointwise.TABLE.values() for category in op.accepts}
     missing = wanted - seen
     assert len(missing) < 0.05 * len(wanted), sorted((n, c.name) for n, c in missing)
-    assert {name for name, _ in seen} == set(ops.TABLE)
+    assert {name for name, _ in seen} == set(pointwise.TABLE)
 
 
 def test_results_depend_on_every_view_and_factory(cases: list[Case]) -> None:
@@ -167,12 +168,12 @@ def wrong(name: str, function: Callable[..., torch.Tensor]) -> object:
 def test_wrong_operations_are_found(
     name: str, function: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = replace(ops.lookup(name), reference=function)
-    lookup = ops.lookup
+    bad = replace(pointwise.lookup(name), reference=function)
+    lookup = pointwise.lookup
     for seed in range(300):
         case = random_case(seed, max_numel=64, steps=4, operations=[name])
         with monkeypatch.context() as patch:
-            patch.setattr(ops, "lookup", lambda n: bad if n == name else lookup(n))
+            patch.setattr(pointwise, "lookup", lambda n: bad if n == name else lookup(n))
             if not passes(case):
                 return
     raise AssertionError("300 cases did not notice")

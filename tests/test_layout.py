@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import thunder_fuser
-from thunder_fuser.codegen.templates import template_dir, template_names
+from thunder_fuser.codegen.headers import template_dir, template_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "thunder_fuser"
@@ -112,9 +112,7 @@ def test_templates_are_found_in_an_installed_wheel(tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "thunder_fuser", ignore=ignore)
     shutil.copytree(ROOT / "csrc_templates", tmp_path / "thunder_fuser" / "csrc_templates")
-    script = (
-        "from thunder_fuser.codegen.templates import *; print(template_dir(), template_names())"
-    )
+    script = "from thunder_fuser.codegen.headers import *; print(template_dir(), template_names())"
     result = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -144,7 +142,7 @@ def test_public_names_resolve_and_are_the_ones_that_type_checkers_see() -> None:
 
 def test_submodules_do_not_displace_public_names_that_they_share() -> None:
     script = (
-        "import thunder_fuser.options, thunder_fuser.errors\n"
+        "import thunder_fuser.config, thunder_fuser.errors\n"
         "assert thunder_fuser.options.__name__ == 'options', thunder_fuser.options\n"
         "assert thunder_fuser.errors.__name__ == 'thunder_fuser.errors'\n"
         "try: thunder_fuser.options = 1\n"

@@ -13,8 +13,8 @@ import threading
 import pytest
 
 from thunder_fuser import log
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.options import options
 
 SUMMARY = r"thunder_fuser: compiling {} took \d+\.\d s\n"
 
@@ -165,7 +165,7 @@ def test_a_channel_that_is_none_is_refused(spec: str, hint: str) -> None:
 
 
 def test_a_wrong_channel_in_the_environment_is_one_line_and_no_end() -> None:
-    script = "from thunder_fuser.options import current; print(current().logs)"
+    script = "from thunder_fuser.config import current; print(current().logs)"
     result = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "THUNDER_FUSER_LOGS": "segmnt, +codegen"},

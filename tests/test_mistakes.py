@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import thunder_fuser
-from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.errors import FuserError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
 
 Float, Int = DataType.Float, DataType.Int
 X, Y = torch.zeros(4, 8), torch.zeros(8)

@@ -9,11 +9,11 @@ import torch
 
 import thunder_fuser
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.config import options
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.observers import Stage, observing
-from thunder_fuser.options import options
 from thunder_fuser.passes import PIPELINE
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from thunder_fuser.config import TABLE, Options, current, from_environment, options
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.options import TABLE, Options, current, from_environment, options
 
 
 def test_every_field_is_a_documented_variable() -> None:

@@ -28,7 +28,7 @@ from tests.plans import (
     planned_for,
     text_of,
 )
-from thunder_fuser.executor import fusions
+from thunder_fuser.frontends.thunder import fusions
 
 
 def within(half: Half, limit: Limit) -> bool:

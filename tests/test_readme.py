@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.report import summary
 from tests.plans import definitions_table, programs_table
-from thunder_fuser.options import TABLE
+from thunder_fuser.config import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -15,11 +15,11 @@ from tests.batch import Batch, executable
 from tests.generator import Case, random_case
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host.target import HOST
 
 CPU = torch.device("cpu")
 _KIB = 1024

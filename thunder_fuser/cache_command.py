@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from thunder_fuser.options import current
+from thunder_fuser.config import current
 from thunder_fuser.runtime.private import problem_of
 
 TARGETS = ("host", "cuda")

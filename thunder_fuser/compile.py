@@ -14,20 +14,20 @@ import torch
 
 from thunder_fuser import log, passes
 from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch, generate
+from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.observers import Watch
-from thunder_fuser.options import current
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import Launch, Target, planned_for, target_for
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.segment.alike import Program, program_of
-from thunder_fuser.segment.partition import partition_after
+from thunder_fuser.segment.equal_segments import Program, program_of
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition_after
+from thunder_fuser.templates.choose import schedule_segment
 
 
 def compile_fusion(fusion: Fusion, binding: Binding, name: str) -> Executable:

@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_fusion, generate_kernels, plan_bound, plan_unbound
+from thunder_fuser.config import Options, current
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.observers import Watch
-from thunder_fuser.options import Options, current
 from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, Made
 from thunder_fuser.runtime.fork import Lock

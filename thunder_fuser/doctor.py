@@ -17,11 +17,12 @@ import torch
 from thunder_fuser import __version__
 from thunder_fuser.cache_command import info
 from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.config import TABLE, current
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserError, TargetError
-from thunder_fuser.options import TABLE, current
-from thunder_fuser.runtime import cuda_driver, cuda_program
-from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.target import target_for
 
 _COUNT = 1000

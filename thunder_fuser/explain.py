@@ -28,11 +28,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
-from thunder_fuser.executor import FusionReport, executor, fusions, refusals
-from thunder_fuser.executor.compiled import last_traces
-from thunder_fuser.executor.report import saved_for_backward
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
+from thunder_fuser.frontends.thunder.compiled import last_traces
+from thunder_fuser.frontends.thunder.report import saved_for_backward
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import current
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.log import PACKAGE
-from thunder_fuser.options import current
 
 _log = logging.getLogger(__name__)
 

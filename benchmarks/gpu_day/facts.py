@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.machine import versions
 from thunder_fuser.device_table import DATASHEETS
-from thunder_fuser.runtime import cuda_driver
+from thunder_fuser.runtime.cuda import driver as cuda_driver
 
 
 def heading(stage: str, dry: bool) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import torch
 from benchmarks.gpu_day.rows import Row, Settings, Values
 from benchmarks.timing import CudaClock, interleaved
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.runtime.cuda import CUDA
-from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.target import CUDA
 
 HEADERS = ("prelude.cuh",)
 CHAINS, TURNS, THREADS = 16, 256, 1024

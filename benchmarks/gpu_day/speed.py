@@ -21,8 +21,8 @@ from benchmarks.workloads import WORKLOADS, Workload
 from tests.plan_programs import PROGRAMS
 from tests.plans import DEFINITIONS, planned
 from thunder_fuser.compile import compile_plan
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda import CUDA
+from thunder_fuser.config import options
+from thunder_fuser.runtime.cuda.target import CUDA
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Plans = Callable[[], Sequence[SegmentedFusion]]

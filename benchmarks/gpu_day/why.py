@@ -22,7 +22,7 @@ from benchmarks.gpu_day.speed import programs
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.runtime.cuda import CUDA, CudaLaunch
+from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -1,7 +1,7 @@
 // What compiled kernels, the host runtime and Python agree on: plain C structs and functions.
 //
 // A compiled program exports one `tf_kernel` per kernel. Python fills a `tf_call` (mirrored by
-// thunder_fuser/runtime/host_abi.py) and passes it to `tf_launch`. While a kernel runs, `tf_self`
+// thunder_fuser/runtime/host/abi.py) and passes it to `tf_launch`. While a kernel runs, `tf_self`
 // points to the coordinates of the CUDA thread that the calling OS thread currently plays.
 #pragma once
 

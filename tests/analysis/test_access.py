@@ -9,7 +9,15 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import schedule
-from thunder_fuser.analysis.access import (
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.vectorize import (
     ALWAYS,
     Access,
     Window,
@@ -17,16 +25,8 @@ from thunder_fuser.analysis.access import (
     plan_store,
     simplify,
 )
-from thunder_fuser.analysis.lanes import Lanes
-from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import H200
-from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint import Context, Form
-from thunder_fuser.schedule.map import MapPart
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise.schedule import MapPart
 
 Float, BFloat16, Double, Int8 = (
     DataType.Float,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.building import op
-from thunder_fuser.analysis.access import ALWAYS, Access, plan_accesses, simplify
 from thunder_fuser.analysis.footprint import Footprint, footprint
-from thunder_fuser.analysis.lanes import Lanes, wave_of
-from thunder_fuser.analysis.pull import Pull
-from thunder_fuser.analysis.value import Checked, Compute, IndexValue, Load, Position, Value
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint import Context, Form
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.lanes import Lanes, wave_of
+from thunder_fuser.lower.pull import Pull
+from thunder_fuser.lower.scalar_graph import Checked, Compute, IndexValue, Load, Position, Value
+from thunder_fuser.lower.vectorize import ALWAYS, Access, plan_accesses, simplify
+from thunder_fuser.segment.planner import partition
 
 Float, Int = DataType.Float, DataType.Int
 

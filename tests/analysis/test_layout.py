@@ -21,7 +21,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.symint import Context
+from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.passes import run
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from thunder_fuser.analysis.pull import Pull
-from thunder_fuser.analysis.value import (
+from thunder_fuser.errors import FuserValueError, InternalError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Index, Layout, dense_strides
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.pull import Pull
+from thunder_fuser.lower.scalar_graph import (
     Argument,
     Compute,
     IndexValue,
@@ -17,12 +23,6 @@ from thunder_fuser.analysis.value import (
     Select,
     Value,
 )
-from thunder_fuser.errors import FuserValueError, InternalError
-from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.domain import Index, Layout, dense_strides
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView, Val
-from thunder_fuser.ir.symint import Context
 
 Float, Int, BFloat16, Bool = DataType.Float, DataType.Int, DataType.BFloat16, DataType.Bool
 

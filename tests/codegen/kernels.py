@@ -12,7 +12,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment.planner import partition
 
 
 def kernels_of(workload: Workload, size: int, device: DeviceInfo = H200) -> list[Kernel]:

@@ -16,14 +16,14 @@ from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.errors import FuserIndexError
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.segment.planner import partition
 
 Float, BFloat16, Int = DataType.Float, DataType.BFloat16, DataType.Int
 needs_disassembler = pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from thunder_fuser.analysis.value import Compute
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device_table import H200
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
-from thunder_fuser.schedule.transpose import TransposeSchedule
+from thunder_fuser.lower.scalar_graph import Compute
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.transpose.schedule import TransposeSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 

@@ -10,22 +10,22 @@ import torch
 from tests import losses
 from tests.batch import Batch, executable
 from tests.norms import NORMS, Norm
-from thunder_fuser.analysis.value import reachable
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.lower.scalar_graph import reachable
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.debug import check_orders
+from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
 
 Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
 INF, NAN = float("inf"), float("nan")

@@ -12,17 +12,17 @@ from tests.norms import NORMS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders, debug_launch
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.debug import check_orders, debug_launch
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.planner import partition
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 LENGTHS = (2, 33, 1000, 4096)

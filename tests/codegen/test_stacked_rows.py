@@ -20,12 +20,12 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.debug import check_orders
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
 
 BFloat16, Float, Double = DataType.BFloat16, DataType.Float, DataType.Double
 DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)

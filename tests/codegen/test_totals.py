@@ -13,16 +13,16 @@ from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import Cubin, compile_cubin
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.runtime.cuda.program import Cubin, compile_cubin
+from thunder_fuser.runtime.host.debug import check_orders
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 SIZES = ((1, 64), (2, 33), (7, 1), (31, 127), (70, 1000), (300, 512), (40, 4096), (3, 8000))

@@ -21,16 +21,16 @@ from tests.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.runtime.cuda.program import compile_cubin
 from thunder_fuser.runtime.executable import Executable
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders
-from thunder_fuser.schedule import plane, transpose
+from thunder_fuser.runtime.host.debug import check_orders
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.transpose import axes, schedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = torch.device("cpu")
@@ -157,8 +157,8 @@ def test_random_fusions_with_tiles_however_few_points_there_are(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, info: DeviceInfo | None
 ) -> None:
     """Over the whole op table, views and several outputs; every element within its bound."""
-    monkeypatch.setattr(transpose, "find_axes", lambda group, _: plane.find_axes(group, 1))
-    monkeypatch.setattr(plane, "SHORTEST_I", 4)
+    monkeypatch.setattr(schedule, "find_axes", lambda group, _: axes.find_axes(group, 1))
+    monkeypatch.setattr(axes, "SHORTEST_I", 4)
     batch = batch_for(device, info)
     planned = []
     for case in map(random_case, range(160)):

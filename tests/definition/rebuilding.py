@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from thunder_fuser.definition import DataType, FusionDefinition
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.fusion import Expr, Fusion, Scalar, TensorView, Val
 from thunder_fuser.ir.printer import to_python
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser.definition import DataType, FusionDefinition, compute_tensor_descriptor
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, compute_tensor_descriptor
 from thunder_fuser.ir.domain import IterKind, dense_strides
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
 
 
 @pytest.mark.parametrize(

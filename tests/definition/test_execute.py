@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import thunder_fuser
-from thunder_fuser.definition import DataType, FusionDefinition, version
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, version
 from thunder_fuser.ir.printer import equal
 
 

@@ -17,11 +17,11 @@ from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed
 from tests.inputs import copy_of, laid_out, random_tensor
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
+from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.ir.printer import equal
-from thunder_fuser.options import options
 
 Define = Callable[..., Any]
 DTYPES = tuple(d for d in DataType if d is not DataType.Null)

@@ -17,6 +17,7 @@ import torch
 
 import thunder_fuser
 from thunder_fuser import nvfuser
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.nvfuser import (
@@ -35,7 +36,6 @@ from thunder_fuser.nvfuser.pytorch_utils import (
     python_scalar_to_nvfuser_dtype,
     torch_dtype_to_nvfuser_dtype,
 )
-from thunder_fuser.options import options
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -99,7 +99,7 @@ def test_one_line_makes_scripts_import_this_compiler() -> None:
             fd.add_output(ops.cast(ops.relu(x), DataType.Float))
         print(type(fd).__module__, fd.plan().kernels)
     """)
-    assert printed == "thunder_fuser.definition.fusion_definition 1\n"
+    assert printed == "thunder_fuser.frontends.definition.fusion_definition 1\n"
 
 
 def test_an_installed_nvfuser_is_not_hidden_unless_asked(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_code_with_all_that_it_includes() -> None:
 
 @pytest.mark.nvrtc
 def test_code_with_all_that_it_includes_compiles_by_itself() -> None:
-    from thunder_fuser.runtime import cuda_program
+    from thunder_fuser.runtime.cuda import program as cuda_program
 
     with options(cuda_arch="sm_90"):
         fd = defined()
@@ -433,13 +433,13 @@ def test_captured_debug_output(capfd: pytest.CaptureFixture[str]) -> None:
     class Talking(FusionDefinition):
         def definition(self) -> None:
             scaled_sums(self)
-            logging.getLogger("thunder_fuser.definition").info("one sum")
+            logging.getLogger("thunder_fuser.frontends.definition").info("one sum")
 
     fd, other = Talking(), Talking()
     assert fd.debug_output() is None
     with options(logs="definition"):
         fd.execute([X], capture_debug_output=True)
-        assert "[thunder_fuser.definition] one sum\n" in fd.debug_output()
+        assert "[thunder_fuser.frontends.definition] one sum\n" in fd.debug_output()
         assert "one sum" not in capfd.readouterr().err
         other.execute([X])
     assert "one sum" in capfd.readouterr().err

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.definition.together import Together
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
 
 
 def test_zero_and_one_are_flags(device: torch.device) -> None:

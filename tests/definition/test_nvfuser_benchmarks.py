@@ -8,8 +8,8 @@ import torch
 from tests.batch import Batch, executable
 from tests.definition.benchmark_definitions import Benchmark, benchmarks
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition.calling import asked_about
-from thunder_fuser.definition.validation import check_outputs, expected_outputs
+from thunder_fuser.frontends.definition.calling import asked_about
+from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in benchmarks()}
 CPU = torch.device("cpu")

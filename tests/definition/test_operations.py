@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from tests.definition.rebuilding import executed
-from thunder_fuser.definition import DataType, FusionDefinition, Scalar, Tensor, ops
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Scalar, Tensor, ops
 from thunder_fuser.ir.dtypes import Category
 from thunder_fuser.ir.fusion import Origin
-from thunder_fuser.ir.ops import TABLE, Op
 from thunder_fuser.ir.printer import equal, to_python
+from thunder_fuser.ir.tables.pointwise import TABLE, Op
 
 FLOAT, INT, BOOL = DataType.Float, DataType.Int, DataType.Bool
 

@@ -11,15 +11,15 @@ import torch
 from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed, rebuilt
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import DataType, FusionDefinition
-from thunder_fuser.definition.values import Tensor
+from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.frontends.definition.values import Tensor
 from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.printer import equal, structural_hash
-from thunder_fuser.ir.random import DTYPES
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.options import options
+from thunder_fuser.ir.tables.random import DTYPES
 
 CPU = torch.device("cpu")
 EACH_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)

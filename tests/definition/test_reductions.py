@@ -15,9 +15,9 @@ from tests.batch import Batch, executable
 from tests.definition.rebuilding import executed
 from tests.inputs import laid_out
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.ir.printer import equal
 
 INF, NAN = float("inf"), float("nan")

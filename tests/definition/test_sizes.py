@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.definition.rebuilding import rebuilt
-from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
-from thunder_fuser.ir.counts import formula
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.ir.integer.counts import formula
 from thunder_fuser.ir.printer import equal
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.runtime.bind import bind

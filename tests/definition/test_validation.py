@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.generator import random_case
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.definition.rounding import ErrorAnalysis
-from thunder_fuser.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.errors import FuserError
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
+from thunder_fuser.frontends.definition.rounding import ErrorAnalysis
+from thunder_fuser.frontends.definition.validation import check_outputs, expected_outputs
 from thunder_fuser.ir.reference import Evaluator, evaluate
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16

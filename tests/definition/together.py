@@ -9,7 +9,7 @@ import torch
 
 from tests.batch import Batch, executable
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.frontends.definition import FusionDefinition
 
 
 class Together:

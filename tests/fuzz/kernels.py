@@ -20,7 +20,8 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import CompileError
-from thunder_fuser.runtime import host_build, steps
+from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.target import Launch, target_for
 
 _CPU = torch.device("cpu")

@@ -23,11 +23,11 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import tensor_domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, GatherOp
-from thunder_fuser.ir.indexing import TABLE, lookup
 from thunder_fuser.ir.printer import equal, structural_hash
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.symbolic import size_variables
+from thunder_fuser.ir.tables.indexing import TABLE, lookup
 from thunder_fuser.ir.verify import verify
 
 Float, Int, Int32 = DataType.Float, DataType.Int, DataType.Int32

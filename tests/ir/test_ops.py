@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from thunder_fuser.codegen import templates
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError, TargetError
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType, Operand, compute_dtype
-from thunder_fuser.ir.ops import TABLE, lookup
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import TABLE, lookup
+from thunder_fuser.runtime.host.compiler import find_compiler
 
 D = DataType
 DTYPES = tuple(d for d in DataType if d is not DataType.Null)
@@ -30,11 +29,11 @@ def tensors(*dtypes: DataType) -> list[Operand]:
     return [Operand(d, 1) for d in dtypes]
 
 
-def operands(op: ops.Op, dtype: DataType) -> list[Operand]:
+def operands(op: pointwise.Op, dtype: DataType) -> list[Operand]:
     return tensors(*(dtype if k in op.promoted else D.Bool for k in range(op.arity)))
 
 
-def accepted() -> Iterator[tuple[ops.Op, DataType]]:
+def accepted() -> Iterator[tuple[pointwise.Op, DataType]]:
     for op in TABLE.values():
         for dtype in DTYPES:
             if dtype.category in op.accepts:
@@ -279,12 +278,12 @@ def test_complex_sign_is_a_direction() -> None:
 # ---- spelling
 
 
-def spelled(op: ops.Op, dtype: DataType) -> str:
+def spelled(op: pointwise.Op, dtype: DataType) -> str:
     """A C++ function that applies a row to operands of one type, as generated kernels do."""
     kinds = operands(op, dtype)
     names = [f"x{k}" for k in range(op.arity)]
     types = op.operand_dtypes(kinds)
-    result = dtype if op.rule is ops.Rule.CAST else op.result_dtype(kinds)
+    result = dtype if op.rule is pointwise.Rule.CAST else op.result_dtype(kinds)
     raw = compute_dtype(result)
     params = ", ".join(f"{t.ctype} {n}" for t, n in zip(types, names, strict=True))
     return (
@@ -313,7 +312,7 @@ def test_headers_have_every_operation_for_every_dtype() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "all.cpp")
         source.write_text(text)
-        include = f"-I{templates.template_dir()}"
+        include = f"-I{headers.template_dir()}"
         answer = compiler.run([*compiler.flags, "-S", "-o", f"{source}.s", include, str(source)])
     assert isinstance(answer, subprocess.CompletedProcess)
     assert answer.returncode == 0, answer.stderr[:4000]

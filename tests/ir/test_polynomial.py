@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.counts import (
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.integer.counts import (
     Condition,
     NoFormula,
     at_most,
@@ -21,8 +22,7 @@ from thunder_fuser.ir.counts import (
     most,
     without_implied,
 )
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.polynomial import Polynomial, is_at_least, largest, polynomial
+from thunder_fuser.ir.integer.polynomial import Polynomial, is_at_least, largest, polynomial
 from thunder_fuser.ir.symbolic import polynomial_of
 
 NAMES = ("i0", "i1", "i2")

@@ -19,8 +19,8 @@ from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, ViewOp
 from thunder_fuser.ir.printer import equal, to_python
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.ir.reductions import TABLE, Rule, lookup
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables.reductions import TABLE, Rule, lookup
 from thunder_fuser.ir.verify import verify
 
 D = DataType

@@ -13,7 +13,6 @@ import torch
 from tests.generator import random_case
 from tests.inputs import random_tensor
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (
     Expand,
@@ -25,8 +24,9 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, PointwiseOp, TensorView, ViewOp
+from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.ir.symint import Context
+from thunder_fuser.ir.tables import pointwise
 
 D = DataType
 DTYPES = tuple(d for d in DataType if d is not DataType.Null)
@@ -155,7 +155,7 @@ def test_unsigned_arithmetic_is_python_s_modulo_a_power_of_two(name: str, dtype:
     width = 8 * dtype.itemsize
     top = 1 << width
     numbers = [0, 1, 2, 3, 7, 8, 63, 64, top // 2 - 1, top // 2, top // 2 + 5, top - 2, top - 1]
-    op = ops.lookup(name)
+    op = pointwise.lookup(name)
     if op.arity < 3:
         rows = list(itertools.product(numbers, repeat=op.arity))
     else:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir.symint import (
+from thunder_fuser.ir.integer.symint import (
     Context,
     Digit,
     Form,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from thunder_fuser.codegen.index_text import Emitter, fits
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.symint import Context, Form
-from thunder_fuser.ir.symint_emit import Emitter, fits
+from thunder_fuser.ir.integer.symint import Context, Form
 
 EXTENTS = {"x": 7, "y": 6, "z": 5}
 POINTS = list(itertools.product(*map(range, EXTENTS.values())))

@@ -15,8 +15,8 @@ from thunder_fuser.analysis.layout import declared_layout, view_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
-from thunder_fuser.ir.reductions import TABLE
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables.reductions import TABLE
 from thunder_fuser.ir.verify import verify
 
 DTYPES = (

@@ -11,8 +11,8 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.reductions import TABLE
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables.reductions import TABLE
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 from thunder_fuser.passes.dead_code import dead_code

@@ -11,8 +11,8 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.passes.cast_chains import cast_chains
-from thunder_fuser.passes.conversions import holds
 from thunder_fuser.passes.dead_code import dead_code
+from thunder_fuser.passes.facts.exact_conversions import holds
 from thunder_fuser.passes.rewrite import Precision
 
 F64, F32, F16, BF16 = DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16

@@ -8,8 +8,8 @@ from tests.passes.patterns import check_on_random_fusions, ops_of, same_bits
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp
-from thunder_fuser.ir.reductions import TABLE
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.ir.tables.reductions import TABLE
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 

@@ -16,8 +16,8 @@ import torch
 from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.device_table import A100
 from thunder_fuser.errors import InternalError, KernelError
-from thunder_fuser.runtime import cuda_driver
-from thunder_fuser.runtime.cuda import CUDA, CudaLaunch
+from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
 
 STREAM = 0x57EA
 SCALE = Kernel(

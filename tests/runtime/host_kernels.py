@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.runtime.host import HOST, HostLaunch
+from thunder_fuser.runtime.host.target import HOST, HostLaunch
 
 FOLDER = Path(__file__).with_name("kernels")
 _SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')

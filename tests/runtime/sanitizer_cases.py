@@ -24,10 +24,10 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.host import HOST, PreparedCall
-from thunder_fuser.runtime.host_abi import Flag
-from thunder_fuser.runtime.host_build import Sanitizer, build
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.runtime.host.abi import Flag
+from thunder_fuser.runtime.host.build import Sanitizer, build
+from thunder_fuser.runtime.host.target import HOST, PreparedCall
+from thunder_fuser.segment.planner import partition
 
 Case = tuple[Kernel, list[torch.Tensor | int]]
 

@@ -19,12 +19,14 @@ import torch
 from tests.runtime.hand_written import scale
 from thunder_fuser import cache_command
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import Options, options
 from thunder_fuser.errors import Refusal
-from thunder_fuser.options import Options, options
-from thunder_fuser.runtime import cache, compiler, host_build, private
+from thunder_fuser.runtime import cache, private
 from thunder_fuser.runtime.cache import Folder, folders
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_library import Library, Unit, load
+from thunder_fuser.runtime.host import build as host_build
+from thunder_fuser.runtime.host import compiler
+from thunder_fuser.runtime.host.library import Library, Unit, load
+from thunder_fuser.runtime.host.target import HOST
 
 NOBODY = 65534
 Plant = Callable[[Path, Kernel], None]

@@ -11,10 +11,10 @@ import pytest
 
 from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from tests.tools import sass
+from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.options import options
-from thunder_fuser.runtime import cuda_program
-from thunder_fuser.runtime.cuda_program import (
+from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.cuda.program import (
     Resources,
     compile_cubin,
     nearest_arch,
@@ -179,7 +179,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 def test_processes_share_a_cache(cache: Path) -> None:
     script = (
         "from tests.runtime.hand_written import scale\n"
-        "from thunder_fuser.runtime.cuda_program import compile_cubin\n"
+        "from thunder_fuser.runtime.cuda.program import compile_cubin\n"
         "import hashlib\n"
         "for n in range(8):\n"
         "    image = compile_cubin([scale(f'k{n}')], 'sm_90').image\n"

@@ -17,10 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.options import options
 from thunder_fuser.runtime import executable, residents
 
 Float = DataType.Float

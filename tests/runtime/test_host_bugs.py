@@ -9,10 +9,10 @@ import torch
 
 from tests.runtime.host_kernels import load
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserTypeError, KernelError
-from thunder_fuser.options import options
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import Argument, check_orders, debug_launch
+from thunder_fuser.runtime.host.debug import Argument, check_orders, debug_launch
+from thunder_fuser.runtime.host.target import HOST
 
 
 def noise(count: int = 256) -> torch.Tensor:

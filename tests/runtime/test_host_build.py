@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from tests.runtime.hand_written import scale
-from thunder_fuser.codegen import templates
+from thunder_fuser.codegen import headers
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError, TargetError
-from thunder_fuser.options import options
-from thunder_fuser.runtime import compiler, host_library
 from thunder_fuser.runtime.cache import Folder, folders
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host import compiler
+from thunder_fuser.runtime.host import library as host_library
+from thunder_fuser.runtime.host.target import HOST
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,7 @@ def test_entries_depend_on_source_templates_flags_and_compiler(
         assert len(names()) == 1
         HOST.compile([kernel], sanitizer="undefined")
         assert len(names()) == 2
-        monkeypatch.setattr(templates, "fingerprint", lambda: "other")
+        monkeypatch.setattr(headers, "fingerprint", lambda: "other")
         assert works(kernel)
         assert len(names()) == 3
     assert not [path for path in libraries(cache) if path.name.startswith(".")]  # nothing left over
@@ -165,7 +166,7 @@ def test_entries_depend_on_source_templates_flags_and_compiler(
 PROCESS = """
 import sys, torch
 from tests.runtime.hand_written import scale
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host.target import HOST
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(3):
@@ -369,12 +370,12 @@ def test_c_compilers_are_known_by_their_names(name: str) -> None:
 
 
 def test_templates_are_found_and_fingerprinted() -> None:
-    names = templates.template_names()
+    names = headers.template_names()
     assert {"prelude.cuh", "math.cuh", "host/abi.h", "host/worker.cpp"} <= set(names)
-    assert templates.read("prelude.cuh") == (templates.template_dir() / "prelude.cuh").read_text()
-    assert len(templates.fingerprint()) == 64
+    assert headers.read("prelude.cuh") == (headers.template_dir() / "prelude.cuh").read_text()
+    assert len(headers.fingerprint()) == 64
     with pytest.raises(FuserValueError, match=r"no file 'nothing.cuh'; it has .*prelude.cuh"):
-        templates.read("nothing.cuh")
+        headers.read("nothing.cuh")
 
 
 @pytest.mark.parametrize("place", ["beside the package", "inside the package"])
@@ -382,8 +383,8 @@ def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, place:
     package = tmp_path / "thunder_fuser"
     shutil.copytree(Path(compiler.__file__).parents[1], package)
     folder = (package if place == "inside the package" else tmp_path) / "csrc_templates"
-    shutil.copytree(templates.template_dir(), folder)
-    code = "from thunder_fuser.codegen import templates; print(templates.template_dir())"
+    shutil.copytree(headers.template_dir(), folder)
+    code = "from thunder_fuser.codegen import templates; print(headers.template_dir())"
     answer = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -9,11 +9,11 @@ import torch
 
 from tests.runtime.host_kernels import load
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import options
 from thunder_fuser.errors import KernelError
-from thunder_fuser.options import options
-from thunder_fuser.runtime.compiler import find_compiler
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import check_orders, debug_launch
+from thunder_fuser.runtime.host.compiler import find_compiler
+from thunder_fuser.runtime.host.debug import check_orders, debug_launch
+from thunder_fuser.runtime.host.target import HOST
 
 WARP = 32
 

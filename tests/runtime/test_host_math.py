@@ -13,8 +13,8 @@ import torch
 
 from tests.runtime.host_kernels import Pointwise, compile_all
 from tests.runtime.ulps import ulps
-from thunder_fuser.runtime.compiler import find_compiler
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host.compiler import find_compiler
+from thunder_fuser.runtime.host.target import HOST
 
 Function = Callable[..., torch.Tensor]
 

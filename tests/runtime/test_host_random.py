@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.ir import philox, random
+from thunder_fuser.ir import philox
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.ir.tables import random
+from thunder_fuser.runtime.host.target import HOST
 
 WORDS = Kernel(
     name="philox_words",

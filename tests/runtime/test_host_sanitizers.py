@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from thunder_fuser.runtime.compiler import find_compiler
+from thunder_fuser.runtime.host.compiler import find_compiler
 
 GENERATED = ("turned", "stages", "totals", "total", "stacked", "drawn", "drawn_here")
 

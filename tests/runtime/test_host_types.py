@@ -9,7 +9,7 @@ import torch
 
 from tests.runtime.host_kernels import CTYPES, Pointwise, compile_all
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.runtime.host import HOST, HostLaunch
+from thunder_fuser.runtime.host.target import HOST, HostLaunch
 
 SMALL = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 REAL = (*SMALL, torch.float32, torch.float64)

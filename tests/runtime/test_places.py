@@ -19,11 +19,13 @@ import torch
 import thunder_fuser
 from tests.runtime.hand_written import kernel, scale
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.options import options
-from thunder_fuser.runtime import cache, compiler, failures, host_library, private
+from thunder_fuser.runtime import cache, failures, private
 from thunder_fuser.runtime.cache import Folder
-from thunder_fuser.runtime.host import HOST
+from thunder_fuser.runtime.host import compiler
+from thunder_fuser.runtime.host import library as host_library
+from thunder_fuser.runtime.host.target import HOST
 
 ROOT = Path(__file__).resolve().parents[2]
 

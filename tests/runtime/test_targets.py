@@ -154,7 +154,7 @@ def test_a_kernel_that_does_not_compile_is_reported_with_its_source(target: Targ
 
 @pytest.mark.gpu
 def test_launches_follow_the_current_stream() -> None:
-    from thunder_fuser.runtime.cuda import CUDA
+    from thunder_fuser.runtime.cuda.target import CUDA
 
     (launch,) = CUDA.compile([scale(grid=(512, 1, 1), block=(256, 1, 1))])
     x = torch.ones(1 << 24, device="cuda")
@@ -173,7 +173,7 @@ def test_launches_follow_the_current_stream() -> None:
 
 @pytest.mark.gpu
 def test_launches_are_captured_in_cuda_graphs() -> None:
-    from thunder_fuser.runtime.cuda import CUDA
+    from thunder_fuser.runtime.cuda.target import CUDA
 
     (launch,) = CUDA.compile([scale()])
     x, y = torch.ones(100, device="cuda"), torch.zeros(100, device="cuda")
@@ -189,7 +189,7 @@ def test_launches_are_captured_in_cuda_graphs() -> None:
 
 @pytest.mark.gpu
 def test_backward_threads_of_autograd_can_launch() -> None:
-    from thunder_fuser.runtime.cuda import CUDA
+    from thunder_fuser.runtime.cuda.target import CUDA
 
     (launch,) = CUDA.compile([scale()])
 

@@ -13,16 +13,22 @@ from tests.cuts import with_cuts
 from tests.generator import random_case
 from tests.simulation import schedule, simulate
 from tests.workloads import BY_NAME
-from thunder_fuser.analysis.access import Access, Variant
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.schedule import map as map_schedule
-from thunder_fuser.schedule.map import MAX_UNROLL, OCCUPANCY, THREADS, MapPart, MapSchedule
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.lower.vectorize import Access, Variant
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise import schedule as map_schedule
+from thunder_fuser.templates.pointwise.schedule import (
+    MAX_UNROLL,
+    OCCUPANCY,
+    THREADS,
+    MapPart,
+    MapSchedule,
+)
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))

@@ -12,20 +12,20 @@ from tests.building import op
 from tests.generator import random_case
 from tests.norms import NORMS, Norm
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.device import WARP_SIZE as WARP
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.schedule.crew import MAX_THREADS
-from thunder_fuser.schedule.row import schedule_rows
-from thunder_fuser.schedule.row_schedule import LONGEST_CHAIN, RowSchedule
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, RowSchedule
+from thunder_fuser.templates.reduction.scheduler import schedule_rows
+from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))

@@ -19,19 +19,19 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.runtime.host_debug import debug_launch
-from thunder_fuser.schedule.map import THREADS, MapPart, MapSchedule
-from thunder_fuser.schedule.pointwise import schedule_pointwise
-from thunder_fuser.schedule.tile import Tile
-from thunder_fuser.schedule.transpose import (
+from thunder_fuser.runtime.host.debug import debug_launch
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise.choose import schedule_pointwise
+from thunder_fuser.templates.pointwise.schedule import THREADS, MapPart, MapSchedule
+from thunder_fuser.templates.transpose.schedule import (
     RESIDENT_BLOCKS,
     TransposePart,
     TransposeSchedule,
     schedule_transpose,
 )
-from thunder_fuser.segment.partition import partition
-from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.templates.transpose.tile import Tile
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from thunder_fuser.compile import generate_kernels
-from thunder_fuser.definition import DataType, FusionDefinition, Tensor
-from thunder_fuser.definition.operations import Ops
 from thunder_fuser.device_table import H200
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
+from thunder_fuser.frontends.definition.operations import Ops
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 N, M = 64, 4096
 WIDE, ROW, COLUMN = 4 * N * M, 4 * M, 4 * N

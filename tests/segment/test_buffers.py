@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.building import op
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 Float = DataType.Float
 

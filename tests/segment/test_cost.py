@@ -14,8 +14,8 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.segment.anchors import Program
-from thunder_fuser.segment.partition import partition
-from thunder_fuser.segment.prices import Prices
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.segment.time_model import Prices
 
 Float = DataType.Float
 ROWS, COLUMNS = 1 << 14, 64

@@ -13,16 +13,16 @@ from tests.building import op
 from tests.workload_definitions import Arithmetic, turned_back
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.host import HOST
-from thunder_fuser.segment.partition import MAX_TRIALS, partition
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import MAX_TRIALS, partition
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = torch.device("cpu")

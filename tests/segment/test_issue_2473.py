@@ -13,14 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.batch import Batch, executable
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import DataType, FusionDefinition
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.counts import formula
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.ir.integer.counts import formula
+from thunder_fuser.runtime.cuda.program import compile_cubin
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
 
 BFloat16, Float, Null = DataType.BFloat16, DataType.Float, DataType.Null
 FULL = (56, 1024, 1024)

@@ -15,9 +15,9 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment import destinations, legality, limits, places
-from thunder_fuser.segment.partition import partition
+from thunder_fuser.segment import cat_slices, evaluation_points, legality, limits
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 CPU = torch.device("cpu")
 Float = DataType.Float
@@ -30,9 +30,9 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SOURCES", 2)
     monkeypatch.setattr(limits, "MAX_PLACES", 1)
     monkeypatch.setattr(limits, "MANY_PIECES", 2)
-    monkeypatch.setattr(places, "MAX_PLACES", 1)
+    monkeypatch.setattr(evaluation_points, "MAX_PLACES", 1)
     monkeypatch.setattr(legality, "MAX_POINTERS", 6)
-    for module in (limits, destinations):
+    for module in (limits, cat_slices):
         monkeypatch.setattr(module, "FEW_PIECES", 1)
 
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
-from thunder_fuser.segment.materialize import Choice, Value, materialize
 from thunder_fuser.segment.min_cut import INFINITE, Network
+from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
 
 Problem = tuple[list[Value], list[list[int]]]
 

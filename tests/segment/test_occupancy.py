@@ -16,13 +16,13 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.schedule.choose import schedule_segment
-from thunder_fuser.schedule.row_schedule import RowSchedule
 from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.bandwidth_loss import Occupancy, Strain
 from thunder_fuser.segment.legality import Legality
-from thunder_fuser.segment.occupancy import Occupancy, Strain
-from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import RowSchedule
 
 BFloat16, Float = DataType.BFloat16, DataType.Float
 EVERY_DEVICE = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)

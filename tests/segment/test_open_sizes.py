@@ -10,12 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import FuserValueError
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.counts import formula
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
+from thunder_fuser.ir.integer.counts import formula
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Float, BFloat16, Int = DataType.Float, DataType.BFloat16, DataType.Int

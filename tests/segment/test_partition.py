@@ -13,8 +13,8 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.legality import MAX_OUTPUTS
-from thunder_fuser.segment.partition import partition
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 

@@ -17,11 +17,11 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.anchors import Anchors, Program, members
-from thunder_fuser.segment.boundaries import grouped
 from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.dependencies import Relations, union
 from thunder_fuser.segment.legality import Legality
-from thunder_fuser.segment.partition import partition
-from thunder_fuser.segment.relations import Relations, union
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.segment.recompute import grouped
 from thunder_fuser.segment.search import EXACT, search
 
 Float = DataType.Float
@@ -189,7 +189,7 @@ def test_plans_do_not_depend_on_hashes_or_on_threads() -> None:
 import threading
 from tests.generator import random_case
 from tests.generator_cats import cat_case
-from thunder_fuser.options import options
+from thunder_fuser.config import options
 from thunder_fuser.compiled_fusion import CompiledFusion
 
 def plans(first, into):

@@ -19,7 +19,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.runtime.host_debug import OrderName
+from thunder_fuser.runtime.host.debug import OrderName
 
 Float = DataType.Float
 Define = Callable[[FusionBuilder, "Ops"], None]

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import thunder_fuser
-from thunder_fuser.executor import FusionReport, fusions
+from thunder_fuser.frontends.thunder import FusionReport, fusions
 
 Program = Callable[..., Any]
 

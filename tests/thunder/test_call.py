@@ -16,10 +16,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import jit
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError, InternalError, TargetError
-from thunder_fuser.executor import call, fusions, segments
-from thunder_fuser.executor.symbol import call_of
-from thunder_fuser.options import options
+from thunder_fuser.frontends.thunder import call, fusions, segments
+from thunder_fuser.frontends.thunder.symbol import call_of
 
 
 def scaled(x: Any) -> Any:
@@ -239,7 +239,7 @@ def test_a_bug_in_the_fusion_pass_leaves_the_region_to_torch(
     def fail(*args: Any) -> Any:
         raise InternalError("planted")
 
-    monkeypatch.setattr(sys.modules["thunder_fuser.executor.fuser"], "build", fail)
+    monkeypatch.setattr(sys.modules["thunder_fuser.frontends.thunder.fuser"], "build", fail)
     x = torch.randn(7)
     compiled = jit(scaled)
     with options(strict=False), pytest.warns(RuntimeWarning, match="planted"):

@@ -15,10 +15,10 @@ from thunder.core.trace import TraceCtx, from_trace
 from torch.utils.checkpoint import checkpoint
 
 from tests.thunder.programs import jit
-from thunder_fuser.executor import fusions
-from thunder_fuser.executor.fuser import Fuser
-from thunder_fuser.executor.single_assignment import single_assignment
-from thunder_fuser.options import options
+from thunder_fuser.config import options
+from thunder_fuser.frontends.thunder import fusions
+from thunder_fuser.frontends.thunder.fuser import Fuser
+from thunder_fuser.frontends.thunder.single_assignment import single_assignment
 
 Tensors = list[torch.Tensor]
 

@@ -11,8 +11,8 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
 from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, primitives, traced
-from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.executor.claims import (
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.frontends.thunder.claims import (
     activations,
     calls,
     complex_calls,
@@ -20,7 +20,7 @@ from thunder_fuser.executor.claims import (
     random,
     reductions,
 )
-from thunder_fuser.executor.claims.table import TABLE
+from thunder_fuser.frontends.thunder.claims.table import TABLE
 
 
 class Case(NamedTuple):

@@ -19,7 +19,7 @@ from thunder.recipes import BaseRecipe
 import thunder_fuser
 from tests.thunder.programs import jit
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.executor import fusions, refusals, segments
+from thunder_fuser.frontends.thunder import fusions, refusals, segments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*distutils Version", "ignore:.*pynvml")
 

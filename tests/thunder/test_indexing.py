@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from tests.thunder.programs import check, fake, jit, primitives, traced
 from thunder_fuser.errors import FuserIndexError
-from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.executor.claims.indexing import CLAIMS
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.frontends.thunder.claims.indexing import CLAIMS
 
 Program = Callable[..., Any]
 ROWS, COLUMNS = 12, 8

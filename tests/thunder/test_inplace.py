@@ -12,7 +12,7 @@ import torch
 from tests.thunder.aliasing import differences, faults, interpreted, ran
 from tests.thunder.aliasing_programs import random_aliasing_program
 from tests.thunder.programs import flat, jit
-from thunder_fuser.executor import fusions
+from thunder_fuser.frontends.thunder import fusions
 
 
 def check(program: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[..., Any]:

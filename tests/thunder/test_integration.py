@@ -20,8 +20,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import thunder_fuser
 from tests.thunder.programs import check, fake, jit
-from thunder_fuser.executor import fusions, fusions_of_trace, refusals
-from thunder_fuser.executor.fuser import Fuser
+from thunder_fuser.frontends.thunder import fusions, fusions_of_trace, refusals
+from thunder_fuser.frontends.thunder.fuser import Fuser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,19 +39,19 @@ def inputs() -> list[torch.Tensor]:
 
 IMPORTS = [
     "import thunder_fuser",
-    "import thunder_fuser.executor",
-    "import thunder_fuser.executor.claims",
-    "import thunder_fuser.executor.claims.table as table; assert table.TABLE",
-    "from thunder_fuser.executor import claims; assert claims.__doc__",
-    "from thunder_fuser.executor.report import fusions; import thunder_fuser",
-    "from thunder_fuser import executor; import thunder_fuser.executor.fuser, thunder_fuser",
+    "import thunder_fuser.frontends.thunder",
+    "import thunder_fuser.frontends.thunder.claims",
+    "import thunder_fuser.frontends.thunder.claims.table as table; assert table.TABLE",
+    "from thunder_fuser.frontends.thunder import claims; assert claims.__doc__",
+    "from thunder_fuser.frontends.thunder.report import fusions; import thunder_fuser",
+    "from thunder_fuser import executor; import thunder_fuser.frontends.thunder.fuser, thunder_fuser",
 ]
 
 
 CHECK = """
 import thunder_fuser
 thunder.jit(torch.sin, executors=[thunder_fuser.executor])
-import thunder_fuser.executor.report as report
+import thunder_fuser.frontends.thunder.report as report
 assert report.fusions is thunder_fuser.fusions
 assert thunder_fuser.executor.name == "thunder_fuser"
 """

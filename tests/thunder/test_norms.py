@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.thunder.programs import check, fake, flat, jit, traced
-from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.runtime.cuda.program import compile_cubin
 
 Call = Callable[..., Any]
 

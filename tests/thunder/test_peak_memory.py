@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from tests.plan_programs import BATCH, BLOCK, HEADS, LENGTH
 from tests.thunder.memory import halves, held
 from tests.thunder.programs import check, jit
-from thunder_fuser.executor import fusions
+from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import allocator
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
 from thunder_fuser.demo import rope
-from thunder_fuser.executor import fusions
+from thunder_fuser.frontends.thunder import fusions
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:

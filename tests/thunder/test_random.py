@@ -16,12 +16,12 @@ from thunder.core.trace import TraceCtx, tracectx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import fake, jit, primitives, traced
-from thunder_fuser.definition import DataType, FusionDefinition
-from thunder_fuser.executor import FusionReport, executor, fusions, refusals
-from thunder_fuser.executor.claims.table import refuse_call
+from thunder_fuser.config import options
+from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
+from thunder_fuser.frontends.thunder.claims.table import refuse_call
 from thunder_fuser.ir.dtypes import from_torch
-from thunder_fuser.options import options
-from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.runtime.cuda.program import compile_cubin
 
 P = 0.25
 FLOATS = pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from thunder.extend import FUEL_LEVEL
 
 import thunder_fuser
 from tests.thunder.programs import check, fake, jit, primitives, traced
+from thunder_fuser.config import options
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.options import options
+from thunder_fuser.frontends.thunder import fusions, refusals
 
 
 def codes(compiled: Any) -> list[str]:

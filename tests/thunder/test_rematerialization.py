@@ -23,7 +23,7 @@ from tests.plan_programs import (
     swiglu,
 )
 from tests.thunder.programs import check, fake, jit, primitives, traced
-from thunder_fuser.executor import fusions
+from thunder_fuser.frontends.thunder import fusions
 
 BF16 = torch.bfloat16
 N, D = 8192, 4096

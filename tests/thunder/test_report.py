@@ -14,7 +14,7 @@ import torch
 import thunder_fuser
 from tests.thunder.programs import fake, jit, traced
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.executor import FusionReport, fusions, refusals
+from thunder_fuser.frontends.thunder import FusionReport, fusions, refusals
 
 
 def program(x: Any, y: Any, scale: Any) -> Any:

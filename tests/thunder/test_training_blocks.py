@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.thunder.programs import as_double, jit
 from tests.thunder.training_blocks import Gelu, Llama, batch
-from thunder_fuser.executor import fusions, refusals
-from thunder_fuser.runtime.cuda_program import compile_cubin
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.runtime.cuda.program import compile_cubin
 
 BLOCKS = [Llama, Gelu]
 STEPS = 3

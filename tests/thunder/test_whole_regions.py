@@ -9,7 +9,7 @@ import thunder
 import torch
 
 from tests.thunder.programs import jit
-from thunder_fuser.executor import fusions, refusals
+from thunder_fuser.frontends.thunder import fusions, refusals
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -23,15 +23,15 @@ from tests.plan_programs import bias_gelu
 from tests.plans import compiled_for, planned_for
 from tests.reductions import REDUCTIONS, Reduction
 from tests.thunder.programs import fake
+from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.codegen.templates import template_dir
 from thunder_fuser.compile import generate_kernels
-from thunder_fuser.definition import DataType
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import CompileError
-from thunder_fuser.runtime.compiler import find_compiler
-from thunder_fuser.runtime.cuda_program import compile_cubin
-from thunder_fuser.runtime.host_build import host_text
+from thunder_fuser.frontends.definition import DataType
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.build import host_text
+from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.segment.plan import SegmentedFusion
 
 ROWS = (1, 3, 32, 100, 384, 512, 1000, 1024, 4096, 65536)

@@ -30,7 +30,6 @@ from thunder_fuser.analysis.region import (
     volume,
     window,
 )
-from thunder_fuser.ir.counts import NoFormula, at_most
 from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -46,6 +45,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.integer.counts import NoFormula, at_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def footprint(
 
     It stops at `sources` and at the fusion's inputs; an output is computed even where it is a
     source for others. Broadcast dimensions count once. The memory of an input is its root domain.
-    Sizes must be static, if only representatively (`ir/counts.py`): where no formula says which
-    elements are read, the bound is all of them.
+    Sizes must be static, if only representatively (`ir/integer/counts.py`): where no formula says
+    which elements are read, the bound is all of them.
     """
     try:
         return _footprint(fusion, outputs, sources)

@@ -17,7 +17,7 @@ from thunder_fuser.ir.domain import (
     pull,
 )
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
-from thunder_fuser.ir.symint import Context, Form
+from thunder_fuser.ir.integer.symint import Context, Form
 
 
 @dataclass(frozen=True, slots=True)

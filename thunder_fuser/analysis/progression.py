@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.ir.counts import listed
+from thunder_fuser.ir.integer.counts import listed
 
 Step = tuple[int, int]
 """(stride, count)"""

@@ -23,7 +23,6 @@ from thunder_fuser.analysis.progression import (
     progression,
     unite,
 )
-from thunder_fuser.ir.counts import listed
 from thunder_fuser.ir.domain import (
     Expand,
     IterDomain,
@@ -38,6 +37,7 @@ from thunder_fuser.ir.domain import (
     replay,
     static,
 )
+from thunder_fuser.ir.integer.counts import listed
 
 BOX_LIMIT = 2048
 _WORK_LIMIT = 200_000

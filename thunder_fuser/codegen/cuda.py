@@ -11,21 +11,21 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.value import Argument, Compute, Draw, Load, Value
 from thunder_fuser.codegen.expressions import argument_type
+from thunder_fuser.codegen.grid_text import COUNTER, WORKSPACE
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.codegen.map_part import PartWriter
-from thunder_fuser.codegen.row_kernel import RowWriter
-from thunder_fuser.codegen.total_text import COUNTER, WORKSPACE
+from thunder_fuser.codegen.pointwise_part import PartWriter
+from thunder_fuser.codegen.reduction_kernel import RowWriter
 from thunder_fuser.codegen.transpose_part import TransposeWriter
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
-from thunder_fuser.schedule.choose import Schedule
-from thunder_fuser.schedule.exchange import shared_bytes
-from thunder_fuser.schedule.map import MapSchedule
-from thunder_fuser.schedule.row_schedule import RowSchedule
-from thunder_fuser.schedule.transpose import TransposePart, TransposeSchedule
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.lower.scalar_graph import Argument, Compute, Draw, Load, Value
+from thunder_fuser.templates.choose import Schedule
+from thunder_fuser.templates.pointwise.schedule import MapSchedule
+from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.shared_memory import shared_bytes
+from thunder_fuser.templates.transpose.schedule import TransposePart, TransposeSchedule
 
 _KIND = {MapSchedule: "map", TransposeSchedule: "transpose", RowSchedule: "row"}
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
@@ -218,7 +218,7 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
     if any(d.is_complex for d in dtypes):
         found.append("complex.cuh")
     computed = [node for node in _nodes(schedule) if isinstance(node, Compute)]
-    if any(ops.lookup(node.op).header for node in computed):
+    if any(pointwise.lookup(node.op).header for node in computed):
         found.append("math.cuh")
     if any(isinstance(node, Draw) for node in _nodes(schedule)):
         found.append("philox.cuh")

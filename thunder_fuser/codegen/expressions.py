@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from thunder_fuser.analysis.value import (
+from thunder_fuser.codegen.constant_division import reciprocal
+from thunder_fuser.codegen.literals import literal, rounded
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.lower.scalar_graph import (
     Argument,
     Compute,
     Folded,
@@ -18,11 +23,6 @@ from thunder_fuser.analysis.value import (
     Select,
     Value,
 )
-from thunder_fuser.codegen.constant_division import reciprocal
-from thunder_fuser.codegen.literals import literal, rounded
-from thunder_fuser.ir import ops
-from thunder_fuser.ir.dtypes import DataType, compute_dtype
-from thunder_fuser.ir.ops import Fact
 
 Name = Callable[[Value], str]
 """The text of a value in its register type."""
@@ -66,8 +66,8 @@ def compute(node: Compute, name: Name, exact: Exact) -> str:
 
     `exact` is what holds the result before it is rounded (see `exact_before_rounding`).
     """
-    row = ops.lookup(node.op)
-    if row.rule is ops.Rule.CAST:
+    row = pointwise.lookup(node.op)
+    if row.rule is pointwise.Rule.CAST:
         text = operand(node.operands[0], register_dtype(node.dtype), name)
     else:
         args = [
@@ -95,8 +95,8 @@ def _by_constant(node: Compute, dividend: str) -> str | None:
 
 def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
     """Which reduced floats hold the result without rounding; `known`: for its operands by order."""
-    row = ops.lookup(node.op)
-    if row.rule is ops.Rule.CAST and node.dtype.is_floating:
+    row = pointwise.lookup(node.op)
+    if row.rule is pointwise.Rule.CAST and node.dtype.is_floating:
         return known[node.operands[0].order]
     if row.has(Fact.EXACT) and node.dtype.is_floating:
         return frozenset.intersection(*(known[node.operands[k].order] for k in row.promoted))

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thunder_fuser.analysis.access import ALWAYS, Access, Disjunction, Window, simplify
-from thunder_fuser.analysis.lanes import LaneForms, lane_condition, varying_nodes
-from thunder_fuser.analysis.pull import at_least
-from thunder_fuser.analysis.value import (
+from thunder_fuser.codegen import expressions, random_text
+from thunder_fuser.codegen.index_text import Emitter
+from thunder_fuser.codegen.literals import literal
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
+from thunder_fuser.lower.pull import at_least
+from thunder_fuser.lower.scalar_graph import (
     Argument,
     Checked,
     Compute,
@@ -27,13 +32,8 @@ from thunder_fuser.analysis.value import (
     ValueGraph,
     reachable,
 )
-from thunder_fuser.codegen import expressions, random_text
-from thunder_fuser.codegen.literals import literal
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint import Form
-from thunder_fuser.ir.symint_emit import Emitter
-from thunder_fuser.schedule.store import Store
+from thunder_fuser.lower.vectorize import ALWAYS, Access, Disjunction, Window, simplify
+from thunder_fuser.templates.store import Store
 
 
 def lane_loop(lanes: int) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.lanes import LaneForms
-from thunder_fuser.analysis.value import Draw, Random
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.expressions import Name
-from thunder_fuser.ir import random
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import random
+from thunder_fuser.lower.lanes import LaneForms
+from thunder_fuser.lower.scalar_graph import Draw, Random
 
 Text = Callable[[Form], str]
 """A form over u and v as text."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from thunder_fuser.analysis.value import Load, forms
+from thunder_fuser.codegen.index_text import Emitter, fits
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.symint_emit import Emitter, fits
-from thunder_fuser.schedule.transpose import TransposePart
+from thunder_fuser.lower.scalar_graph import Load, forms
+from thunder_fuser.templates.transpose.schedule import TransposePart
 
 
 class TransposeWriter(LaneWriter):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from thunder_fuser.errors import FuserValueError, InternalError
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
 
 Extent = int | Form
 """Elements along a dimension: an int, or a symbolic form while sizes are still unknown."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
-from thunder_fuser.ir.indexing import lookup
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables.indexing import lookup
 
 
 @dataclass(frozen=True, slots=True)

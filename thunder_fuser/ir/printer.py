@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.ir import random, reductions
 from thunder_fuser.ir.domain import Extent, Transform
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype, of_number
 from thunder_fuser.ir.fusion import (
@@ -33,8 +32,9 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.integer.symint import Digit, Form, Opaque, Variable
 from thunder_fuser.ir.symbolic import variable_of
-from thunder_fuser.ir.symint import Digit, Form, Opaque, Variable
+from thunder_fuser.ir.tables import random, reductions
 from thunder_fuser.ir.view_arguments import (
     Argument,
     stride_order_of,

@@ -36,8 +36,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.symint import Form
-from thunder_fuser.ir.symint_form import plain_variable
+from thunder_fuser.ir.integer.forms import plain_variable
+from thunder_fuser.ir.integer.symint import Form
 
 
 def _keep(extent: Extent) -> Extent:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from thunder_fuser.errors import FuserIndexError, FuserTypeError, FuserValueError
-from thunder_fuser.ir import indexing, ops, random, reductions
 from thunder_fuser.ir.domain import (
     Expand,
     Merge,
@@ -50,7 +49,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import indexing, pointwise, random, reductions
 
 
 class Results(NamedTuple):
@@ -249,7 +249,7 @@ class Evaluator:
 
     def operands(self, expr: PointwiseOp) -> list[torch.Tensor]:
         """The operands' carriers, converted to the row's operand dtypes."""
-        types = ops.lookup(expr.op).operand_dtypes(ops.operands_of(expr.inputs))
+        types = pointwise.lookup(expr.op).operand_dtypes(pointwise.operands_of(expr.inputs))
         return [
             self.convert(self[v], v.dtype, dtype)
             for v, dtype in zip(expr.inputs, types, strict=True)
@@ -257,12 +257,12 @@ class Evaluator:
 
     def pointwise(self, expr: PointwiseOp, operands: Sequence[torch.Tensor]) -> torch.Tensor:
         """The row's function on such operands, converted to the output's dtype."""
-        op = ops.lookup(expr.op)
-        types = op.operand_dtypes(ops.operands_of(expr.inputs))
+        op = pointwise.lookup(expr.op)
+        types = op.operand_dtypes(pointwise.operands_of(expr.inputs))
         function: Callable[..., torch.Tensor] = op.reference
         if types[-1] is DataType.UInt64:
             function = _ON_UINT64.get(expr.op, function)
-        raw = types[0] if op.rule is ops.Rule.CAST else compute_dtype(expr.output.dtype)
+        raw = types[0] if op.rule is pointwise.Rule.CAST else compute_dtype(expr.output.dtype)
         return self.convert(function(*operands), raw, expr.output.dtype)
 
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
@@ -401,6 +401,6 @@ _ON_UINT64: Mapping[str, Callable[..., torch.Tensor]] = {
     "signbit": torch.zeros_like,
     "abs": _unchanged,
     "relu": _unchanged,
-    "bitwise_right_shift": ops.lookup("logical_right_shift").reference,
+    "bitwise_right_shift": pointwise.lookup("logical_right_shift").reference,
 }
 """Operations in which the order of the numbers matters, or division."""

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from thunder_fuser.ir.domain import Extent, constant_if_known
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import PointwiseOp, Scalar, Val
-from thunder_fuser.ir.symint import Form
-from thunder_fuser.ir.symint_form import larger
+from thunder_fuser.ir.integer.forms import larger
+from thunder_fuser.ir.integer.symint import Form
 
 _LARGEST_POWER = 8
 

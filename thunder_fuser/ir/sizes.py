@@ -25,10 +25,10 @@ from thunder_fuser.ir.fusion import (
     Update,
     ViewOp,
 )
-from thunder_fuser.ir.polynomial import Floor, Polynomial, polynomial
+from thunder_fuser.ir.integer.polynomial import Floor, Polynomial, polynomial
+from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.reshape import product
 from thunder_fuser.ir.symbolic import polynomial_of
-from thunder_fuser.ir.symint import Form
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
-from thunder_fuser.ir.polynomial import Polynomial, is_at_least, largest, polynomial
-from thunder_fuser.ir.symint import Form, Opaque, Variable
-from thunder_fuser.ir.symint_form import plain_variable
-from thunder_fuser.ir.symint_guard import provable
+from thunder_fuser.ir.integer.forms import plain_variable
+from thunder_fuser.ir.integer.guard import provable
+from thunder_fuser.ir.integer.polynomial import Polynomial, is_at_least, largest, polynomial
+from thunder_fuser.ir.integer.symint import Form, Opaque, Variable
 
 
 def variable_of(extent: Extent) -> Variable | None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from thunder_fuser.errors import FuserError, InternalError
-from thunder_fuser.ir import indexing, ops, random, reductions
+from thunder_fuser.ir.builder.indexing import gathered_dims
 from thunder_fuser.ir.domain import (
     Assume,
     Expand,
@@ -42,8 +42,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.index_builder import gathered_dims
-from thunder_fuser.ir.symint import Form
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import indexing, pointwise, random, reductions
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
 """Yields (the expression at fault, or None, what is wrong with it)."""
@@ -159,10 +159,13 @@ def _pointwise(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
         if not isinstance(expr, PointwiseOp):
             continue
         try:
-            op = ops.lookup(expr.op)
-            kinds = ops.operands_of(expr.inputs)
+            op = pointwise.lookup(expr.op)
+            kinds = pointwise.operands_of(expr.inputs)
             op.common_dtype(kinds)
-            if op.rule is not ops.Rule.CAST and op.result_dtype(kinds) is not expr.output.dtype:
+            if (
+                op.rule is not pointwise.Rule.CAST
+                and op.result_dtype(kinds) is not expr.output.dtype
+            ):
                 yield expr, f"its dtype should be {op.result_dtype(kinds)!r}"
         except FuserError as error:
             yield expr, str(error)

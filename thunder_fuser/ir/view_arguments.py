@@ -27,7 +27,7 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
 )
 from thunder_fuser.ir.fusion import Val, ViewOp
-from thunder_fuser.ir.symint_radix import operands_of_max
+from thunder_fuser.ir.integer.radix import operands_of_max
 
 Argument = int | bool | Val | Sequence[Extent]
 Arguments = dict[str, Argument]

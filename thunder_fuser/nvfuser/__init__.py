@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.definition import (
+from thunder_fuser.errors import FuserError
+from thunder_fuser.frontends.definition import (
     DataType,
     FusionDefinition,
     Scalar,
@@ -26,22 +27,21 @@ from thunder_fuser.definition import (
     ops,
     version,
 )
-from thunder_fuser.definition.executor_cache import (
+from thunder_fuser.frontends.definition.executor_cache import (
     FusionCache,
     FusionExecutorCache,
     LRUCache,
     LruFusionCache,
 )
-from thunder_fuser.definition.graph import Fusion
-from thunder_fuser.definition.profile import (
+from thunder_fuser.frontends.definition.graph import Fusion
+from thunder_fuser.frontends.definition.profile import (
     FusionProfile,
     KernelProfile,
     PythonProfiler,
     get_fusion_profile,
     reset_profiler,
 )
-from thunder_fuser.definition.unavailable import HandSchedule
-from thunder_fuser.errors import FuserError
+from thunder_fuser.frontends.definition.unavailable import HandSchedule
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.nvfuser import pytorch_utils, versions
 from thunder_fuser.nvfuser.installing import install_as_nvfuser

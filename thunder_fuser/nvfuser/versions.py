@@ -2,7 +2,7 @@
 
 from torch.torch_version import TorchVersion as Version
 
-from thunder_fuser.definition import version
+from thunder_fuser.frontends.definition import version
 
 __all__ = ["Version", "__version__"]
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from thunder_fuser.ir import reductions
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Squeeze, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
+from thunder_fuser.ir.tables import reductions
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 

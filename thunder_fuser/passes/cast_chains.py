@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Fusion, PointwiseOp, TensorView
-from thunder_fuser.passes.conversions import holds
+from thunder_fuser.passes.facts.exact_conversions import holds
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from thunder_fuser.ir.domain import Resize, Transform, replay, static
 from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, TensorView, Val, ViewOp
-from thunder_fuser.passes.programs import Program, axis_after, simplified, view_name
+from thunder_fuser.ir.view_programs import Program, axis_after, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -24,7 +23,8 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.ops import Fact
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
 from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 
@@ -51,7 +51,7 @@ def _is_replaceable(expr: Expr, found: Val, rewrite: Rewrite) -> bool:
 def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
     """What the expression computes: equal keys give equal values."""
     operands = [_operand(rewrite[v]) for v in expr.inputs]
-    commutes = isinstance(expr, PointwiseOp) and ops.lookup(expr.op).has(Fact.COMMUTATIVE)
+    commutes = isinstance(expr, PointwiseOp) and pointwise.lookup(expr.op).has(Fact.COMMUTATIVE)
     if commutes and not any(v.dtype.is_complex for v in expr.inputs):
         operands.sort(key=repr)
     out = expr.output

@@ -12,7 +12,7 @@ from dataclasses import replace
 from thunder_fuser.ir.domain import Transform
 from thunder_fuser.ir.fusion import Expr, Fusion, Update, Val, ViewOp
 from thunder_fuser.ir.rebuild import Rebuild
-from thunder_fuser.passes.programs import simplified
+from thunder_fuser.ir.view_programs import simplified
 from thunder_fuser.passes.rewrite import Precision
 
 

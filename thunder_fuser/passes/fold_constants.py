@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from thunder_fuser.ir import ops
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
-from thunder_fuser.ir.ops import Fact
-from thunder_fuser.passes.conversions import holds
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.passes.facts.exact_conversions import holds
+from thunder_fuser.passes.facts.negative_zero import PositiveZeros
+from thunder_fuser.passes.facts.uniform_values import Uniform
 from thunder_fuser.passes.rewrite import Precision, Rewrite, memory_behind_results
-from thunder_fuser.passes.sign_of_zero import PositiveZeros
-from thunder_fuser.passes.uniform import Uniform
 
 
 def fold_constants(fusion: Fusion, precision: Precision = "strict") -> Fusion:
@@ -68,7 +68,7 @@ class _Fold:
     def _unchanged(self, expr: PointwiseOp) -> Iterator[tuple[int, Val]]:
         """Values that the result equals, up to their dtype, and which operand they stand for."""
         op, operands = expr.op, expr.inputs
-        row = ops.lookup(op)
+        row = pointwise.lookup(op)
         for place in row.neutral_places:
             if operands[place] in self._uniform and self._is_neutral(expr, place):
                 yield 1 - place, operands[1 - place]
@@ -87,7 +87,7 @@ class _Fold:
 
     def _is_neutral(self, expr: PointwiseOp, place: int) -> bool:
         dtype = _operand_dtype(expr, place)
-        number = ops.lookup(expr.op).neutral
+        number = pointwise.lookup(expr.op).neutral
         assert number is not None
         if dtype.is_complex:
             if expr.op not in ("add", "sub"):
@@ -101,7 +101,7 @@ class _Fold:
 
     def _absorbing(self, expr: PointwiseOp) -> int | None:
         """The place of an operand that is the result, whatever the other is."""
-        number = ops.lookup(expr.op).absorbing
+        number = pointwise.lookup(expr.op).absorbing
         if number is None:
             return None
         for k, value in enumerate(expr.inputs):
@@ -143,4 +143,4 @@ class _Fold:
 
 
 def _operand_dtype(expr: PointwiseOp, place: int) -> DataType:
-    return ops.lookup(expr.op).operand_dtypes(ops.operands_of(expr.inputs))[place]
+    return pointwise.lookup(expr.op).operand_dtypes(pointwise.operands_of(expr.inputs))[place]

@@ -15,8 +15,8 @@ from itertools import pairwise
 from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.passes.facts.uniform_values import Uniform, is_negative_zero
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
-from thunder_fuser.passes.uniform import Uniform, is_negative_zero
 
 
 @dataclass(frozen=True, slots=True)

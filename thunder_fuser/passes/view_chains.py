@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val, ViewOp
-from thunder_fuser.passes.programs import Program, simplified, view_name
+from thunder_fuser.ir.view_programs import Program, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 

@@ -24,8 +24,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
-from thunder_fuser.options import current
 from thunder_fuser.runtime import private
 
 CACHE_BYTES = 1 << 30

@@ -9,7 +9,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from thunder_fuser.options import current
+from thunder_fuser.config import current
 from thunder_fuser.runtime import private
 
 _KEPT = 100

@@ -13,17 +13,17 @@ from itertools import count as counting
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.counts import conditions, count, decided, without_implied
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
-from thunder_fuser.ir.polynomial import SMALLEST, Polynomial, polynomial
+from thunder_fuser.ir.integer.counts import conditions, count, decided, without_implied
+from thunder_fuser.ir.integer.polynomial import SMALLEST, Polynomial, polynomial
+from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.rebuild import rebound
 from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
 from thunder_fuser.ir.symbolic import polynomial_of, size_variables, variable_of
-from thunder_fuser.ir.symint import Form
 from thunder_fuser.runtime.sizes import check_agreement
-from thunder_fuser.segment.partition import Optimise, partition_after
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
+from thunder_fuser.segment.planner import Optimise, partition_after
 
 _STEP = 256
 _FIRST = 8

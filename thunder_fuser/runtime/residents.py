@@ -13,7 +13,7 @@ import logging
 import weakref
 from typing import Protocol
 
-from thunder_fuser.options import current
+from thunder_fuser.config import current
 from thunder_fuser.runtime.fork import Lock
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
     shape_text,
 )
+from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.sizes import Side, conflict, equations_of, line_of
 from thunder_fuser.ir.symbolic import size_variables, variable_of
-from thunder_fuser.ir.symint import Form, Variable
 
 
 def size_inputs(fusion: Fusion) -> tuple[int, ...]:

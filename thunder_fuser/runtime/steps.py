@@ -144,8 +144,8 @@ def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read])
 def guarded_launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
     """A launch on the host in which every access out of a tensor's bounds is an error."""
     # Not needed by anybody who does not debug, and not there for other targets.
-    from thunder_fuser.runtime.host import HostLaunch
-    from thunder_fuser.runtime.host_debug import debug_launch
+    from thunder_fuser.runtime.host.debug import debug_launch
+    from thunder_fuser.runtime.host.target import HostLaunch
 
     assert isinstance(kernel, HostLaunch)
 

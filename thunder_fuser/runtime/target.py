@@ -1,9 +1,9 @@
 """The protocol that connects generated kernels to machines: compile, then launch.
 
-Two targets implement it, ``runtime/cuda.py`` and ``runtime/host.py``. Both take the same ``Kernel``
-text and the same arguments, so everything upstream is written once and never asks where it runs.
-A ``DeviceInfo`` is all that schedules may know of a device, which is why a plan for a GPU can be
-made on a machine that has none (``thunder_fuser/device.py``, ``device_table.py``).
+Two targets implement it, ``runtime/cuda/target.py`` and ``runtime/host/target.py``. Both take the
+same ``Kernel`` text and the same arguments, so everything upstream is written once and never asks
+where it runs. A ``DeviceInfo`` is all that schedules may know of a device, which is why a plan for
+a GPU can be made on a machine that has none (``thunder_fuser/device.py``, ``device_table.py``).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Protocol
 import torch
 
 from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS, H200
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.options import current
 
 
 class Launch(Protocol):
@@ -66,11 +66,11 @@ def planned_for(device: torch.device | None = None) -> DeviceInfo:
 def target_for(device: torch.device) -> Target:
     """The target that runs kernels on `device`; FuserValueError when there is none."""
     if device.type == "cpu":
-        from thunder_fuser.runtime.host import HOST
+        from thunder_fuser.runtime.host.target import HOST
 
         return HOST
     if device.type == "cuda":
-        from thunder_fuser.runtime.cuda import CUDA
+        from thunder_fuser.runtime.cuda.target import CUDA
 
         return CUDA
     raise FuserValueError(

@@ -29,8 +29,8 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
-from thunder_fuser.segment.destinations import destinations
-from thunder_fuser.segment.prices import Prices
+from thunder_fuser.segment.cat_slices import destinations
+from thunder_fuser.segment.time_model import Prices
 
 Anchors = int
 """A set of anchors: bit k is the k-th, in program order."""

@@ -12,10 +12,10 @@ from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
-from thunder_fuser.segment.boundaries import Group, grouped
+from thunder_fuser.segment.bandwidth_loss import Occupancy
+from thunder_fuser.segment.dependencies import Relations
 from thunder_fuser.segment.legality import Legality
-from thunder_fuser.segment.occupancy import Occupancy
-from thunder_fuser.segment.relations import Relations
+from thunder_fuser.segment.recompute import Group, grouped
 
 
 class Cost:

@@ -12,11 +12,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from thunder_fuser.analysis.one_pass import one_pass
-from thunder_fuser.analysis.rows import refuse_rows
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
+from thunder_fuser.lower.online_reductions import one_pass
+from thunder_fuser.lower.row_program import refuse_rows
 from thunder_fuser.segment.anchors import Anchors, Program, members, union
 
 MAX_OUTPUTS = 128

@@ -27,7 +27,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.segment.places import MAX_PLACES, repeated
+from thunder_fuser.segment.evaluation_points import MAX_PLACES, repeated
 
 MAX_OPERATIONS = 1024
 """Expressions between memory and a value."""

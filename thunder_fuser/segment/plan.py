@@ -13,9 +13,9 @@ from typing import Literal
 
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.counts import Condition, most
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
+from thunder_fuser.ir.integer.counts import Condition, most
 
 Kind = Literal["map", "row", "alias", "join"]
 """Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
@@ -113,7 +113,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class OpenSizes:
-    """Sizes that the definition leaves open. Bytes are formulas in them (`ir/counts.py`).
+    """Sizes that the definition leaves open. Bytes are formulas in them (`ir/integer/counts.py`).
 
     places  each of them and the dimensions of inputs that have it
     values  the representative ones that the plan is for

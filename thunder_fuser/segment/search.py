@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from thunder_fuser.errors import Refusal
 from thunder_fuser.segment.anchors import Anchors, members, union
 from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.relations import Order
+from thunder_fuser.segment.dependencies import Order
 
 EXACT = 7
 """Related anchors that are divided in every possible way."""

@@ -1,0 +1,342 @@
+"""What the kernels of rows compute and where they have it: values of a row and of its columns, in
+registers, in shared memory, or read again.
+
+Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
+that lanes divide), t the thread's number within the row, k the vector's number within the thread,
+h<n> the row of a value that is kept, n<n> what is fetched of the next row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.codegen import expressions
+from thunder_fuser.codegen.index_text import Emitter
+from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
+from thunder_fuser.codegen.reduction_loops import RowLoops, StepsAhead
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.lanes import lane_condition
+from thunder_fuser.lower.scalar_graph import (
+    Draw,
+    Folded,
+    IndexValue,
+    Load,
+    Position,
+    Random,
+    Select,
+    Value,
+    forms,
+    operands,
+    reachable,
+)
+from thunder_fuser.lower.vectorize import Access, Window
+from thunder_fuser.templates.reduction.cached_values import held_bytes
+from thunder_fuser.templates.reduction.schedule import WORD, RowSchedule
+from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
+
+_AHEAD = 1024
+"""Bytes ahead of a load of what a core fetches when it adds rows to totals: between two pieces of a
+tensor are the accumulators and the other tensors, and by itself it starts too late on each.
+"""
+
+_WORDS_AHEAD = 32
+"""32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
+
+
+class RowValueWriter(LaneWriter):
+    """Writes loads and values of one row, in the order in which passes over it want them."""
+
+    def __init__(
+        self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
+    ) -> None:
+        stores = [*schedule.wide, *schedule.narrow]
+        roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
+        super().__init__(
+            schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
+        )
+        self.schedule = schedule
+        self._names |= {"r": "r", "c": "c"}
+        self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
+        self._row_values = self._find_row_values()
+        self._row_loads = self._find_row_loads()
+        self._late_loads = self._find_late_loads()
+        self._written: set[Value] = set()
+        self._loops = RowLoops(schedule, index_type)
+        # Accesses of which all vectors are loaded before a pass begins.
+        self._ahead: set[int] = set()
+        # Accesses and values that an earlier pass has left in shared memory.
+        self._kept: set[int] = set()
+        self._ready: set[Value] = set()
+
+    # ---- which values live where
+
+    def _find_row_values(self) -> set[int]:
+        """Nodes (by order) that are one value for all columns of a row."""
+        found: set[int] = set()
+        for node in self._live_nodes():
+            if not self._moves(node) and all(o.order in found for o in operands(node)):
+                found.add(node.order)
+        return found
+
+    def _moves(self, node: Value) -> bool:
+        """Whether the node itself depends on the column (or, with lanes of rows, on the lane)."""
+        match node:
+            case Load():
+                # Loads that share an access are read in one place.
+                shared = self.accesses[self._access[node]].loads
+                contexts = [c for load in shared for c in self.graph.contexts[load]]
+                mentioned = [load.address for load in shared]
+                # One that wants it without a condition has it loaded without one.
+                if all(contexts):
+                    mentioned += [condition for context in contexts for condition in context]
+            case IndexValue() | Draw() | Random():
+                mentioned = [*forms(node)]
+            case Select():
+                mentioned = list(node.conditions)
+            case Position():
+                mentioned = [c for context in self.graph.checks[node] for c in context]
+            case _:
+                mentioned = []
+        return any(self._is_column_dependent(f) for f in mentioned)
+
+    def _is_column_dependent(self, form: Form) -> bool:
+        names = {v.name for v in self.lanes(form).variables()}
+        return bool(names & ({"c", "v"} if self.schedule.lane_axis == "rows" else {"u", "v"}))
+
+    def _stage_of(self, node: Value) -> int | None:
+        """The stage after which a row value can be computed; None: from the start."""
+        stages = [
+            self.schedule.folds[self._folds[n.tensor]].stage
+            for n in reachable([node])
+            if isinstance(n, Folded)
+        ]
+        return max(stages, default=None)
+
+    def _row_section(self, stage: int | None, emitter: Emitter) -> list[str]:
+        """Row values that can be computed from here on."""
+        lines: list[str] = []
+        if self.schedule.lane_axis == "rows":
+            return lines
+        for node in self._live_nodes():
+            if node.order not in self._row_values or node in self._written:
+                continue
+            if self._stage_of(node) != stage:
+                continue
+            if isinstance(node, Load):
+                k = self._access[node]
+                self._written.update(self.accesses[k].loads)
+                lines += [self._array(k, ""), *self._loads([k], "", emitter, self._written)]
+                continue
+            self._written.add(node)
+            text = self._define(node, "", emitter)
+            if text is not None:
+                lines += [*taken(emitter), text]
+        return lines
+
+    def _find_row_loads(self) -> set[int]:
+        """Accesses that are read once a row."""
+        if self.schedule.lane_axis == "rows":
+            return set()
+        return {
+            self._access[n]
+            for n in self._live
+            if isinstance(n, Load) and n.order in self._row_values
+        }
+
+    def _find_late_loads(self) -> set[int]:
+        """Accesses at positions that a stage computes: nothing can hold them before it."""
+        return {
+            k
+            for k, access in enumerate(self.accesses)
+            if any(isinstance(node, Folded) for node in self._awaited(access))
+        }
+
+    @property
+    def _held_loads_wait(self) -> bool:
+        held = (k for k in self._column_accesses(self._live) if self._is_held(k))
+        return any(self._awaited(self.accesses[k]) for k in held)
+
+    # ---- loads
+
+    def _window(
+        self, access: Access, window: Window, target: str, pointer: str, address: str
+    ) -> list[str]:
+        lines = super()._window(access, window, target, pointer, address)
+        tensor = access.loads[0].tensor
+        wide = tensor.numel > self.schedule.columns and window.width == self.lanes.vector
+        if self.schedule.is_walked_by_one and wide:
+            ahead = _AHEAD // tensor.dtype.itemsize
+            lines.append(f"TF_PREFETCH({pointer} + {address} + {ahead});")
+        return lines
+
+    def _held_loads(self, row: Emitter) -> list[str]:
+        """What stays in registers, for every column of the row, before the first use of any."""
+        wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
+        copies = f"[{self.schedule.steps}]"
+        ahead = [k for k in wanted if k in self.schedule.ahead]
+        now = [k for k in wanted if k not in ahead]
+        loads = [f"tf::unpack(n{k}[k], x{k}[k]);" for k in ahead]
+        loads += self._loads(now, "[k]", row.child(), set(self._written))
+        arrays = [self._array(k, copies) for k in wanted]
+        lines = [*arrays, *self._loops.over_columns(loads)] if wanted else []
+        return [*lines, *braced("", self._fetched_row("next"))] if ahead else lines
+
+    def _first_row(self) -> list[str]:
+        """What is on its way before the first row is worked on."""
+        if not self.schedule.ahead:
+            return []
+        steps = self.schedule.steps
+        arrays = [f"tf::Vec<unsigned, 4> n{k}[{steps}];" for k in self.schedule.ahead]
+        return [*arrays, *braced("", self._fetched_row("r"))]
+
+    def _fetched_row(self, row: str) -> list[str]:
+        """Vectors of a row, for later."""
+        emitter = self._emitter()
+        loads: list[str] = []
+        for k in self.schedule.ahead:
+            access = self.accesses[k]
+            (window,) = access.variants[0].windows
+            address = emitter.emit(window.address, self._names | {"r": row})
+            pointer = access.loads[0].tensor.name
+            fetch = f"tf::fetch<{self.lanes.vector}>({pointer} + {address})"
+            loads += [*taken(emitter), f"n{k}[k] = {fetch};"]
+        return [*self._loops.place_of(row), *self._loops.over_columns(loads)]
+
+    def _loads_ahead(self, roots: Sequence[Value], row: Emitter, number: int) -> StepsAhead:
+        """What the steps that a pass takes together read of memory, as far as registers go, before
+        the first use of any. Left to the steps, loads would wait for what comes before them.
+        """
+        schedule = self.schedule
+        together = schedule.unroll[number]
+        if schedule.is_written_out or not schedule.walks_columns or together == 1:
+            return StepsAhead()
+        if schedule.crew.tiles > 1 and together < schedule.steps:
+            return StepsAhead()
+        vector, words = self.lanes.vector, 0
+        for k in self._column_accesses(self._needed(roots)):
+            access = self.accesses[k]
+            size = together * vector * access.loads[0].dtype.itemsize // WORD
+            waits = k in self._kept or self._awaited(access) or access.is_uniform
+            if not waits and words + size <= _WORDS_AHEAD:
+                self._ahead.add(k)
+                words += size
+        accesses = sorted(self._ahead)
+        loads = self._loads(accesses, "[k]", row.child(), set(self._written))
+        return StepsAhead([self._array(k, f"[{together}]") for k in accesses], loads)
+
+    def _held_places(self) -> list[str]:
+        """Where this thread's row of each value that is held lies."""
+        lines: list[str] = []
+        for value in self.schedule.residency.held:
+            place = f"smem + {held_offset(self.schedule, value)}"
+            if self.schedule.rows_per_block > 1:
+                threads = self.schedule.threads
+                own = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
+                place += f" + ({own}) * {held_bytes(value, self.schedule.lanes)}u"
+            ctype = expressions.register_dtype(value.dtype).ctype
+            lines.append(f"{ctype}* const h{value.order} = ({ctype}*)({place});")
+        return lines
+
+    def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
+        """What a pass computes and loads for some values; those that are held it reads."""
+        return reachable(roots, loaded=loaded, ready=self._ready)
+
+    def _is_held(self, access: int) -> bool:
+        """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
+        if access in self._late_loads or access in self._row_loads:
+            return False
+        return access in self.schedule.residency.registers
+
+    def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
+        """Loads of one vector, from shared memory where a pass before has left it there."""
+        lines = [self._array(k, "") for k in accesses if k not in self._ahead]
+        for k in accesses:
+            ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
+            place, target = "", self._register(k, self._copy)
+            if k in self.schedule.residency.shared:
+                row = f"smem + {kept_offset(self.schedule, k)}"
+                place = f"({ctype}*)({row}) + {self._vector_of_block} * {vector}"
+            if k in self._kept:
+                lines.append(f"tf::load<{vector}>({place}, {target});")
+                continue
+            if k not in self._ahead:
+                lines += self._loads([k], self._copy, emitter, done)
+            if place:
+                self._kept.add(k)
+                lines.append(f"tf::store<{vector}>({place}, {target});")
+        return lines
+
+    @property
+    def _vector_of_block(self) -> str:
+        """The number of the vector at hand among those that a block shares."""
+        if not self.schedule.is_stacked:
+            return "u"
+        return f"(c * {self.schedule.rows_per_block} + g)"
+
+    def _column_accesses(self, nodes: set[Value]) -> list[int]:
+        found = {self._access[n] for n in nodes if isinstance(n, Load)}
+        return sorted(found - self._row_loads)
+
+    # ---- one vector of columns
+
+    def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
+        """What one vector of columns does: loads unless held, values, and the statements `lane`."""
+        emitter = row.child()
+        lines: list[str] = []
+        done = set(self._written)
+        wanted = [k for k in self._column_accesses(self._needed(roots)) if not self._is_held(k)]
+        lines += self._fetched(wanted, emitter, done)
+        inside: list[str] = []
+        lane_emitter = emitter.child()
+        computed = self._needed(roots, loaded=True)
+        held = [node for node in self.schedule.residency.held if node in computed]
+        for node in self._live_nodes():
+            if node not in computed or self._is_of_row(node) or node in done:
+                continue
+            varies = node.order in self._varying or self.schedule.lane_axis == "rows"
+            scope = lane_emitter if varies else emitter
+            here = inside if varies else lines
+            place = f"h{node.order}[u * {self.lanes.vector}{' + v' if varies else ''}]"
+            name = self._column_name(node)
+            if node in self._ready:
+                ctype = expressions.register_dtype(node.dtype).ctype
+                here.append(f"const {ctype} {name} = {place};")
+                continue
+            text = self._define(node, self._copy, scope)
+            if text is not None:
+                here += [*taken(scope), text]
+            if node in held:
+                here.append(f"{place} = {name};")
+        self._ready.update(held)
+        guard = [
+            self._condition(lane_condition(c, self.lanes), lane_emitter)
+            for c in self.schedule.inside
+        ]
+        statements = [*taken(lane_emitter), *lane]
+        if guard and self.schedule.lane_axis == "columns":
+            statements = [
+                *statements[: len(statements) - len(lane)],
+                *braced(f"if ({' && '.join(guard)})", lane),
+            ]
+        return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
+
+    @property
+    def _copy(self) -> str:
+        return "[k]" if self.schedule.residency.registers or self._ahead else ""
+
+    def _is_of_row(self, node: Value) -> bool:
+        return self.schedule.lane_axis == "columns" and node.order in self._row_values
+
+    def _column_name(self, value: Value) -> str:
+        return self._name(value, self._copy)
+
+    def _name(self, value: Value, copy: str) -> str:
+        if isinstance(value, Folded):
+            lane = "[v]" if self.schedule.lane_axis == "rows" else ""
+            return f"f{self._folds[value.tensor]}{lane}"
+        return super()._name(value, copy)
+
+    def _register(self, k: int, copy: str) -> str:
+        in_registers = self._is_held(k) or k in self._ahead
+        return super()._register(k, copy if in_registers else "")

@@ -1,0 +1,1 @@
+"""Ways in: Thunder traces and fusion definitions, both to the same Fusion."""

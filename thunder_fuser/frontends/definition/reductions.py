@@ -1,0 +1,101 @@
+"""The operations that fold dimensions, with nvFuser's signatures. Each is one builder call.
+
+Dimensions are named as an integer, as a list, or not at all, which means every one of them. The
+dtype may then stand in their place: `sum(x, DataType.Double)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.frontends.definition.arguments import flag, integer, integers, storage
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.tables.reductions import TABLE, Reduction
+
+Dims = int | Sequence[int] | None
+
+
+def _fold(row: Reduction) -> Callable[..., TensorView]:
+    def build(
+        b: FusionBuilder,
+        arg: TensorView,
+        dims: Dims | DataType = None,
+        keepdim: bool = False,
+        dtype: DataType = DataType.Null,
+        *,
+        dim: Dims = None,
+        keep_dim: bool | None = None,
+    ) -> TensorView:
+        named, wanted = (None, dims) if isinstance(dims, DataType) else (dims, dtype)
+        asked = None if wanted is DataType.Null else storage("dtype", wanted)
+        axes = _dims(named, dim)
+        kept = _kept(keepdim, keep_dim)
+        return b.reduce(row.name, arg, axes, keepdim=kept, dtype=asked)
+
+    build.__name__ = build.__qualname__ = row.name
+    build.__doc__ = (
+        f"{row.name} of `arg` over `dims`: an integer (also `dim`), a list, or every dimension. "
+        "`keep_dim` is another name of `keepdim`. "
+        f"Result: {row.rule.value}{_DTYPE_HELP if row.takes_dtype else ''}."
+    )
+    return build
+
+
+_DTYPE_HELP = ", or `dtype`, which elements are converted to first"
+
+
+def var_mean(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
+    keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """(variance, mean) of floats or complex numbers; the variance, a real number, divides by the
+    number of elements less `correction`.
+    """
+    if isinstance(correction, bool) or not isinstance(correction, (int, float)):
+        raise FuserTypeError(f"correction: expected a number, got {correction!r}")
+    axes = _dims(dims, dim)
+    return b.var_mean(arg, axes, correction=correction, keepdim=_kept(keepdim, keep_dim))
+
+
+def var(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, correction: float = 1,
+    keepdim: bool = False, *, dim: Dims = None, keep_dim: bool | None = None,
+) -> TensorView:  # fmt: skip
+    """The variance alone; see `var_mean`."""
+    return var_mean(b, arg, dims, correction, keepdim, dim=dim, keep_dim=keep_dim)[0]
+
+
+def welford(
+    b: FusionBuilder, arg: TensorView, dims: Dims = None, *, dim: Dims = None
+) -> tuple[TensorView, TensorView, TensorView]:
+    """(mean, squared deviations from it added up, number of elements) of floats or complex
+    numbers.
+    """
+    return b.welford(arg, _dims(dims, dim))
+
+
+def _dims(dims: Any, dim: Any) -> list[int] | None:
+    """The dimensions under whichever of their two names they were passed; None means all."""
+    if dims is not None and dim is not None:
+        raise FuserTypeError("pass either dims or dim")
+    named = dims if dim is None else dim
+    if named is None:
+        return None
+    return [integer("dim", named)] if isinstance(named, int) else integers("dims", named)
+
+
+def _kept(keepdim: Any, keep_dim: Any) -> bool:
+    """Whether folded dimensions stay, under whichever of the two names it was passed."""
+    return flag("keepdim", keepdim) if keep_dim is None else flag("keep_dim", keep_dim)
+
+
+REDUCTIONS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {name: _fold(row) for name, row in TABLE.items()}
+    | {"var": var, "var_mean": var_mean, "welford": welford}
+)
+"""By name; each takes the builder first."""

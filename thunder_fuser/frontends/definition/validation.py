@@ -1,0 +1,144 @@
+"""Comparing a definition's outputs with what torch computes one operation at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.frontends.definition.rounding import ErrorAnalysis
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.runtime.bind import bind
+
+_SLACK = 2
+"""How much further from the truth than it may be by the analysis an output is let pass."""
+
+_TORCHS_SLACK = 4
+"""The same of what torch is off by, at the same element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An output's value, and how far from it another computation of it may be."""
+
+    value: torch.Tensor
+    tolerance: torch.Tensor
+
+
+def expected_outputs(
+    fusion: Fusion,
+    inputs: Sequence[Any],
+    given: Sequence[torch.Tensor] | None,
+    device: torch.device | None,
+) -> list[Expected]:
+    """What the outputs should be: `given`, or evaluated. Call before inputs are updated in place.
+
+    Outputs are evaluated in float64, and may be as far from it as the operations that lead to them
+    and the lengths of their reductions allow (`rounding.py`), or as torch is. What is given may
+    have been rounded to the narrowest of the dtypes after every operation.
+    """
+    binding = bind(fusion, inputs, device)
+    static = specialise(fusion, binding.sizes)
+    analysis = ErrorAnalysis(binding.device, 0.0 if given is None else _narrowest(static))
+    analysis.run_all(static, inputs)
+    bounds = [
+        _SLACK * analysis.errors.get(t, torch.zeros((), device=binding.device)).double()
+        for t in static.outputs
+    ]
+    if given is not None:
+        _check_count(len(static.outputs), given)
+        return [_close_to(*pair) for pair in zip(given, bounds, strict=True)]
+    exact = [analysis.result(t) for t in static.outputs]
+    del analysis
+    rounded = evaluate(static, inputs, device=binding.device).outputs
+    return [_between(*found) for found in zip(rounded, exact, bounds, strict=True)]
+
+
+def tolerances(
+    fusion: Fusion, inputs: Sequence[Any], device: torch.device | None
+) -> list[tuple[float, float]]:
+    """(absolute, relative) tolerance of each output, the widest of its elements."""
+    found = []
+    for expected in expected_outputs(fusion, inputs, None, device):
+        finite = expected.tolerance[expected.tolerance.isfinite()]
+        absolute = finite.max().item() if finite.numel() else 0.0
+        value = expected.value
+        found.append((absolute, torch.finfo(value.dtype).eps if _is_inexact(value) else 0.0))
+    return found
+
+
+def _narrowest(fusion: Fusion) -> float:
+    """The relative rounding of the narrowest float among inputs and outputs."""
+    dtypes = {v.dtype for v in (*fusion.tensor_inputs, *fusion.outputs)}
+    inexact = [torch.finfo(d.torch).eps for d in dtypes if d.is_floating or d.is_complex]
+    return max((eps for eps in inexact if eps <= _WIDEST_STEP), default=0.0)
+
+
+_WIDEST_STEP = 2.0**-7
+"""Of a bfloat16: nobody computes in 8-bit floats."""
+
+
+def _close_to(value: torch.Tensor, bound: torch.Tensor) -> Expected:
+    if not _is_inexact(value):
+        return Expected(value, bound)
+    if bound.dim() and bound.shape != value.shape:
+        return Expected(value, bound)  # which the comparison refuses
+    precise = value.to(_precise(value.dtype))
+    size = torch.nan_to_num(precise.abs(), 0.0, 0.0, 0.0)
+    return Expected(precise, bound + 4 * torch.finfo(value.dtype).eps * size)
+
+
+def _between(rounded: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> Expected:
+    if not _is_inexact(rounded):
+        return Expected(rounded, bound)
+    torchs = rounded.to(exact.dtype)
+    error = torch.nan_to_num((torchs - exact).abs(), 0.0, 0.0, 0.0)
+    # Where torch overflows, so may we.
+    value = torch.where(torchs.isfinite(), exact, torchs)
+    return Expected(value, torch.maximum(bound, _TORCHS_SLACK * error))
+
+
+def _check_count(outputs: int, expected: Sequence[object]) -> None:
+    if outputs != len(expected):
+        raise FuserValueError(f"validate: {len(expected)} reference outputs for {outputs} outputs")
+
+
+def check_outputs(outputs: Sequence[torch.Tensor], expected: Sequence[Expected]) -> None:
+    """FuserError at the first output that is not what it should be."""
+    _check_count(len(outputs), expected)
+    for k, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        value = wanted.value
+        if output.shape != value.shape:
+            raise FuserError(
+                f"validate: output {k} has sizes {list(output.shape)}, expected {list(value.shape)}"
+            )
+        found = output.to(value.dtype)
+        wrong = (found != value) & ~(found.isnan() & value.isnan())
+        wrong &= ~(_difference(found, value) <= wanted.tolerance)
+        if wrong.any():
+            place = tuple(wrong.nonzero()[0].tolist())
+            allowed = wanted.tolerance.expand(value.shape)[place].item()
+            raise FuserError(
+                f"validate: {int(wrong.sum())} of {wrong.numel()} elements of output {k} differ; "
+                f"at {place}: got {found[place].item()}, expected {value[place].item()} within "
+                f"{allowed:.3g}"
+            )
+
+
+def _difference(found: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if _is_inexact(value):
+        return (found - value).abs()
+    return (found.double() - value.double()).abs()
+
+
+def _is_inexact(value: torch.Tensor) -> bool:
+    return bool(value.dtype.is_floating_point or value.dtype.is_complex)
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex128 if dtype.is_complex else torch.float64

@@ -1,0 +1,11 @@
+"""The Thunder side: claims, regions, the call that stands for a fusion, and reports about both."""
+
+from thunder_fuser.frontends.thunder import recipes, user_lines
+from thunder_fuser.frontends.thunder.fuser import executor
+from thunder_fuser.frontends.thunder.report import FusionReport, fusions, fusions_of_trace, refusals
+from thunder_fuser.frontends.thunder.segmented import segments
+
+__all__ = ["FusionReport", "executor", "fusions", "fusions_of_trace", "refusals", "segments"]
+
+recipes.register()
+user_lines.register()

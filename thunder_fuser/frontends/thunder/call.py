@@ -1,0 +1,178 @@
+"""FusionCall: the function that a trace calls for a fusion.
+
+Nothing is compiled before the first call.  What kernels cannot read, such as a lazily conjugated
+tensor or two arguments in one memory, runs in torch, as eager code would.  A bug of ours does too,
+with one warning; under the option `strict` it raises.  No tensor outlives its call here.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import current
+from thunder_fuser.errors import (
+    CompileError,
+    FuserError,
+    FuserTypeError,
+    FuserValueError,
+    InternalError,
+    TargetError,
+)
+from thunder_fuser.frontends.thunder import repro
+from thunder_fuser.ir.fusion import Fusion, Val
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.modes import is_transformed, wants_operations
+from thunder_fuser.runtime.target import target_for
+from thunder_fuser.segment.plan import SegmentedFusion
+
+logger = logging.getLogger(__name__)
+
+_EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
+"""Errors that say something about the user's program or machine."""
+_REPLACEABLE = (InternalError, CompileError, TargetError)
+"""Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
+
+
+_OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
+
+
+class FusionCall:
+    """A fusion that runs on positional arguments and returns a list with all of its outputs."""
+
+    def __init__(
+        self,
+        name: str,
+        fusion: Fusion,
+        device: torch.device,
+        known: dict[Fusion, CompiledFusion] | None = None,
+    ) -> None:
+        """`known`: of the same trace. The layers of a model are equal fusions, which are planned
+        and compiled once.
+        """
+        self.name = name
+        self.fusion = fusion
+        self.device = device
+        new = CompiledFusion(fusion, name)
+        self.compiled = new if known is None else known.setdefault(fusion, new)
+        self._is_broken = False
+        updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
+        self._updated = tuple(
+            (k, updated[value]) for k, value in enumerate(fusion.outputs) if value in updated
+        )
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        if self._is_broken or wants_operations() or FakeTensor in map(type, inputs):
+            return self._in_torch(inputs)
+        try:
+            outputs = self.compiled(inputs, self.device)
+        except Exception as error:
+            return self._recover(inputs, error)
+        # The result of an update is the updated tensor, for whoever updates the result.
+        for k, source in self._updated:
+            outputs[k] = inputs[source]
+        return outputs
+
+    def plan(self) -> SegmentedFusion:
+        """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
+        latest = self.compiled.latest
+        return latest.plan if latest else self.compiled.plan(device=self.device)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of `plan()` as text, made for the device that the trace names."""
+        if self.compiled.latest:
+            return self.compiled.latest.kernels
+        info = target_for(self.device).device_info(self.device)
+        return tuple(found.kernel for found in generate_kernels(self.plan(), info).values())
+
+    def names(self) -> dict[str, str]:
+        """What the trace calls the values of `plan()`, which may be that of an equal fusion."""
+        exprs = zip(self.compiled.fusion.exprs, self.fusion.exprs, strict=True)
+        return {theirs.origin.result: ours.origin.result for theirs, ours in exprs}
+
+    def owners(self) -> list[int]:
+        """For each output, whose memory holds it: a position among inputs, then outputs."""
+        plan = self.plan()
+        targets = {update.value: update.target for update in plan.fusion.updates}
+        # Several views of what is no output share its memory: it is the first one's.
+        first: dict[Val, int] = {value: k for k, value in enumerate(plan.fusion.inputs)}
+        return [
+            first.setdefault(targets.get(t) or plan.root(t), k)
+            for k, t in enumerate(plan.fusion.outputs, len(first))
+        ]
+
+    def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
+        if reason := self._unreadable(inputs):
+            logger.info("%s runs in torch: %s", self.name, reason)
+            return self._in_torch(inputs)
+        expected = isinstance(error, _EXPECTED) and not isinstance(error, _REPLACEABLE)
+        if expected or current().strict:
+            raise error
+        self._is_broken = True
+        warn_of_failure(self.name, error, repro.save(self))
+        return self._in_torch(inputs)
+
+    def _unreadable(self, inputs: Sequence[Any]) -> str:
+        """Why kernels cannot be given these arguments, which Thunder has checked, or ""."""
+        try:
+            bind(self.fusion, inputs, self.device)
+        except (FuserTypeError, FuserValueError) as mismatch:
+            return str(mismatch)
+        return ""
+
+    def _in_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        # A transform of torch.func takes its gradients from the operations.
+        transformed = is_transformed()
+        with torch.no_grad() if not transformed else nullcontext():
+            return evaluate(
+                self.fusion,
+                inputs,
+                apply_updates=True,
+                device=self.device,
+                keep_kind=transformed or any(map(_has_kind, inputs)),
+            ).outputs
+
+    def __getattr__(self, name: str) -> Any:
+        """What Thunder's tools for nvFuser ask of a fusion, which is not here: where it is."""
+        if name in _OF_NVFUSER:
+            raise AttributeError(
+                f"{self.name} is a fusion of thunder_fuser, which has no {name}: it keeps no inputs"
+                " of calls. thunder_fuser.fusions(fn) has, of each fusion, repro() (a script that "
+                "runs it on inputs like those), plan, kernels and refusals"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
+
+
+def _has_kind(x: Any) -> bool:
+    """Whether something is a tensor that is more than its elements: sparse, or of a class that
+    computes in its own way.
+    """
+    if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
+        return False
+    dispatch = type(x).__torch_dispatch__
+    return x.layout is not torch.strided or dispatch is not torch.Tensor.__torch_dispatch__
+
+
+def warn_of_failure(name: str, error: Exception, script: str) -> None:
+    """The one warning that a fusion runs in torch from now on."""
+    fault = "" if isinstance(error, TargetError) else "This is a bug in thunder_fuser. "
+    to_reproduce = f"{script} reproduces it. " if script else ""
+    warnings.warn(
+        f"{name} runs in torch: {type(error).__name__}: {error}\n"
+        f"{fault}{to_reproduce}THUNDER_FUSER_STRICT=1 turns this warning into an error.",
+        RuntimeWarning,
+        stacklevel=4,
+    )

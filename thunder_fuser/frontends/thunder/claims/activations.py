@@ -1,0 +1,137 @@
+"""Claims for pointwise calls whose parts lose a NaN, an infinity or the sign of a zero.
+
+Thunder writes relu as a comparison and a select, which takes NaN for 0, and other calls so that
+they overflow where torch's kernels do not. They are built here as those kernels compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from thunder.core.proxies import NumberProxy, TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.builder.values import as_python
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.tables import pointwise
+
+Build = Callable[..., Val]
+
+
+def _refuse(*operands: object, **options: object) -> Refusal | None:
+    """Of real floats of one dtype, with numbers that are known; the parts take the others."""
+    values = (*operands, *options.values())
+    if any(isinstance(x, NumberProxy) for x in values):
+        return Refusal("number", "not whole: a number is unknown until the function runs")
+    if options.get("inplace"):
+        return Refusal("in-place", "not whole: it updates its operand")
+    try:
+        found = {data_type(x.dtype) for x in values if isinstance(x, TensorProxy)}
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if len(found) != 1 or not all(d.is_floating and d not in FP8 for d in found):
+        return Refusal("dtype", f"not whole on {', '.join(sorted(d.name for d in found))}")
+    return None
+
+
+def _refuse_relu(x: object, inplace: bool = False) -> Refusal | None:
+    return _refuse(x, inplace=inplace)
+
+
+def _refuse_bounds(x: object, *bounds: object, **options: object) -> Refusal | None:
+    """Bounds that are tensors have a kernel of their own in torch."""
+    given = (*bounds, *(options.get(name) for name in ("min", "max")))
+    if any(isinstance(bound, TensorProxy) for bound in given):
+        return Refusal("argument", "not whole: bounds that are tensors")
+    return _refuse(x, *bounds, **options)
+
+
+def _relu(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
+    return b.pointwise("relu", x)
+
+
+def _relu6(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
+    return b.pointwise("clamp", x, 0.0, 6.0)
+
+
+def _hardtanh(
+    b: FusionBuilder, x: Val, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Val:
+    return b.pointwise("clamp", x, min_val, max_val)
+
+
+def _clamp(b: FusionBuilder, x: Val, min: float | None = None, max: float | None = None) -> Val:
+    low, high = -math.inf if min is None else min, math.inf if max is None else max
+    return b.pointwise("clamp", x, float(low), float(high))
+
+
+def _sigmoid(b: FusionBuilder, x: Val) -> Val:
+    return b.pointwise("sigmoid", x)
+
+
+def _logsigmoid(b: FusionBuilder, x: Val) -> Val:
+    """min(x, 0) - log(1 + exp(-|x|)): of no large number an exponential is taken."""
+    wide = b.cast(x, compute_dtype(x.dtype))
+    rest = b.pointwise("log1p", b.pointwise("exp", b.pointwise("neg", b.pointwise("abs", wide))))
+    return b.pointwise("sub", b.pointwise("minimum", wide, 0.0), rest)
+
+
+def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
+    """Tensors of one dtype, to which torch converts the number: 0.5 is 0 beside integers."""
+    if isinstance(value, NumberProxy):
+        return Refusal("number", "not whole: a number is unknown until the function runs")
+    try:
+        found = {data_type(x.dtype) for x in operands if isinstance(x, TensorProxy)}
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if len(found) != 1 or found & {*FP8, DataType.Bool}:
+        return Refusal("dtype", f"not whole on {', '.join(sorted(d.name for d in found))}")
+    return None
+
+
+def _refuse_quotient(*operands: object, value: object = None) -> Refusal | None:
+    if any(data_type(x.dtype).is_integral for x in operands if isinstance(x, TensorProxy)):
+        return Refusal("dtype", "torch has no addcdiv on integers")
+    return _refuse_scaled(*operands, value=value)
+
+
+def _factor(x: Val, value: complex | None) -> complex:
+    return as_python(_whole(1 if value is None else value, x.dtype), x.dtype)
+
+
+def _whole(value: complex, dtype: DataType) -> complex:
+    return int(value.real) if dtype.is_integral else value
+
+
+def _addcmul(
+    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
+) -> Val:
+    return b.pointwise("addcmul", x, first, second, _factor(x, value))
+
+
+def _addcdiv(
+    b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
+) -> Val:
+    scaled = b.pointwise("mul", first, _factor(x, value))
+    return b.pointwise("add", x, b.pointwise("div", scaled, second))
+
+
+def _claim(build: Build, op: str, refuse: Callable[..., Refusal | None] = _refuse) -> Claim:
+    return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
+
+
+CLAIMS = {
+    "torch.relu": _claim(_relu, "relu", _refuse_relu),
+    "torch.relu6": _claim(_relu6, "clamp", _refuse_relu),
+    "torch.nn.functional.hardtanh": _claim(_hardtanh, "clamp"),
+    "torch.clamp": _claim(_clamp, "clamp", _refuse_bounds),
+    "torch.sigmoid": _claim(_sigmoid, "sigmoid"),
+    "torch.nn.functional.logsigmoid": _claim(_logsigmoid, "log1p"),
+    "torch.addcmul": _claim(_addcmul, "addcmul", _refuse_scaled),
+    "torch.addcdiv": _claim(_addcdiv, "div", _refuse_quotient),
+}

@@ -1,0 +1,181 @@
+"""Claims for whole calls, where Thunder's parts lose what torch's kernel for the call keeps.
+
+The parts of `log_softmax` add the largest element to the logarithm before they subtract both, which
+costs digits, and leave -inf where torch has NaN; those of its gradient round to 16 bits four times.
+The gradient of `nll_loss` has no parts: it would write at an index that data decide. Each point
+knows whether it is that index, so it need not.
+"""
+
+from __future__ import annotations
+
+import math
+
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type, refuse_symbolic
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.tables.indexing import INDEX_DTYPES
+
+
+def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
+    if x.numel == 0:
+        return Refusal("empty", "of no elements none is the largest")
+    return _refuse(x, dim, dtype or x.dtype)
+
+
+def _refuse_backward(
+    g: TensorProxy, output: TensorProxy, dim: object, dtype: object
+) -> Refusal | None:
+    return _refuse(g, dim, dtype) or _refuse(output, dim, dtype)
+
+
+def _refuse(x: TensorProxy, dim: object, dtype: object) -> Refusal | None:
+    if refused := refuse_symbolic(dim):
+        return refused
+    try:
+        types = (data_type(x.dtype), data_type(dtype))
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if not all(d.is_floating and d not in FP8 for d in types):
+        return Refusal("dtype", f"not whole from {types[0].name} to {types[1].name}")
+    return None
+
+
+def _log_softmax(b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
+    values = _wide(b, x, x.dtype if dtype is None else data_type(dtype))
+    shifted = b.pointwise("sub", values, b.reduce("max", values, [dim], keepdim=True))
+    total = b.reduce("sum", _tensor(b.pointwise("exp", shifted)), [dim], keepdim=True)
+    return b.pointwise("sub", shifted, b.pointwise("log", total))
+
+
+def _backward(b: FusionBuilder, g: TensorView, output: TensorView, dim: int, dtype: object) -> Val:
+    gradient, result = (_wide(b, t, t.dtype) for t in (g, output))
+    total = b.reduce("sum", gradient, [dim], keepdim=True)
+    return b.pointwise("sub", gradient, b.pointwise("mul", b.pointwise("exp", result), total))
+
+
+def _refuse_nll(
+    g: TensorProxy,
+    x: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None,
+    reduction: str,
+    ignore_index: object,
+    total_weight: object,
+) -> Refusal | None:
+    if not isinstance(ignore_index, int) or reduction not in ("none", "sum", "mean"):
+        return Refusal("number", f"ignore_index={ignore_index}, reduction={reduction!r}")
+    if x.numel == 0:
+        return Refusal("empty", "of no elements none is chosen")
+    if not data_type(g.dtype).is_floating or not data_type(target.dtype).is_integral:
+        return Refusal("dtype", f"{g.dtype} gradient at indices of {target.dtype}")
+    return None
+
+
+def _nll_loss_backward(
+    b: FusionBuilder,
+    g: TensorView,
+    x: TensorProxy,
+    target: TensorView,
+    weight: TensorView | None,
+    reduction: str,
+    ignore_index: int,
+    total_weight: TensorView | None,
+) -> Val:
+    shape, rank = list(x.shape), len(x.shape)
+    axis = 1 if rank > 1 else 0
+    others = [k for k in range(rank) if k != axis]
+    wide = compute_dtype(g.dtype)
+    scale = b.pointwise("neg", _wide(b, g, g.dtype))
+    if reduction == "mean" and total_weight is not None:
+        scale = b.pointwise("div", scale, b.cast(total_weight, wide))
+    if reduction == "none":
+        scale = b.broadcast_in_dim(_tensor(scale), shape, others)
+    if weight is not None:
+        scale = b.pointwise("mul", scale, b.broadcast_in_dim(_wide(b, weight, wide), shape, [axis]))
+    classes = b.broadcast_in_dim(b.iota(shape[axis], 0, 1, DataType.Int), shape, [axis])
+    chosen = b.broadcast_in_dim(target, shape, others)
+    hit = b.pointwise("eq", classes, chosen)
+    counts = b.pointwise("ne", chosen, ignore_index)
+    return b.pointwise("where", b.pointwise("bitwise_and", hit, counts), scale, 0.0)
+
+
+def _refuse_nll_loss(
+    x: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    ignore_index: object = None,
+    reduction: str = "mean",
+) -> Refusal | None:
+    if x.ndim == 0 or target.ndim != x.ndim - 1:
+        return Refusal("shape", "classes have one dimension less than what they choose from")
+    ignored = -1 if ignore_index is None else ignore_index
+    if not data_type(x.dtype).is_floating or data_type(x.dtype) in FP8:
+        return Refusal("dtype", f"not whole on {x.dtype}")
+    if weight is not None and data_type(weight.dtype) is not data_type(x.dtype):
+        return Refusal("dtype", f"weights of {weight.dtype} for {x.dtype}")
+    if data_type(target.dtype) not in INDEX_DTYPES:
+        return Refusal("dtype", f"not whole at indices of {target.dtype}")
+    return _refuse_nll(x, x, target, weight, reduction, ignored, None)
+
+
+def _nll_loss(
+    b: FusionBuilder,
+    x: TensorView,
+    target: TensorView,
+    weight: TensorView | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Val:
+    """A class that does not exist is read all the same, as an index that does not exist; one that
+    is ignored is not.
+    """
+    axis = 1 if x.rank > 1 else 0
+    ignored = -1 if ignore_index is None else ignore_index
+    counts = _tensor(b.pointwise("ne", target, ignored))
+    may_exist = 0 <= ignored < x.sizes[axis]
+    classes = target if may_exist else _tensor(b.pointwise("where", counts, target, 0))
+    shape = [1 if k == axis else size for k, size in enumerate(x.sizes)]
+    kept = [k for k in range(x.rank) if k != axis]
+    chosen = b.gather("gather", x, axis, b.broadcast_in_dim(classes, shape, kept))
+    loss = b.pointwise("neg", _wide(b, b.squeeze(chosen, [axis]), x.dtype))
+    total: Val = counts
+    if weight is not None:
+        flat = b.gather("index_select", weight, 0, b.reshape(classes, [math.prod(classes.sizes)]))
+        weights = _wide(b, b.reshape(flat, classes.sizes), x.dtype)
+        loss = b.pointwise("mul", loss, weights)
+        total = b.pointwise("where", counts, weights, 0.0)
+    losses = _tensor(b.pointwise("where", counts, loss, 0.0))
+    if reduction == "none":
+        return losses
+    axes = list(range(losses.rank))
+    summed = b.reduce("sum", losses, axes)
+    if reduction == "sum":
+        return summed
+    return b.pointwise("div", summed, b.cast(b.reduce("sum", _tensor(total), axes), summed.dtype))
+
+
+def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
+    """In the type that computes for `dtype`."""
+    wide = compute_dtype(dtype)
+    return x if x.dtype is wide else b.cast_tensor(x, wide)
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
+
+
+_COST = 20
+"""Two folds, an exponential and what is around them."""
+
+CLAIMS = {
+    "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),
+    "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward, _COST),
+    "torch.nn.functional.nll_loss": Claim(Role.REDUCE, _refuse_nll_loss, _nll_loss),
+    "nll_loss_backward": Claim(Role.JOIN, _refuse_nll, _nll_loss_backward, unread=(1,)),
+}

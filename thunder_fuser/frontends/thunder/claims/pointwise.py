@@ -1,0 +1,142 @@
+"""Claims for primitives that compute one value a point: each is a row of `ir/pointwise.py`.
+
+Thunder names the operation and says the result's dtype; the row says how to compute it and which
+dtypes it takes, so that a primitive that a row cannot take is refused in the row's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.operands import (
+    FP8,
+    NARROW_INTEGERS,
+    as_operand,
+    data_type,
+)
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import Category
+from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
+
+
+def _build(op: str, builder: FusionBuilder, *operands: Val) -> Val:
+    return builder.pointwise(op, *operands)
+
+
+def _refuse(op: str, *operands: object) -> Refusal | None:
+    tensors = [x for x in operands if isinstance(x, TensorProxy)]
+    if not tensors:
+        return Refusal("number", f"{op} of numbers alone needs no kernel")
+    stored = {data_type(t.dtype) for t in tensors}
+    # A composite that torch computes with wider integers wraps around when it is taken apart.
+    wraps = not pointwise.lookup(op).has(Fact.ANY_WIDTH)
+    if narrow := sorted(d.name for d in stored & NARROW_INTEGERS if wraps):
+        return Refusal("dtype", f"{op} on {narrow[0]} stays with torch; cast to int32 first")
+    if fp8 := sorted(d.name for d in stored & FP8 if op != "where"):
+        return Refusal("dtype", f"torch has no {op} on {fp8[0]}; cast it first")
+    try:
+        pointwise.lookup(op).result_dtype([as_operand(x) for x in operands])
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _refuse_pow(base: object, exponent: object) -> Refusal | None:
+    integral = [
+        x for x in (base, exponent) if isinstance(x, TensorProxy) and data_type(x.dtype).is_integral
+    ]
+    if integral and isinstance(exponent, int) and exponent < 0:
+        return Refusal("exponent", "torch raises an error for integers to a negative power")
+    return _refuse("pow", base, exponent)
+
+
+def _pow(builder: FusionBuilder, base: Val, exponent: Val) -> Val:
+    """Powers that torch has kernels for are those: a square root of -inf is NaN."""
+    is_tensor = isinstance(base, TensorView)
+    if not (is_tensor and isinstance(exponent, (int, float, complex))):
+        return builder.pointwise("pow", base, exponent)
+    if base.dtype.is_complex and exponent in (0, 1):
+        return builder.full(base.sizes, 1, base.dtype) if exponent == 0 else builder.set(base)
+    power = _POWERS.get(exponent) if base.dtype.category >= Category.FLOAT else None
+    if power is None:
+        return builder.pointwise("pow", base, exponent)
+    result: Val = base
+    for _ in range(power.factors - 1):
+        result = builder.pointwise("mul", result, base)
+    return builder.pointwise(power.op, result) if power.op else result
+
+
+class _Power(NamedTuple):
+    """A product of so many equal factors, and what is taken of it."""
+
+    factors: int
+    op: str = ""
+
+
+_POWERS = {
+    0.5: _Power(1, "sqrt"),
+    -0.5: _Power(1, "rsqrt"),
+    -1: _Power(1, "reciprocal"),
+    2: _Power(2),
+    -2: _Power(2, "reciprocal"),
+    3: _Power(3),
+}
+
+
+def _refuse_division(op: str, dividend: object, divisor: object) -> Refusal | None:
+    tensors = [x for x in (dividend, divisor) if isinstance(x, TensorProxy)]
+    exact = any(data_type(t.dtype).is_integral for t in tensors)
+    constant = isinstance(divisor, int) and divisor != 0
+    if exact and not constant and any(t.device.type == "cpu" for t in tensors):
+        return Refusal("division", "torch raises an error if an integer is divided by zero")
+    return _refuse(op, dividend, divisor)
+
+
+def _refuse_nextafter(x: object, towards: object) -> Refusal | None:
+    for operand in (x, towards):
+        if isinstance(operand, TensorProxy) and data_type(operand.dtype).is_reduced_precision:
+            # Computed in fp32, the neighbour of a 16-bit number rounds back to that number.
+            return Refusal("dtype", "the neighbours of 16-bit floats stay with torch")
+    return _refuse("nextafter", x, towards)
+
+
+def _refuse_conversion(x: object, dtype: object) -> Refusal | None:
+    if not isinstance(x, TensorProxy):
+        return Refusal("number", "a conversion of a number needs no kernel")
+    try:
+        data_type(dtype)
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _convert(builder: FusionBuilder, x: Val, dtype: object) -> Val:
+    return builder.cast(x, data_type(dtype))
+
+
+_SPECIAL_REFUSALS: dict[str, Callable[..., Refusal | None]] = {
+    "pow": _refuse_pow,
+    "nextafter": _refuse_nextafter,
+    **{op: partial(_refuse_division, op) for op in ("div", "fmod", "remainder")},
+}
+
+
+def _claim(op: str) -> Claim:
+    refuse = _SPECIAL_REFUSALS.get(op, partial(_refuse, op))
+    build = _pow if op == "pow" else partial(_build, op)
+    return Claim(Role.COMPUTE, refuse, build, pointwise.lookup(op).cost)
+
+
+# Thunder and the op table call the same things by the same names.
+CLAIMS = {p: _claim(p.name.lower()) for p in PrimIDs if p.name.lower() in pointwise.TABLE} | {
+    PrimIDs.CONVERT_ELEMENT_TYPE: Claim(Role.COMPUTE, _refuse_conversion, _convert),
+}

@@ -1,0 +1,89 @@
+"""Claims for primitives that draw random numbers.
+
+A primitive that reads and advances torch's generator is claimed as its stateless form, of which
+`draws.py` makes the seed and the offset arguments: numbers that a trace draws once a call. Then a
+kernel may compute a number anywhere, and as often as it likes. What is fused therefore draws other
+numbers than eager torch does for the same `torch.manual_seed`; a random tensor that is fused with
+nothing stays torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from thunder.core.devices import Device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.errors import FuserTypeError, InternalError, Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.create import refuse_new
+from thunder_fuser.frontends.thunder.claims.operands import data_type
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.tables import random
+
+NORMAL_PHILOX = "normal_philox"
+"""What Thunder has no primitive for: `randn` of a seed and an offset."""
+
+
+def drawn(bsym: BoundSymbol) -> Iterator[str]:
+    """Names of what a symbol, or a part of it, draws from torch's generator and we can draw."""
+    if bsym.sym.id in (PrimIDs.UNIFORM, PrimIDs.RANDN):
+        yield bsym.output.name
+    for part in bsym.subsymbols:
+        yield from drawn(part)
+
+
+def _refuse(op: str, sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:
+    if refused := refuse_new(sizes, device, dtype):
+        return refused
+    try:
+        random.lookup(op).check(data_type(dtype))
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    return None
+
+
+def _refuse_uniform(
+    shape: Sequence[object], low: object, high: object, *, device: Device, dtype: object,
+    seed: object = None, offset: object = None,
+) -> Refusal | None:  # fmt: skip
+    if any(isinstance(x, TensorProxy) for x in (seed, offset)):
+        return Refusal("seed", "a seed or an offset for each element stays with torch")
+    return _refuse("uniform", shape, device, dtype)
+
+
+def _refuse_normal(
+    shape: Sequence[object], *, device: Device, dtype: object, seed: object = None,
+    offset: object = None,
+) -> Refusal | None:  # fmt: skip
+    return _refuse("normal", shape, device, dtype)
+
+
+def _uniform(
+    b: FusionBuilder, shape: Sequence[int], low: Val, high: Val, *, device: Device, dtype: object,
+    seed: Val, offset: Val,
+) -> Val:  # fmt: skip
+    return b.random("uniform", shape, (low, high), (seed, offset), data_type(dtype))
+
+
+def _normal(
+    b: FusionBuilder, shape: Sequence[int], *, device: Device, dtype: object, seed: Val, offset: Val
+) -> Val:
+    return b.random("normal", shape, (0.0, 1.0), (seed, offset), data_type(dtype))
+
+
+def _stateful(b: FusionBuilder, *arguments: object, **options: object) -> Val:
+    raise InternalError("a random primitive needs a seed and an offset before it is built")
+
+
+CLAIMS = {
+    PrimIDs.UNIFORM: Claim(Role.CREATE, _refuse_uniform, _stateful),
+    PrimIDs.RANDN: Claim(Role.CREATE, _refuse_normal, _stateful),
+    PrimIDs.UNIFORM_PHILOX: Claim(
+        Role.CREATE, _refuse_uniform, _uniform, random.lookup("uniform").cost
+    ),
+    NORMAL_PHILOX: Claim(Role.CREATE, _refuse_normal, _normal, random.lookup("normal").cost),
+}

@@ -1,0 +1,98 @@
+"""Claims for primitives that move data: views, concatenation, padding, copies, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.operands import refuse_symbolic
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.fusion import TensorView, Val
+
+
+def _refuse_pad(x: object, value: object, config: Sequence[tuple[int, int, int]]) -> Refusal | None:
+    if refused := refuse_symbolic(*config):
+        return refused
+    if any(dilation for _, _, dilation in config):
+        return Refusal("dilation", "a pad that also inserts elements in between stays with torch")
+    return None
+
+
+def _refuse_clone(x: object, **options: object) -> Refusal | None:
+    if any(value is not None for value in options.values()):
+        return Refusal("memory-format", f"a clone with {', '.join(options)} stays with torch")
+    return None
+
+
+def _refuse_update(
+    source: TensorProxy, target: TensorProxy, *, grad_enabled: bool
+) -> Refusal | None:
+    if grad_enabled and target.requires_grad:
+        # Whether it is an error depends on the tensor being a leaf, which torch checks as it runs.
+        return Refusal("grad", f"{target.name} requires grad: its update in place stays with torch")
+    return None
+
+
+def _broadcast(b: FusionBuilder, x: TensorView, shape: Sequence[int], dims: Sequence[int]) -> Val:
+    return b.broadcast_in_dim(x, shape, dims)
+
+
+def _cat(b: FusionBuilder, tensors: Sequence[TensorView], dim: int) -> Val:
+    return b.cat(tensors, dim)
+
+
+def _pad(
+    b: FusionBuilder, x: TensorView, value: Val, config: Sequence[tuple[int, int, int]]
+) -> Val:
+    widths = [width for low, high, _ in reversed(config) for width in (low, high)]
+    return b.pad(x, widths, value)
+
+
+def _same(b: FusionBuilder, x: TensorView) -> Val:
+    return x
+
+
+def _clone(b: FusionBuilder, x: TensorView, **options: object) -> Val:
+    return b.set(x)
+
+
+def _update(b: FusionBuilder, source: TensorView, target: TensorView, *, grad_enabled: bool) -> Val:
+    sizes, missing = list(target.domain.shape), target.rank - source.rank
+    if list(source.domain.shape) != sizes:
+        source = b.broadcast_in_dim(source, sizes, range(missing, target.rank))
+    # A copy: the source may be returned too, and must then not be the updated memory.
+    return b.set(source)
+
+
+def _slice(
+    b: FusionBuilder,
+    x: TensorView,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Val:
+    return b.slice(x, starts, ends, strides)
+
+
+def _view(build: Callable[..., Val]) -> Claim:
+    return Claim(Role.VIEW, refuse_symbolic, build)
+
+
+CLAIMS = {
+    PrimIDs.BROADCAST_IN_DIM: _view(_broadcast),
+    PrimIDs.RESHAPE: _view(lambda b, x, shape: b.reshape(x, shape)),
+    PrimIDs.SLICE: _view(_slice),
+    PrimIDs.SQUEEZE: _view(lambda b, x, dims: b.squeeze(x, dims)),
+    PrimIDs.TRANSPOSE: _view(lambda b, x, permutation: b.permute(x, permutation)),
+    PrimIDs.STRIDE_ORDER: _view(lambda b, x, order: b.stride_order(x, order)),
+    PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, refuse_symbolic, _same),
+    PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
+    PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
+    PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
+    PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),
+    PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
+}

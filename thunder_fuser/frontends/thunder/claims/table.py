@@ -1,0 +1,146 @@
+"""The claims table, and the two questions that it answers: may this be fused, and what is it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten_with_dataclass
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.claims import (
+    activations,
+    calls,
+    complex_calls,
+    create,
+    indexing,
+    pointwise,
+    random,
+    reductions,
+    shape,
+)
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Ending, Role
+from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
+
+TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
+    {
+        **pointwise.CLAIMS,
+        **reductions.CLAIMS,
+        **shape.CLAIMS,
+        **create.CLAIMS,
+        **random.CLAIMS,
+        **indexing.CLAIMS,
+        **calls.CLAIMS,
+        **activations.CLAIMS,
+        **complex_calls.CLAIMS,
+    }
+)
+
+# They compute nothing, so nothing about them is refused.
+_BOOKKEEPING = frozenset(p for p in PrimIDs if p.name.startswith("UNPACK")) | {PrimIDs.GET_GRAD}
+
+_WRITES_AT_INDEX = (
+    "writes where data say, perhaps twice to one place; kernels write each point once"
+)
+
+_PRODUCT = "a matrix product, which torch's libraries compute"
+_SCAN = "a scan: each element waits for the one before it"
+_SORT = "a sort: data decide where each element goes"
+
+# Why primitives, and calls by name, that a reader may look for in the table are not in it.
+_LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
+    PrimIDs.MATMUL: _PRODUCT,
+    PrimIDs.LINEAR: _PRODUCT,
+    PrimIDs.CONVOLUTION: "a convolution, which torch's libraries compute",
+    "scaled_dot_product_attention": "attention, for which torch has kernels",
+    PrimIDs.SORT: _SORT,
+    PrimIDs.TOPK: _SORT,
+    "argsort": _SORT,
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
+    PrimIDs.EMBEDDING_BACKWARD: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_ADD: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_COPY: _WRITES_AT_INDEX,
+    PrimIDs.INDEX_PUT: _WRITES_AT_INDEX,
+    PrimIDs.SCATTER: _WRITES_AT_INDEX,
+    PrimIDs.SCATTER_ADD: _WRITES_AT_INDEX,
+    PrimIDs.FLIP: "a view with negative strides",
+    PrimIDs.EMPTY: "a tensor without values needs no kernel",
+}
+
+
+def refuse_call(
+    claimed: PrimIDs | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Refusal | None:
+    """Why something claimed is not fused when it is called with these arguments, or None."""
+    flat, _ = tree_flatten_with_dataclass((args, kwargs))
+    refused = refuse_proxies(x for x in flat if isinstance(x, Proxy))
+    return refused or TABLE[claimed].refuse(*args, **kwargs)
+
+
+def _is_claimed_whole(bsym: BoundSymbol) -> bool:
+    """A call whose claim refuses it may still be fused in parts."""
+    if bsym.sym.id not in TABLE:
+        return False
+    return not bsym.subsymbols or refuse_call(bsym.sym.id, bsym.args, bsym.kwargs) is None
+
+
+def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
+    """Every reason why a symbol, or a part of it, cannot be fused; none if it can.
+
+    The subject of each is the name of the part.
+    """
+    prim = bsym.sym.id
+    if _is_claimed_whole(bsym):
+        if refused := refuse_call(prim, bsym.args, bsym.kwargs):
+            yield replace(refused, subject=bsym.sym.name)
+    elif bsym.subsymbols:
+        for part in bsym.subsymbols:
+            yield from refuse(part)
+    elif prim not in _BOOKKEEPING:
+        named = _LEFT_TO_TORCH.get(bsym.sym.name, "no claim covers it; it stays with torch")
+        reason = _LEFT_TO_TORCH.get(prim, named)
+        unclaimed = Refusal("unclaimed", reason)
+        kinds = filter(None, map(refuse_kind, bsym.flat_proxy_args))
+        yield replace(next(kinds, unclaimed), subject=bsym.sym.name)
+
+
+def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
+    """For a primitive that gives tensors other names: the new proxies, each with the old one."""
+    old, _ = tree_flatten_with_dataclass(prim.args)
+    new, _ = tree_flatten_with_dataclass(prim.output)
+    yield from ((n, o) for n, o in zip(new, old, strict=True) if isinstance(n, Proxy))
+
+
+def role(prim: BoundSymbol) -> Role:
+    """What a claimed symbol does to memory where it stands: as the end of a call it may copy."""
+    return Role.COPY if Ending.NEW in prim.tags else TABLE[prim.sym.id].role
+
+
+def operands(prim: BoundSymbol) -> list[Proxy]:
+    """What a claimed symbol reads, each once."""
+    unread = TABLE[prim.sym.id].unread
+    if not unread:
+        return list(prim.flat_proxy_args)
+    read = [x for k, x in enumerate(prim.args) if k not in unread]
+    flat, _ = tree_flatten_with_dataclass((read, prim.kwargs))
+    return list({p.name: p for p in flat if isinstance(p, Proxy)}.values())
+
+
+def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """The claimed symbols that a fusible symbol consists of, in order: primitives for the most.
+
+    A renaming of several tensors comes as one for each: who reads one does not read the others.
+    """
+    if bsym.sym.id is PrimIDs.UPDATE_ALIASES and len(bsym.flat_proxy_outs) > 1:
+        for new, old in renamed(bsym):
+            yield bsym.from_bsym(args=((old,),), output=(new,))
+    elif _is_claimed_whole(bsym):
+        yield bsym
+    else:
+        for part in bsym.subsymbols:
+            yield from flatten(part)

@@ -1,0 +1,297 @@
+"""The Thunder executor: claims primitives, forms regions, and puts one call in each one's place.
+
+Thunder hands `fusion_pass` the joint forward and backward trace, splits the result itself, and
+saves for backward what our backward calls read.  Its own rematerialization is not used: it weighs
+tensors by dtype alone.  Neither is its common subexpression elimination, which merges two random
+tensors or two clones into one; inside a fusion our own passes do that work.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, unvariableify
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+from thunder.core.transform_common import dce
+from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
+
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import current
+from thunder_fuser.errors import FuserValueError, InternalError, Refusal
+from thunder_fuser.frontends.thunder import regions, reorder_regions, repro
+from thunder_fuser.frontends.thunder.call import FusionCall, warn_of_failure
+from thunder_fuser.frontends.thunder.canonical_names import Prims
+from thunder_fuser.frontends.thunder.claims.claim import Role
+from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, refuse_call, role
+from thunder_fuser.frontends.thunder.fuel import Tank
+from thunder_fuser.frontends.thunder.fusion_record import Compilation
+from thunder_fuser.frontends.thunder.gradients import RULES
+from thunder_fuser.frontends.thunder.ill_typed import ill_typed
+from thunder_fuser.frontends.thunder.lookasides import lookasides
+from thunder_fuser.frontends.thunder.origin import Recorded
+from thunder_fuser.frontends.thunder.region_to_fusion import build
+from thunder_fuser.frontends.thunder.rematerialization import rematerialize
+from thunder_fuser.frontends.thunder.retype import Retyped, retype
+from thunder_fuser.frontends.thunder.rng_state import Draws
+from thunder_fuser.frontends.thunder.rng_state import register as register_draw
+from thunder_fuser.frontends.thunder.single_assignment import single_assignment
+from thunder_fuser.frontends.thunder.split_regions import take_apart
+from thunder_fuser.frontends.thunder.symbol import bind_fusion
+from thunder_fuser.frontends.thunder.trace_check import fault
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.observers import Watch
+
+logger = logging.getLogger(__name__)
+
+
+def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
+    return symbol in TABLE and refuse_call(symbol, args, kwargs) is None
+
+
+class _Fused(NamedTuple):
+    """What takes the place of a part: a call, where there is anything to compute, and views."""
+
+    call: Sequence[BoundSymbol]
+    views: Sequence[BoundSymbol]
+
+
+class Fuser(FusionExecutor):  # type: ignore[misc]
+    """Fuses pointwise operations, reductions and views of tensors; `executor` is the instance."""
+
+    notes_user_lines = True
+    """Read by `user_lines`, which cannot import this file."""
+
+    def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
+        """`prefix` begins the names of fusions; two fusers in one list need different ones."""
+        super().__init__(name)
+        # As an attribute of the package, the instance hides the folder of its name; with this,
+        # `import thunder_fuser.frontends.thunder.report as report` finds the module all the same.
+        self.__name__ = __package__
+        self._prefix = prefix
+        self._tank = Tank()
+        self._draw = register_draw(self)
+        self._lookasides.update(lookasides())
+        for symbol in {**TABLE, **RULES}:
+            self.register_supported(
+                symbol, partial(_is_claimed, symbol), grad_transform=RULES.get(symbol)
+            )
+
+    def __iter__(self) -> Iterator[Fuser]:
+        """As a list of one: Thunder takes `executors=executor`, too."""
+        yield self
+
+    def get_fuel(self, amount: int = 1, /) -> bool:
+        """Use fuel if enough is left; one fusion costs 1."""
+        return self._tank.take(amount, current())
+
+    def set_fuel(self, value: int | FUEL_LEVEL) -> None:
+        """How many more fusions may be made."""
+        self._tank.set(value)
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """The trace with every region that is worth it replaced by one call; a trace in which we
+        make a mistake as it is.
+        """
+        start = time.perf_counter_ns()
+        may_reorder, saves_like_torch = _may_reorder(), _saves_like_torch()
+        _tell_of_options_of_nvfuser(self.name)
+        watch = Watch(self.name, trace)
+        watch("trace", trace, detail="before fusion")
+        try:
+            fused = self._fused(trace, may_reorder, saves_like_torch)
+        except Exception as error:
+            if current().strict:
+                raise
+            warn_of_failure(f"a trace that {self.name} got", error, repro.save_trace(trace))
+            return trace
+        milliseconds = (time.perf_counter_ns() - start) // 1_000_000
+        fused.set_provenance(
+            TraceProvenance(f"Fusion by {self.name} (took {milliseconds} milliseconds)")
+        )
+        watch("trace", fused, detail="with fusions")
+        return fused
+
+    def _fused(self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool) -> TraceCtx:
+        trace, originals = single_assignment(trace)
+        retyped = retype(trace, self._is_fusible)
+        trace = retyped.trace
+        recorded = Recorded(trace, originals)
+        compilation = Compilation(recorded)
+        draws = Draws(trace, recorded, self._draw)
+        facts = regions.survey(trace, recorded, saves_like_torch=saves_like_torch)
+        fusible = self._fusible(retyped, compilation)
+        parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
+        prims: Prims = {
+            k: regions.primitives(p, recorded, draws, facts)
+            for k, p in enumerate(parts)
+            if p.is_fusible
+        }
+        if may_reorder:
+            parts, prims = reorder_regions.join(parts, prims, facts)
+        parts, prims = take_apart(parts, prims, facts)
+        parts = [self._fuelled(p) for p in parts]
+        fused = self._fuse_all(parts, {k: prims[k] for k in prims if parts[k].is_fusible}, facts)
+        symbols: list[BoundSymbol] = []
+        for k, part in enumerate(parts):
+            if not part.is_fusible:
+                compilation.refused(part.symbols, part.refusals)
+                symbols += part.symbols
+            elif k in fused:
+                for call in fused[k].call:
+                    compilation.fused(call.sym.name, part.symbols)
+                symbols += (*fused[k].call, *fused[k].views)
+        result = from_trace(trace)
+        result.bound_symbols = list(draws.drawn(symbols))
+        result = dce(result)
+        if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
+            raise InternalError(f"in the trace with fusions, {wrong}")
+        for refusal in compilation.finish(trace).all_refusals():
+            logger.debug("%s", refusal)
+        return result
+
+    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
+        """One call that stands for a region; nothing is compiled yet.
+
+        `region` has `.inputs` and `.outputs` (variables) and `.bound_symbols`.  Thunder calls this
+        again after it has changed any of them.
+        """
+        return self._fuse(region, fusion_counter, {})
+
+    def _fuse(
+        self, region: Any, fusion_counter: int, known: dict[Fusion, CompiledFusion]
+    ) -> BoundSymbol:
+        inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
+        outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
+        prims = _live([prim for b in region.bound_symbols for prim in flatten(b)], outputs)
+        if not outputs:
+            # Only updates.  Thunder drops calls without results, so one of them is a result.
+            outputs = [prims[-1].flat_proxy_outs[0]]
+        read = {p.name for p in outputs} | {p.name for b in prims for p in operands(b)}
+        inputs = [p for p in inputs if p.name in read]
+        device = regions.device_of_region(prims, outputs)
+        name = f"{self._prefix}{fusion_counter}"
+        call = FusionCall(name, build(inputs, prims, outputs, device), device, known)
+        logger.info(
+            "%s: %d primitives, %d inputs, %d outputs", name, *map(len, (prims, inputs, outputs))
+        )
+        return bind_fusion(self, call, inputs, outputs, prims)
+
+    def _fusible(self, retyped: Retyped, compilation: Compilation) -> set[int]:
+        """By `id`, the symbols that consist of claimed primitives and give what torch gives."""
+        symbols = retyped.trace.bound_symbols
+        fusible = {id(bsym) for bsym in symbols if self._is_fusible(bsym)}
+        refused = {k: r for k, r in retyped.left.items() if k in fusible}
+        for bsym in symbols:
+            if id(bsym) in refused:
+                compilation.refused((bsym,), (refused[id(bsym)],))
+        return fusible - refused.keys()
+
+    def _is_fusible(self, bsym: BoundSymbol) -> bool:
+        # What another executor has claimed is its own, even where its parts are claimable.
+        return bsym.sym.executor is None and bool(self.can_fuse(bsym))
+
+    def _fuelled(self, part: regions.Part) -> regions.Part:
+        """The part, refused where it could be fused and no fuel is left."""
+        if not part.is_fusible or self.get_fuel():
+            return part
+        return replace(part, refusals=(Refusal("fuel", "no optimization fuel is left"),))
+
+    def _fuse_all(
+        self,
+        parts: list[regions.Part],
+        prims: dict[int, Sequence[BoundSymbol]],
+        facts: regions.Survey,
+    ) -> dict[int, _Fused]:
+        """Calls by the position of their part. A part that cannot be built is refused in `parts`,
+        and the others are decided again, for it reads and gives other tensors then.
+        """
+        while True:
+            found: dict[int, _Fused] = {}
+            known: dict[Fusion, CompiledFusion] = {}
+            for k, region in rematerialize(parts, prims, facts).items():
+                number = sum(bool(fused.call) for fused in found.values())
+                try:
+                    call = [self._fuse(region, number, known)] if region.is_call else []
+                    found[k] = _Fused(call, region.views)
+                except Exception as error:
+                    refusal = _unbuildable(region, f"{self._prefix}{number}", error)
+                    parts[k] = replace(parts[k], refusals=(refusal,))
+                    del prims[k]
+                    break
+            else:
+                return found
+
+
+def _unbuildable(region: regions.Region, name: str, error: Exception) -> Refusal:
+    """Why a region cannot be built: the trace is wrong, or this package, which is an error."""
+    if wrong := ill_typed(region.bound_symbols):
+        return Refusal("ill-typed", wrong)
+    if current().strict:
+        raise error
+    warn_of_failure(name, error, "")
+    return Refusal("bug", f"{type(error).__name__}: {error}")
+
+
+def _may_reorder() -> bool:
+    """What the user of `thunder.jit` says about the order of a trace."""
+    asked = get_compile_option("fusion_type", "Which order symbols may be fused in")
+    if asked not in (None, "consecutive", "dataflow"):
+        raise FuserValueError(
+            f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
+        )
+    return bool(asked == "dataflow")
+
+
+def _saves_like_torch() -> bool:
+    """Whether arguments and results may change between forward and backward wherever they may in
+    eager code.
+    """
+    asked = get_compile_option("save_like_torch", "Save arguments and results only if torch would")
+    if asked not in (None, True, False):
+        raise FuserValueError(f"save_like_torch of thunder.jit: expected a bool, got {asked!r}")
+    return bool(asked)
+
+
+_told: set[str] = set()
+"""Options of nvFuser's executor that users were told of."""
+
+
+def _tell_of_options_of_nvfuser(name: str) -> None:
+    """Warn, once each, of options that only another executor reads."""
+    data = get_compile_data()
+    if data is None or any(e.name == "nvfuser" for e in data.executors_list):
+        return
+    given = {option for option in data.compile_options if option.startswith("nv_")} - _told
+    if given:
+        _told.update(given)
+        warnings.warn(
+            f"{', '.join(sorted(given))}: an option of Thunder's nvFuser executor, without effect "
+            f"on {name}; thunder_fuser.fusions(fn) shows each fusion, its repro() and its refusals",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:
+    """The primitives that the outputs need, and all updates in place."""
+    needed = {p.name for p in outputs}
+    kept = []
+    for prim in reversed(prims):
+        updates = role(prim) is Role.UPDATE
+        if updates or any(p.name in needed for p in prim.flat_proxy_outs):
+            kept.append(prim)
+            needed |= {p.name for p in operands(prim)}
+    return kept[::-1]
+
+
+executor: Fuser = register_executor(Fuser())
+"""What to pass to `thunder.jit(..., executors=[...])`; registered as "thunder_fuser"."""

@@ -1,0 +1,93 @@
+"""What one run of the fusion pass decided: kept for reports.
+
+Thunder keeps no record of fusion passes, and its last traces no longer say why a symbol stayed with
+torch.  Traces that descend from one another share the object that describes their signature: by it
+the record is found, and with it the record goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from thunder.core.codeutils import SigInfo
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.claims.table import refuse
+from thunder_fuser.frontends.thunder.origin import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fusions by name, and refusals, at the positions of their symbols before any claims."""
+
+    fusions: Mapping[str, range]
+    refusals: Mapping[int, tuple[Refusal, ...]]
+
+    def all_refusals(self) -> tuple[Refusal, ...]:
+        """In the order of the trace."""
+        return tuple(r for k in sorted(self.refusals) for r in self.refusals[k])
+
+    def around(self, name: str) -> tuple[Refusal, ...]:
+        """What kept a fusion from reaching further back, then what ended it."""
+        places = self.fusions.get(name)
+        neighbours = (places.start - 1, places.stop) if places else ()
+        return tuple(r for k in neighbours for r in self.refusals.get(k, ()))
+
+
+_records: WeakKeyDictionary[SigInfo, list[Record]] = WeakKeyDictionary()
+
+
+def records_of(trace: TraceCtx) -> Sequence[Record]:
+    """One for each fuser whose fusion pass a trace went through; none for a backward trace."""
+    return _records.get(trace.siginfo(), [])
+
+
+class Compilation:
+    """A record in the making."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._fusions: dict[str, range] = {}
+        self._refusals: dict[int, tuple[Refusal, ...]] = {}
+        for k, bsym in enumerate(recorded.symbols):
+            if any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
+                self._refuse(k, bsym, list(refuse(bsym)))
+
+    @property
+    def fusion_count(self) -> int:
+        return len(self._fusions)
+
+    def fused(self, name: str, symbols: Sequence[BoundSymbol]) -> None:
+        """These symbols became a fusion."""
+        places = list(self._recorded.positions(symbols))
+        self._fusions[name] = range(min(places), max(places) + 1) if places else range(0)
+
+    def refused(self, symbols: Sequence[BoundSymbol], refusals: Sequence[Refusal]) -> None:
+        """These symbols, which could have been fused, stay with torch."""
+        first = min(self._recorded.positions(symbols), default=None)
+        if first is not None and refusals:
+            self._refuse(first, symbols[0], refusals)
+
+    def _refuse(self, k: int, bsym: BoundSymbol, refusals: Sequence[Refusal]) -> None:
+        line = self._recorded.line_of(bsym)
+        where = f"{line.filename}:{line.positions.lineno}" if line.filename else ""
+        whole = bsym.sym.name
+        found = {r.subject: r for r in refusals}
+        named = [
+            replace(r, subject=f"{whole} ({part})" if part not in ("", whole) else whole)
+            for part, r in found.items()
+        ]
+        if named:
+            self._refusals[k] = tuple(replace(r, origin=where) for r in named)
+
+    def finish(self, trace: TraceCtx) -> Record:
+        """The record, which `records_of` finds for this trace and those that come of it."""
+        record = Record(self._fusions, self._refusals)
+        if trace.fn is not None or trace._siginfo is not None:
+            _records.setdefault(trace.siginfo(), []).append(record)
+        return record

@@ -1,0 +1,189 @@
+"""What Thunder's interpreter calls in the place of functions, where our executor is in the list.
+
+*Torch's functions that Thunder knows by name only.* It runs them in torch, each between two
+regions, and differentiates them by running them once more under torch's autograd. Casts, new
+tensors like another and second names of operations are nothing but operations that it can take
+apart, and become these.
+
+*Cross-entropy with smoothed labels*, of which Thunder counts the ignored classes in the mean.
+
+*Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
+too, and fails on it with torch 2.12, for every graph. It is run, and not looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core import dtypes
+from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from torch.fx import _lazy_graph_module
+
+from thunder_fuser.frontends.thunder.gradients import total_weight
+
+Function = Callable[..., Any]
+
+_CASTS = {
+    "bool": dtypes.bool8,
+    "byte": dtypes.uint8,
+    "char": dtypes.int8,
+    "short": dtypes.int16,
+    "int": dtypes.int32,
+    "half": dtypes.float16,
+    "bfloat16": dtypes.bfloat16,
+    "double": dtypes.float64,
+    "cfloat": dtypes.complex64,
+    "cdouble": dtypes.complex128,
+}
+_SECOND_NAMES = {
+    "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "clip": "clamp",
+    "divide": "true_divide",
+    "fix": "trunc",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "moveaxis": "movedim",
+    "multiply": "mul",
+    "negative": "neg",
+    "not_equal": "ne",
+    "subtract": "sub",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+}
+
+
+def lookasides() -> dict[Function, Function]:
+    """By function, what is called in its place."""
+    found: dict[Function, Function] = {}
+    parts: Mapping[str, Function] = {
+        **{name: partial(_cast, dtype) for name, dtype in _CASTS.items()},
+        **{name: getattr(ltorch, other) for name, other in _SECOND_NAMES.items()},
+        "new_zeros": partial(_new, 0),
+        "new_ones": partial(_new, 1),
+        "new_full": _new_full,
+        "narrow": _narrow,
+        "cpu": _cpu,
+    }
+    for name, function in parts.items():
+        for theirs, symbol in _registered(name):
+            found[theirs] = found[symbol] = _or_whole(function, symbol)
+    for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
+        found[function] = _cross_entropy
+    module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
+    if write := getattr(module, "real_recompile", None):
+        found[write] = lambda graph: write(graph)
+    return found
+
+
+def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
+    """Torch's functions of a name that Thunder knows by name only, and its symbols for them."""
+    for module in (torch, torch.Tensor):
+        theirs = getattr(module, name, None)
+        symbol = ltorch._torch_to_thunder_function_map.get(theirs)
+        if (
+            theirs is not None
+            and symbol is not None
+            and OpTags.AUTO_REGISTERED in (symbol.tags or ())
+        ):
+            yield theirs, symbol
+
+
+class _Unusual(Exception):
+    """Arguments for which the call is left as it is."""
+
+
+def _or_whole(function: Function, symbol: Symbol) -> Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Names of arguments are torch's, which those of Thunder's operations are not.
+        if not kwargs and args and isinstance(args[0], TensorProxy):
+            try:
+                return function(*args)
+            except _Unusual:
+                pass
+        return symbol(*args, **kwargs)
+
+    return call
+
+
+def _cast(dtype: dtypes.dtype, x: TensorProxy) -> TensorProxy:
+    return ltorch.to(x, dtype)
+
+
+def _new(value: float, x: TensorProxy, *shape: Any) -> TensorProxy:
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    return ltorch.full(tuple(sizes), value, device=x.device, dtype=x.dtype)
+
+
+def _new_full(x: TensorProxy, sizes: Sequence[Any], value: Any) -> TensorProxy:
+    if isinstance(value, TensorProxy):
+        raise _Unusual
+    return _new(value, x, sizes)
+
+
+def _cpu(x: TensorProxy) -> TensorProxy:
+    if x.device.type != "cpu":
+        raise _Unusual
+    return ltorch.to(x, "cpu")
+
+
+def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
+    if not (type(dim) is int and type(start) is int and type(length) is int):
+        raise _Unusual
+    dim = dim % max(x.ndim, 1)
+    size = x.shape[dim] if x.ndim else -1
+    start = start + size if start < 0 else start
+    if not 0 <= start <= start + length <= size:
+        raise _Unusual  # torch has the words for what is wrong
+    taken = [slice(None)] * dim + [slice(start, start + length)]
+    return x[tuple(taken)]
+
+
+def _cross_entropy(
+    input: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    size_average: object = None,
+    ignore_index: int = -100,
+    reduce: object = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> TensorProxy:
+    """As torch has it. With smoothed labels the loss is a sum of two: of the class that is the
+    target, and of all classes, neither of which counts where the target is ignored.
+    """
+    options = (size_average, ignore_index, reduce, reduction)
+    are_classes = input.shape != target.shape
+    if not label_smoothing or not are_classes or not input.numel:
+        return ltorch.cross_entropy(input, target, weight, *options, label_smoothing)
+    ltorch._cross_entropy_input_checks(
+        input, target, weight, ignore_index, reduction, label_smoothing
+    )
+    axis = 1 if input.ndim > 1 else 0
+    logarithms = ltorch.log_softmax(input, axis)
+    chosen = ltorch.nll_loss(logarithms, target, weight, ignore_index, reduction)
+    shape = [-1] + [1] * (input.ndim - 2)
+    weighted = logarithms if weight is None else logarithms * ltorch.reshape(weight, shape)
+    every = ltorch.where(target != ignore_index, -ltorch.sum(weighted, axis), 0.0)
+    if reduction != "none":
+        every = ltorch.sum(every)
+    if reduction == "mean":
+        mean = every / total_weight(target, weight, ignore_index)
+        every = maybe_convert_to_dtype(mean, input.dtype)
+    share = label_smoothing / input.shape[axis]
+    return (1 - label_smoothing) * chosen + every * share

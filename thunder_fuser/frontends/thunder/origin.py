@@ -1,0 +1,270 @@
+"""Where a trace's symbols come from: the user's line, and the symbols before executors took them.
+
+Thunder notes the source line of what the user calls, not of the parts that it takes a call into,
+and forgets it when it differentiates; an executor that claims a symbol renames its results.  But
+what we fuse keeps its names, so the traces that were recorded before can be asked by name.
+Backward values are the exception: they have no line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import thunder.torch as thunder_torch
+from thunder.core.compile_data import _compile_data
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten_with_dataclass
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.frontends.thunder.claims.claim import LiesAs
+from thunder_fuser.ir.fusion import Origin
+
+_COPY = "bw_"
+"""How Thunder names what the backward computes again, after what the forward has computed."""
+
+
+class Line(NamedTuple):
+    """A source line as Thunder writes it down."""
+
+    filename: str | None
+    positions: Any
+
+
+class Recorded:
+    """What earlier traces of the function that is being compiled say, by name of a value.
+
+    symbols  of the last trace before executors made their claims
+    """
+
+    def __init__(self, trace: TraceCtx, originals: Mapping[str, str]) -> None:
+        """`trace` stands in for earlier ones where there are none; `originals` are the names by
+        which they know values that were renamed since.
+        """
+        _, stats = _compile_data.get()
+        traces = (stats.last_traces if stats is not None else None) or [trace]
+        self.symbols: list[BoundSymbol] = traces[-1].bound_symbols
+        self._originals = originals
+        # Of whatever gives a value, whether as a whole or in one of its parts. What is computed
+        # again in the backward may have the names of the forward's parts.
+        self._positions: dict[tuple[str, bool], int] = {}
+        for k, bsym in enumerate(self.symbols):
+            for name in _given(bsym):
+                self._positions.setdefault((name, _is_backward(bsym)), k)
+        self._lines: dict[str, Line] = {}
+        self._calls: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._row_major: set[str] = set()
+        self._channels_last: set[str] = set()
+        self._leaders: dict[str, LiesAs] = {}
+        for bsym in traces[0].bound_symbols:
+            self._note_call(bsym)
+            if bsym.source_filename is not None:
+                line = Line(bsym.source_filename, bsym.source_positions)
+                for name in _given(bsym):
+                    self._lines.setdefault(name, line)
+        self.saved_results: frozenset[str] = frozenset()
+        """Results of the forward that torch's autograd would save, too."""
+        if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
+            self._note_new_names(traces[0], traces[-1])
+            saved = _saved_by_torch(traces[0])
+            pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
+            self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
+
+    def _note_new_names(self, first: TraceCtx, joint: TraceCtx) -> None:
+        """A call that is differentiated by a rule of its own is recorded anew. The parts of others
+        have new names, too; but results come in the same order.
+        """
+        recorded = set(self._calls)
+        for bsym in joint.bound_symbols:
+            is_call = bsym.subsymbols and not _is_backward(bsym) and not _names_memory(bsym)
+            if is_call and recorded.isdisjoint(_given(bsym)):
+                self._note_call(bsym)
+        for old, new in zip(results(first), results(joint), strict=False):
+            for noted in (self._row_major, self._channels_last):
+                noted.update({new.name} if old.name in noted else ())
+            if old.name in self._leaders:
+                self._leaders.setdefault(new.name, self._leaders[old.name])
+
+    def _note_call(self, bsym: BoundSymbol) -> None:
+        self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
+        results = [p.name for p in bsym.flat_proxy_outs]
+        self._new.update(results if _gives_new_memory(bsym) else ())
+        if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
+            ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
+            (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
+        elif bsym.sym.id in _ROW_MAJOR:
+            self._row_major.update(results)
+        read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
+        if bsym.sym.id in _IN_ANOTHER_ORDER:
+            self._leaders.update(dict.fromkeys(results, LiesAs(read)))
+
+    def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
+        """Places in `symbols` of what gives the results of these symbols."""
+        for bsym in bsyms:
+            for out in bsym.flat_proxy_outs:
+                key = self._originals.get(out.name, out.name), _is_backward(bsym)
+                if key in self._positions:
+                    yield self._positions[key]
+
+    def first_name(self, name: str) -> str:
+        """What the forward calls a value, where the backward computes it again."""
+        name = self._originals.get(name, name)
+        return name if name in self._calls else name.removeprefix(_COPY)
+
+    def in_one_call(self, *names: str) -> bool:
+        """Whether one call of the user's gives, or consists of, all of these values."""
+        calls = {self._calls.get(self.first_name(name)) for name in names}
+        return len(calls) == 1 and None not in calls
+
+    def owns(self, name: str) -> bool:
+        """Whether a value is the result of a call of the user's that gives new memory."""
+        return self.first_name(name) in self._new
+
+    def is_row_major(self, name: str) -> bool:
+        """Whether a value is the result of a call that is row-major, whatever its arguments are."""
+        return self.first_name(name) in self._row_major
+
+    def keeps_channels_last(self, name: str) -> bool:
+        """Whether a value is the result of a call that keeps this order, and no other."""
+        return self.first_name(name) in self._channels_last
+
+    def leaders(self, name: str) -> LiesAs | None:
+        """The operands of the call that gives a value, where torch's kernel lays its result out by
+        them and its parts would not.
+        """
+        return self._leaders.get(self.first_name(name))
+
+    def line_of(self, bsym: BoundSymbol) -> Line:
+        """The user's line, as far as it is known."""
+        if bsym.source_filename is not None:
+            return Line(bsym.source_filename, bsym.source_positions)
+        names = (self.first_name(out.name) for out in bsym.flat_proxy_outs)
+        return next((self._lines[n] for n in names if n in self._lines), Line(None, None))
+
+    def located(self, prim: BoundSymbol, whole: BoundSymbol) -> BoundSymbol:
+        """A part of a symbol that carries the line and the tags of the whole."""
+        line = self.line_of(whole)
+        if line.filename is None:
+            line = self.line_of(prim)
+        return prim.from_bsym(
+            source_filename=line.filename,
+            source_positions=line.positions,
+            tags=prim.tags | whole.tags,
+        )
+
+
+def _is_backward(bsym: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bsym.tags
+
+
+_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_returning_views", ()))
+_MAY_GIVE_VIEWS = frozenset(getattr(thunder_torch, "_syms_that_may_return_views", ()))
+_MAY_GIVE_ARGUMENT = frozenset({"torch.Tensor.type", "torch.Tensor.type_as", "torch.conj"})
+"""Further calls that return a tensor as it is where they have nothing to do."""
+
+
+def gives_view(symbol: Symbol) -> bool:
+    """Whether torch's call gives views of its first argument, as Thunder knows, too."""
+    return symbol in _GIVE_VIEWS
+
+
+def _gives_new_memory(bsym: BoundSymbol) -> bool:
+    """Whether torch's call gives memory of its own, whatever Thunder makes of it."""
+    return (
+        bool(bsym.subsymbols)
+        and bsym.sym not in _GIVE_VIEWS | _MAY_GIVE_VIEWS
+        and bsym.sym.id not in _MAY_GIVE_ARGUMENT
+        and OpTags.IN_PLACE not in (bsym.sym.tags or ())
+    )
+
+
+_ROW_MAJOR = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("softmax", "log_softmax", "nn.functional.softmin", "nn.functional.logsigmoid"),
+        *("layer_norm", "masked_fill", "tril", "triu"),
+        *("Tensor.repeat", "tile", "repeat_interleave"),
+    )
+)
+_ROW_MAJOR_UNLESS_CHANNELS = frozenset(
+    f"torch.{name}"
+    for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
+)
+"""These keep channels last, which only tensors of four and five dimensions have."""
+
+
+_IN_ANOTHER_ORDER = frozenset(
+    f"torch.{name}"
+    for name in ("logical_and", "logical_or", "logical_xor", "floor_divide", "copysign", "clamp")
+)
+"""Pointwise calls of which Thunder's parts do not begin with the first operand as it is."""
+
+LIKE = frozenset(
+    f"torch.{name}"
+    for name in ("zeros_like", "ones_like", "full_like", "isinf", "isnan", "isfinite", "isreal")
+)
+"""Calls that make, or may make, a tensor of one number which lies as their operand does."""
+
+
+_SAVES_NOTHING = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("add", "sub", "neg", "to", "Tensor.to", "Tensor.type", "Tensor.type_as", "Tensor.float"),
+        *("sum", "mean", "cat", "stack", "nn.functional.pad", "clone", "Tensor.contiguous"),
+        *("zeros_like", "ones_like", "full_like", "Tensor.repeat", "detach"),
+    )
+)
+"""Calls whose gradients read neither operands nor results."""
+_SAVES_TENSORS_FOR_EACH_OTHER = frozenset(f"torch.{name}" for name in ("mul", "true_divide", "div"))
+"""Calls that save nothing if one operand is a number."""
+
+
+def _saved_by_torch(trace: TraceCtx) -> set[str]:
+    """Names of what autograd would save in eager code: operands and results of calls whose
+    gradients may read them, and what these are views of.
+    """
+    saved: set[str] = set()
+    for bsym in reversed(trace.bound_symbols[:-1]):
+        tensors = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+        given = [p.name for p in bsym.flat_proxy_outs]
+        each_other = bsym.sym.id in _SAVES_TENSORS_FOR_EACH_OTHER
+        if gives_view(bsym.sym):
+            saved.update(tensors[:1] if not saved.isdisjoint(given) else ())
+        elif each_other:
+            saved.update(tensors if len(tensors) > 1 else ())
+        elif bsym.subsymbols and bsym.sym.id not in _SAVES_NOTHING:
+            saved.update((*tensors, *given))
+    return saved
+
+
+def _names_memory(bsym: BoundSymbol) -> bool:
+    """Whether a symbol, or a part of it, updates a tensor, or gives names to what was updated."""
+    is_one = bsym.sym.id in (PrimIDs.UPDATE_ALIASES, PrimIDs.COPY_)
+    return is_one or any(map(_names_memory, bsym.subsymbols))
+
+
+def results(trace: TraceCtx) -> list[Proxy]:
+    """What the user gets of the forward."""
+    returned = trace.bound_symbols[-1].args
+    if returned and isinstance(returned[0], dict):
+        returned = returned[0].get("fw_flat_out", returned[0].get("output", ()))
+    flat, _ = tree_flatten_with_dataclass(returned)
+    return [p for p in flat if isinstance(p, Proxy)]
+
+
+def _given(bsym: BoundSymbol) -> Iterator[str]:
+    """Names of what a symbol and its parts give."""
+    for out in bsym.flat_proxy_outs:
+        yield out.name
+    for part in bsym.subsymbols:
+        yield from _given(part)
+
+
+def origin_of(bsym: BoundSymbol) -> Origin:
+    """The symbol, the line that it carries, and the name of its (first) result."""
+    number = getattr(bsym.source_positions, "lineno", None)
+    names = [p.name for p in bsym.flat_proxy_outs]
+    return Origin(bsym.sym.name, bsym.source_filename or "", number or 0, names[0] if names else "")

@@ -1,0 +1,221 @@
+"""A region of primitives as a Fusion: every value that a kernel sees is made here.
+
+Thunder's proxies decide dtypes and shapes.  A row of `ir/tables/pointwise.py` computes 16-bit
+floats in fp32 and says so in its result; the cast to what the proxy says is the rounding that torch
+does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.errors import InternalError
+from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, Role
+from thunder_fuser.frontends.thunder.claims.layout import lying_as
+from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
+from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
+from thunder_fuser.frontends.thunder.origin import origin_of
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.fusion import Fusion, Origin, TensorView, Val
+
+
+def build(
+    inputs: Sequence[Proxy],
+    prims: Sequence[BoundSymbol],
+    outputs: Sequence[Proxy],
+    device: torch.device,
+) -> Fusion:
+    """The Fusion that computes `outputs` from `inputs`, in their order, by claimed primitives."""
+    region = _Region(inputs, device)
+    for prim in prims:
+        region.add(prim)
+    return region.finish(outputs)
+
+
+class _Region:
+    """Tensors by proxy name, and the value that each holds at this point of the region.
+
+    Names of one tensor (an updated tensor, the result of the update, a renaming) lead to the name
+    that it had first.
+    """
+
+    def __init__(self, inputs: Sequence[Proxy], device: torch.device) -> None:
+        self._builder = FusionBuilder()
+        self._first: dict[str, str] = {}
+        self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
+        self._memory = dict(self._values)
+        self._updated: dict[str, None] = {}
+        # Orders in memory that torch's kernels choose; expanded tensors have none of their own.
+        self._orders: dict[str, tuple[int, ...]] = {}
+        self._expanded: set[str] = set()
+        self._origins: dict[str, Origin] = {}
+
+    def _input(self, proxy: Proxy, device: torch.device) -> Val:
+        if isinstance(proxy, NumberProxy):
+            return self._builder.scalar(None, number_type(proxy))
+        return self._builder.tensor(
+            proxy.shape,
+            data_type(proxy.dtype),
+            # Thunder neither records strides nor checks them: each call brings its own.
+            contiguity=[None if size == 1 else False for size in proxy.shape],
+            is_cpu=proxy.device.type != device.type,
+        )
+
+    def add(self, prim: BoundSymbol) -> None:
+        """Append one primitive."""
+        claim = TABLE[prim.sym.id]
+        self._builder.origin = origin_of(prim)
+        args = [
+            x if k in claim.unread else tree_map(self._value, x) for k, x in enumerate(prim.args)
+        ]
+        kwargs = tree_map(self._value, prim.kwargs)
+        built = claim.build(self._builder, *args, **kwargs)
+        values = built if isinstance(built, tuple) else (built,)
+        outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
+        for out, value in zip(outs, values, strict=True):
+            # Thunder puts None in the place of a result that nobody reads.
+            if out is not None:
+                self._define(prim, out, value)
+
+    def _define(self, prim: BoundSymbol, out: TensorProxy, value: Val) -> None:
+        """One result of a primitive, in the dtype that Thunder expects."""
+        wanted = data_type(out.dtype)
+        if value.dtype is not wanted:
+            value = self._builder.cast(value, wanted)
+        if not isinstance(value, TensorView) or value.sizes != tuple(out.shape):
+            raise InternalError(f"{prim.sym.name} gave {value}, but Thunder expects {out}")
+        if role(prim) is Role.UPDATE and self._writes_itself(prim):
+            self._first[out.name] = self._first_name(prim.args[1])
+            return
+        for tag in prim.tags:
+            if isinstance(tag, LiesAs):
+                value = lying_as(self._builder, value, self._tensors(tag.names, value))
+
+        if Ending.CHANNELS_LAST in prim.tags and value.rank:
+            value = lying_as(self._builder, value, [self._builder.cat([value])])
+        if Ending.NEW in prim.tags:
+            value = self._builder.set(value)
+        match role(prim):
+            case Role.UPDATE:
+                first = self._first[out.name] = self._first_name(prim.args[1])
+                if first not in self._memory:
+                    # It stays where the tensor was made.
+                    value = lying_as(self._builder, value, [_tensor(self._values[first])])
+                self._values[first] = value
+                if first in self._memory:
+                    self._updated[first] = None
+            case Role.RENAME:
+                (renamed,) = prim.flat_proxy_args
+                first = self._first[out.name] = self._first_name(renamed)
+                if first in self._origins:
+                    self._values[first] = value
+                    if Ending.ROW_MAJOR in prim.tags:
+                        self._orders[first] = tuple(range(out.ndim))
+            case _:
+                self._values[out.name] = value
+                self._origins[out.name] = self._builder.origin
+                self._see_order(prim, out)
+
+    def _see_order(self, prim: BoundSymbol, out: TensorProxy) -> None:
+        """Follow orders that torch's kernels choose: through views, and to pointwise results, which
+        lie as their first operand does.
+        """
+        if prim.sym.id is PrimIDs.BROADCAST_IN_DIM and out.numel != prim.args[0].numel:
+            self._expanded.add(out.name)
+            return
+        if Ending.ROW_MAJOR in prim.tags:
+            self._orders[out.name] = tuple(range(out.ndim))
+            return
+        is_view = role(prim) is Role.VIEW
+        if not is_view and role(prim) is not Role.COMPUTE:
+            return
+        leaders = [
+            p
+            for p in operands(prim)
+            if isinstance(p, TensorProxy)
+            and (is_view or p.shape == out.shape)
+            and p.name not in self._expanded
+        ]
+        order = self._orders.get(self._first_name(leaders[0])) if leaders else None
+        if order is not None and is_view:
+            order = _order_of_view(prim, order)
+        if order is not None:
+            self._orders[out.name] = order
+
+    def _tensors(self, names: Sequence[str], shown: TensorView) -> list[TensorView]:
+        """The tensors, or none where one is not at hand, or does not broadcast to the sizes of
+        `shown`.
+        """
+        found = [self._values.get(self._first.get(name, name)) for name in names]
+        tensors = [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
+        return tensors if len(tensors) == len(found) else []
+
+    def _writes_itself(self, prim: BoundSymbol) -> bool:
+        """Whether a tensor is copied onto itself, which torch does not do: it may be expanded."""
+        source, target = prim.args[:2]
+        return self._first_name(source) == self._first_name(target)
+
+    def _first_name(self, proxy: Proxy) -> str:
+        name: str = proxy.name
+        return self._first.get(name, name)
+
+    def _value(self, argument: object) -> object:
+        return self._values[self._first_name(argument)] if isinstance(argument, Proxy) else argument
+
+    def finish(self, outputs: Sequence[Proxy]) -> Fusion:
+        """The fusion with these results, and with the last update of each input."""
+        returned: dict[str, TensorView] = {}
+        for proxy in outputs:
+            name = self._first_name(proxy)
+            if name not in returned:
+                returned[name] = self._in_order(name)
+            self._builder.output(returned[name])
+        for name in self._updated:
+            self._builder.output(_tensor(self._values[name]), _tensor(self._memory[name]))
+        return self._builder.build()
+
+    def _in_order(self, name: str) -> TensorView:
+        """What a tensor holds, in the order that it has in torch if its operands do not tell."""
+        value = _tensor(self._values[name])
+        order = self._orders.get(name)
+        if order is None or sum(size != 1 for size in value.sizes) < 2:
+            return value
+        self._builder.origin = self._origins[name]
+        return self._builder.stride_order(value, [order[::-1].index(k) for k in range(value.rank)])
+
+
+def _broadcasts(x: TensorView, to: TensorView) -> bool:
+    pairs = zip(reversed(x.sizes), reversed(to.sizes), strict=False)
+    return x.rank <= to.rank and all(a in (1, b) for a, b in pairs)
+
+
+def _order_of_view(prim: BoundSymbol, order: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of a view of what lies in that order, if it is sure: dimensions from the outermost
+    to the innermost.
+    """
+    rank = prim.output.ndim
+    match prim.sym.id:
+        case PrimIDs.SLICE:
+            return order
+        case PrimIDs.TRANSPOSE:
+            return tuple(list(prim.args[1]).index(k) for k in order)
+        case PrimIDs.BROADCAST_IN_DIM:
+            places = list(prim.args[2])
+            return (*(k for k in range(rank) if k not in places), *(places[k] for k in order))
+        case PrimIDs.SQUEEZE:
+            left = [k for k in range(len(order)) if k not in prim.args[1]]
+            return tuple(left.index(k) for k in order if k in left)
+        case PrimIDs.RESHAPE if order == tuple(range(len(order))):
+            return tuple(range(rank))
+    return None
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value

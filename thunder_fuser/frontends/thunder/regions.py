@@ -1,0 +1,356 @@
+"""Which symbols of a trace become one fusion, and why the others do not.
+
+The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
+it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
+Where the user allows another order, `order.py` goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from thunder.core import dtypes
+from thunder.core import prims as prims_of_thunder
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, variableify
+from thunder.core.pytree import tree_flatten_with_dataclass
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx
+from thunder.executors.data_dependent_partition import (
+    Node,
+    consecutive_fusion,
+)
+
+from thunder_fuser.config import current
+from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder import inplace
+from thunder_fuser.frontends.thunder.aliases import Aliases
+from thunder_fuser.frontends.thunder.claims import random
+from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, Role
+from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
+from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
+from thunder_fuser.frontends.thunder.origin import LIKE, Recorded
+from thunder_fuser.frontends.thunder.rng_state import Draws
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the symbols of one region have in common."""
+
+    device: torch.device
+    is_backward: bool
+
+
+Places = Mapping[int, Place | tuple[Refusal, ...]]
+"""By `id` of a symbol: where it can be fused, or why it cannot although it is claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbours in a trace.  They are to be fused if they have a place and nothing was refused."""
+
+    symbols: tuple[BoundSymbol, ...]
+    place: Place | None
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def is_fusible(self) -> bool:
+        return self.place is not None and not self.refusals
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Primitives that go together, and the variables that they read from and give to the others.
+
+    `views` are what torch makes of the results.
+    This is what `FusionExecutor.fuse` takes; Thunder also makes such objects by itself.
+    """
+
+    bound_symbols: tuple[BoundSymbol, ...]
+    inputs: tuple[object, ...]
+    outputs: tuple[object, ...]
+    views: tuple[BoundSymbol, ...] = ()
+
+    @property
+    def is_call(self) -> bool:
+        """Whether anything is computed: a region may be nothing but views of what is there."""
+        return bool(self.outputs) or any(role(b) is Role.UPDATE for b in self.bound_symbols)
+
+
+def region_of(
+    prims: Sequence[BoundSymbol], outputs: Sequence[Proxy], views: Sequence[BoundSymbol] = ()
+) -> Region:
+    """Primitives with everything that they read and do not make."""
+    inside = {p.name for p in made_by(prims)}
+    read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
+    return Region(
+        tuple(prims),
+        tuple(map(variableify, read.values())),
+        tuple(map(variableify, outputs)),
+        tuple(views),
+    )
+
+
+def made_by(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
+    """What primitives compute, in order."""
+    return tuple({p.name: p for b in prims for p in b.flat_proxy_outs}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What deciding about a part takes to know of the whole trace.
+
+    on_cuda   some tensor is on a GPU
+    forward   names of values that the results of the forward need, where Thunder will split the
+              trace into forward and backward
+    kept      names of arguments and results of the forward, which are alive in the backward, too
+    repeated  names of random tensors that the backward draws again
+    aliases   which tensors share memory
+    unsaved   first names of memories that the backward must not read: the user may change them, and
+              torch would not save them
+    """
+
+    on_cuda: bool
+    forward: frozenset[str] | None
+    kept: frozenset[str]
+    repeated: frozenset[str]
+    aliases: Aliases
+    unsaved: frozenset[str] = frozenset()
+
+
+def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = False) -> Survey:
+    """Look at every symbol of a trace once."""
+    aliases = Aliases(trace, recorded)
+    on_cuda = is_joint = False
+    drawn: set[str] = set()
+    repeated: set[str] = set()
+    for bsym in trace.bound_symbols:
+        on_cuda |= any(t.device.type == "cuda" for t in _tensors(bsym.flat_proxy_outs))
+        is_joint |= bsym.sym.id is PrimIDs.GET_GRAD
+        for name in random.drawn(bsym):
+            first = recorded.first_name(name)
+            repeated.update({name, first} if first in drawn else ())
+            drawn.add(name)
+    if not is_joint:
+        return Survey(on_cuda, None, frozenset(), frozenset(), aliases)
+    returned = trace.bound_symbols[-1].args[0]
+    flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
+    kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
+    unsaved = _unsaved(trace, kept, aliases)
+    if not saves_like_torch:
+        arguments, _ = tree_flatten_with_dataclass(returned["flat_args"])
+        free = {p.name for p in _tensors(arguments)} | recorded.saved_results
+        unsaved -= frozenset(map(aliases.memory, free))
+    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
+
+
+def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozenset[str]:
+    """Memories of arguments and results that the backward reads nowhere by itself."""
+    read = (
+        proxy.name
+        for bsym in joint.bound_symbols
+        if BoundSymbolTag.BACKWARD in bsym.tags and bsym.sym.id is not PrimIDs.GET_GRAD
+        for proxy in bsym.flat_proxy_args
+    )
+    return frozenset(map(aliases.memory, kept)) - frozenset(map(aliases.memory, read))
+
+
+def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
+    """What Thunder's split keeps in the forward: everything that its results are computed from."""
+    needed = set(kept)
+    for bsym in reversed(joint.bound_symbols[:-1]):
+        if any(p.name in needed for p in bsym.flat_proxy_outs):
+            needed.update(p.name for p in bsym.flat_proxy_args)
+    return frozenset(needed)
+
+
+def form(
+    trace: TraceCtx, facts: Survey, is_fusible: Callable[[BoundSymbol], bool]
+) -> Iterator[Part]:
+    """The symbols of a trace, in order, as parts."""
+    symbols = trace.bound_symbols
+    aliases = facts.aliases
+    places: Places = {id(b): _place(b, aliases) if is_fusible(b) else () for b in symbols}
+
+    def in_one_place(a: Node, b: Node) -> bool:
+        place = places[id(a.group_bsyms[0])]
+        return isinstance(place, Place) and place == places[id(b.group_bsyms[0])]
+
+    memory = inplace.Memory(aliases)
+    for found in consecutive_fusion(trace, in_one_place):
+        for part in _cut(found, places, memory):
+            refused = _refuse_part(part, facts)
+            yield part if refused is None else replace(part, refusals=(refused,))
+
+
+def _place(bsym: BoundSymbol, aliases: Aliases) -> Place | tuple[Refusal, ...]:
+    """Where a symbol of claimed primitives runs."""
+    prims = list(flatten(bsym))
+    given = {p.device for b in prims for p in b.flat_proxy_outs}
+    read = {p.device for b in prims for p in _tensors(b.flat_proxy_args) if not is_cpu_scalar(p)}
+    if len(given) != 1 or not read <= given:
+        placed = ", ".join(sorted(map(str, given | read)))
+        return (Refusal("device", f"works on several devices: {placed}"),)
+    if not inplace.Memory(aliases).accepts(bsym):
+        return (Refusal("in-place", "updates a tensor that it made itself"),)
+    if aliases.looks_like_view(bsym):
+        return (Refusal("view", "torch gives a view of memory; its parts would copy"),)
+    device = to_torch_device(given.pop())
+    if device.type == "cuda" and current().target == "host":
+        return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
+    return Place(device, BoundSymbolTag.BACKWARD in bsym.tags)
+
+
+def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
+    return [p for p in proxies if isinstance(p, TensorProxy)]
+
+
+def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[Part]:
+    """A group as the longest parts, in order, that one fusion can hold."""
+    part: list[BoundSymbol] = []
+    shared: Place | None = None
+    for bsym in group:
+        place = places[id(bsym)]
+        if not isinstance(place, Place):
+            yield Part((bsym,), None, place)
+            continue
+        if place != shared or not memory.accepts(bsym):
+            if part:
+                yield Part(tuple(part), shared)
+            part, shared = [], place
+            memory.begin()
+            memory.accepts(bsym)
+        part.append(bsym)
+    if part:
+        yield Part(tuple(part), shared)
+
+
+def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
+    """Why neighbours that could be fused are better left to torch, or None."""
+    if part.place is None:
+        return None
+    prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
+    # Torch would draw other numbers the second time.
+    is_repeated = any(p.name in facts.repeated for prim in prims for p in prim.flat_proxy_outs)
+    if not is_repeated and not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
+        text = "views, copies and new tensors alone gain nothing from being fused"
+        return Refusal("shape-only", text)
+    if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):
+        text = "single numbers on the CPU are computed sooner than launched"
+        return Refusal("cpu-scalar", text)
+    updates = any(role(prim) is Role.UPDATE for prim in prims)
+    given = {p.name for prim in prims for p in prim.flat_proxy_outs}
+    if updates and facts.forward is not None and not given & facts.forward:
+        text = "Thunder would move an update that no result needs into the backward"
+        return Refusal("in-place", text)
+    return None
+
+
+def primitives(
+    part: Part, recorded: Recorded, draws: Draws, facts: Survey
+) -> tuple[BoundSymbol, ...]:
+    """What a part consists of; each knows its line, and none has a state."""
+    prims = [
+        draws.stateless(_tagged(recorded.located(prim, whole), recorded, facts.aliases))
+        for whole in part.symbols
+        for prim in _with_operand(whole)
+    ]
+    prims = _ordered_where_made(list(_rounded_once(prims, recorded)))
+    return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
+
+
+def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """The same primitives, where what makes a value knows how the call lays it out whose result is
+    another name for it.
+    """
+    wanted: dict[str, frozenset[object]] = {}
+    found: list[BoundSymbol] = []
+    for prim in reversed(prims):
+        orders = {tag for tag in prim.tags if isinstance(tag, LiesAs) or tag in ORDERS}
+        orders = orders.union(*(wanted.get(p.name, frozenset()) for p in prim.flat_proxy_outs))
+        if orders and role(prim) is Role.RENAME:
+            source = prim.flat_proxy_args[0].name
+            wanted[source] = wanted.get(source, frozenset()) | orders
+        found.append(prim.from_bsym(tags=prim.tags | orders) if orders - prim.tags else prim)
+    return found[::-1]
+
+
+def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
+    """The parts of a symbol; of a call such as zeros_like, what makes the tensor knows the operand
+    that it is to lie as.
+    """
+    read = _tensors(whole.flat_proxy_args) if whole.sym.id in LIKE else []
+    like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
+    for prim in flatten(whole):
+        if like is not None and prim.sym.id is PrimIDs.FULL and is_supported(like):
+            prim = prim.from_bsym(kwargs={**prim.kwargs, "like": like})
+        yield prim
+
+
+def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSymbol:
+    """The same primitive, which says what else the call that it ends does to memory."""
+    names = [p.name for p in prim.flat_proxy_outs]
+    ends = {
+        Ending.NEW: aliases.is_owner(prim),
+        Ending.ROW_MAJOR: any(map(recorded.is_row_major, names)),
+        Ending.CHANNELS_LAST: any(map(recorded.keeps_channels_last, names)),
+    }
+    found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
+    leaders = map(recorded.leaders, names)
+    found.update(tag for tag in leaders if tag is not None)
+    return prim.from_bsym(tags=prim.tags | found) if found else prim
+
+
+def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:
+    """The device of a region with these primitives, or, if it passes its inputs on, of these."""
+    return to_torch_device((prims[0].flat_proxy_outs if prims else outputs)[0].device)
+
+
+def _rounded_once(prims: Sequence[BoundSymbol], recorded: Recorded) -> Iterator[BoundSymbol]:
+    """The same primitives without round trips through 16 bits inside one call of the user's.
+
+    Thunder takes a call such as gelu into primitives that each round to the tensor's dtype. Torch's
+    kernel for the call computes in fp32 and rounds once, at its end; so do we.
+    """
+    unrounded: dict[str, TensorProxy] = {}
+    for prim in prims:
+        if prim.sym.id is not PrimIDs.CONVERT_ELEMENT_TYPE:
+            yield prim
+            continue
+        (source, dtype), out = prim.args, prim.output
+        wide = unrounded.get(source.name) if isinstance(source, TensorProxy) else None
+        if isinstance(source, TensorProxy) and _narrows(source, out):
+            unrounded[out.name] = source
+        elif wide is not None and recorded.in_one_call(source.name, out.name):
+            prim = prim.from_bsym(args=(wide, dtype))
+        yield prim
+
+
+def _same_gradients(prims: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The same primitives, where a gradient that was widened and is narrowed again is itself.
+
+    Thunder's rules compute in fp32 what has nothing to compute. A gradient may be the tensor that
+    autograd gave; elsewhere a cast makes new memory, which the user may write into.
+    """
+    widened: dict[str, TensorProxy] = {}
+    for prim in prims:
+        if prim.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE and isinstance(prim.args[0], TensorProxy):
+            source, out = prim.args[0], prim.output
+            if _narrows(out, source):
+                widened[out.name] = source
+            origin = widened.get(source.name)
+            if origin is not None and origin.dtype == out.dtype:
+                same = prims_of_thunder.shallow_copy.bind(origin, output=out)
+                prim = same.from_bsym(
+                    source_filename=prim.source_filename,
+                    source_positions=prim.source_positions,
+                    tags=prim.tags,
+                )
+        yield prim
+
+
+def _narrows(source: TensorProxy, out: TensorProxy) -> bool:
+    return source.dtype == dtypes.float32 and out.dtype in (dtypes.bfloat16, dtypes.float16)

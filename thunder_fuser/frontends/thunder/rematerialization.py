@@ -1,0 +1,220 @@
+"""What goes through memory between the regions of a trace, and what each region computes again.
+
+Thunder saves for backward what backward regions read, so this decides what is saved, by bytes. A
+tensor that is in memory anyway, and stays alive, costs its readers a read; one that would die with
+the forward costs its life besides; one that exists in registers alone also costs a write. Against
+that stands the arithmetic of computing it again. (Thunder's own rematerialization weighs dtypes,
+not sizes.) The forward is decided first: what its regions store for each other, backward finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+
+from thunder_fuser.frontends.thunder.canonical_names import Prims, one_input, one_name
+from thunder_fuser.frontends.thunder.claims.claim import Role
+from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
+from thunder_fuser.frontends.thunder.regions import Part, Place, Region, Survey, made_by, region_of
+from thunder_fuser.frontends.thunder.view_replay import replay_views
+from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.store_or_recompute import NEVER, Choice, Value, materialize
+from thunder_fuser.segment.time_model import Prices
+
+
+def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[int, Region]:
+    """A region for each part that is to be fused, with what it computes again in front.
+
+    `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
+    region.
+    """
+    apart = [b for k, part in enumerate(parts) if k not in prims for b in part.symbols]
+    prims = one_name(prims, {p.name for b in apart for p in b.flat_proxy_args}, facts.aliases)
+    table = _Table(parts, prims, facts)
+    choices: dict[int, Choice] = {}
+    for place in sorted(set(table.places.values()), key=lambda p: (p.is_backward, str(p.device))):
+        mine = [k for k in prims if table.places[k] == place]
+        values = table.values(place, _read(choices.values()))
+        found = materialize(values, [table.wanted(k) for k in mine])
+        choices.update(zip(mine, found, strict=True))
+    stored = _read(choices.values())
+    made = (p for own in prims.values() for p in made_by(own))
+    kept = {p.name for p in made if table.is_outside(p) or table.number(p) in stored}
+    leaving = replay_views(prims, kept, facts.aliases)
+    regions: dict[int, Region] = {}
+    for k, own in prims.items():
+        again = {id(b): b for v in sorted(choices[k].computed) if (b := table.made_by[v])}
+        outputs, views = leaving[k]
+        if outputs or views or any(role(b) is Role.UPDATE for b in own):
+            whole = one_input((*again.values(), *own), facts.aliases)
+            regions[k] = region_of(whole, outputs, views)
+    return regions
+
+
+def _read(choices: Iterable[Choice]) -> frozenset[int]:
+    return frozenset().union(*(choice.read for choice in choices))
+
+
+class _Table:
+    """Every value of a trace, numbered in the order in which they come to be.
+
+    made_by  the primitive of a region that computes a value; None for all others
+    places   of the parts that are to be fused
+    """
+
+    def __init__(self, parts: Sequence[Part], prims: Prims, facts: Survey) -> None:
+        self.made_by: list[BoundSymbol | None] = []
+        self.places: dict[int, Place] = {}
+        self._proxies: list[Proxy] = []
+        self._numbers: dict[str, int] = {}
+        self._of_part: list[Place | None] = []
+        self._is_backward: list[bool] = []
+        # The first value that lies where a value would, and whether both are in one order.
+        self._memory: list[tuple[int, bool]] = []
+        self._wanted: dict[int, dict[int, None]] = {}
+        # Read by symbols that are not fused; those of them that run in the backward.
+        self._outside: set[int] = set()
+        self._alive: set[int] = set()
+        for k, part in enumerate(parts):
+            place = part.place if k in prims else None
+            if place is not None:
+                self.places[k] = place
+                self._wanted[k] = {}
+            for bsym in prims.get(k, part.symbols):
+                backward = BoundSymbolTag.BACKWARD in bsym.tags
+                for proxy in operands(bsym) if place else bsym.flat_proxy_args:
+                    number = self._numbers.get(proxy.name)
+                    if number is None:
+                        number = self._add(proxy, None, None, False)
+                    if place is None:
+                        self._outside.add(number)
+                        if backward:
+                            self._alive.add(number)
+                    else:
+                        self._wanted[k][number] = None
+                for proxy in bsym.flat_proxy_outs:
+                    if proxy.name not in self._numbers:
+                        self._add(proxy, bsym if place else None, place, backward)
+        for k, own in prims.items():
+            for proxy in made_by(own):
+                self._wanted[k].pop(self.number(proxy), None)
+        self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
+        self._aliases = facts.aliases
+        self._unsaved = facts.unsaved
+
+    def _add(
+        self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
+    ) -> int:
+        number = self._numbers[proxy.name] = len(self._proxies)
+        self._proxies.append(proxy)
+        self.made_by.append(made_by)
+        self._of_part.append(place)
+        self._is_backward.append(place.is_backward if place else backward)
+        self._memory.append(self._shared(number, made_by) or (number, True))
+        return number
+
+    def _shared(self, number: int, prim: BoundSymbol | None) -> tuple[int, bool] | None:
+        """For a value that shows all of another one: where that lies."""
+        if prim is None or role(prim) not in (Role.VIEW, Role.RENAME):
+            return None
+        source = self.number(prim.flat_proxy_args[0])
+        first, is_ordered = self._memory[source]
+        if self.made_by[first] is None:
+            # Whoever wants it takes it from there.
+            return None
+        if _bytes(self._proxies[source]) != _bytes(self._proxies[number]):
+            return None
+        match prim.sym.id:
+            case PrimIDs.TRANSPOSE:
+                return first, False
+            case PrimIDs.STRIDE_ORDER:
+                return None
+            case PrimIDs.RESHAPE if not is_ordered:
+                return None
+        return first, is_ordered
+
+    def _memories(self, numbers: Iterable[int]) -> frozenset[int]:
+        return frozenset(self._memory[n][0] for n in numbers)
+
+    def number(self, proxy: Proxy) -> int:
+        return self._numbers[proxy.name]
+
+    def is_outside(self, proxy: Proxy) -> bool:
+        """Whether somebody who is not a region reads it."""
+        return self._numbers[proxy.name] in self._outside
+
+    def wanted(self, part: int) -> tuple[int, ...]:
+        """What a part reads and does not compute itself."""
+        return tuple(self._wanted[part])
+
+    def values(self, place: Place, stored: frozenset[int]) -> list[Value]:
+        """Prices for the regions of one place; `stored` is in memory already."""
+        there = self._outside | stored
+        memories, alive = self._memories(there), self._memories(self._alive)
+        prices = Prices.of(planned_for(place.device))
+        return [
+            self._value(n, place, prices, n in there, memory in memories, memory in alive)
+            for n, (memory, _) in enumerate(self._memory)
+        ]
+
+    def _value(
+        self,
+        number: int,
+        place: Place,
+        prices: Prices,
+        is_there: bool,
+        in_memory: bool,
+        stays: bool,
+    ) -> Value:
+        """The price of one value.
+
+        is_there   under its name
+        in_memory  perhaps under another one
+        stays      until the backward is over
+        """
+        proxy, prim = self._proxies[number], self.made_by[number]
+        size = prices(0, _bytes(proxy))
+        read = size
+        if place.is_backward and self._aliases.memory(proxy.name) in self._unsaved:
+            read = NEVER
+        dies = place.is_backward and not self._is_backward[number] and not stays
+        write = size * ((prim is not None and not in_memory) + dies)
+        # Another name for what is there costs next to nothing.
+        write += prim is not None and in_memory and not is_there
+        made = self._of_part[number]
+        if (
+            prim is None
+            or made is None
+            or made.device != place.device
+            or not self._may_repeat(prim)
+        ):
+            return Value((), write, read, None)
+        sources = dict.fromkeys(self.number(p) for p in operands(prim))
+        return Value(tuple(sources), write, read, _arithmetic(prim, prices))
+
+    def _may_repeat(self, prim: BoundSymbol) -> bool:
+        """Whether a primitive gives the same result wherever it runs."""
+        if role(prim) is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
+            return False
+        return not any(self._aliases.is_updated(p.name) for p in operands(prim))
+
+
+def _bytes(proxy: Proxy) -> int:
+    return proxy.numel * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
+
+
+def _arithmetic(prim: BoundSymbol, prices: Prices) -> int:
+    """fp32 instructions that a primitive takes; what only moves data takes none."""
+    claim = TABLE[prim.sym.id]
+    if role(prim) in (Role.VIEW, Role.COPY, Role.RENAME):
+        return 0
+    read, made = (
+        max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
+        for proxies in (operands(prim), prim.flat_proxy_outs)
+    )
+    folds = claim.role is Role.REDUCE and made < read
+    # A fold may take a kernel of its own.
+    return claim.cost * max(read, made) + prices(int(folds), 0)

@@ -1,0 +1,164 @@
+"""Questions about a compiled function: which fusions it has, what they cost, what was refused.
+
+Everything is answered from Thunder's last traces.  A trace for CUDA that was made from fake tensors
+answers as well as one that has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import thunder
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.errors import Refusal, counted_refusals
+from thunder_fuser.frontends.thunder import html, repro
+from thunder_fuser.frontends.thunder.call import FusionCall
+from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
+from thunder_fuser.frontends.thunder.fuser import Fuser
+from thunder_fuser.frontends.thunder.fusion_record import Record, records_of
+from thunder_fuser.frontends.thunder.naming import Names, Naming
+from thunder_fuser.frontends.thunder.symbol import call_of
+from thunder_fuser.ir.fusion import Fusion, Origin
+from thunder_fuser.segment.plan import SegmentedFusion
+
+
+@dataclass(frozen=True, slots=True)
+class FusionReport:
+    """One fusion of a compiled function.
+
+    name     as the trace calls it
+    inputs   Thunder's proxies, in calling order
+    outputs  Thunder's proxies, in the order in which they are returned
+
+    A report can be pickled and copied; what comes back shows the same and runs nothing.
+    """
+
+    name: str
+    inputs: tuple[Proxy, ...]
+    outputs: tuple[Proxy, ...]
+    _around: tuple[Refusal, ...] = field(repr=False)
+    _call: FusionCall = field(repr=False)
+    _names: Names = field(repr=False)
+
+    @property
+    def fusion(self) -> Fusion:
+        """What it computes, as it was before any optimisation."""
+        return self._call.fusion
+
+    @property
+    def plan(self) -> SegmentedFusion:
+        """How: segments, bytes, kernels."""
+        return self._call.plan()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Source and launch geometry of every kernel; compiles nothing."""
+        return self._call.kernels()
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What kept the fusion from being larger, then what its plan refused."""
+        return self._around + tuple(r for s in self.plan.segments for r in s.refusals)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The user's lines that it computes, as far as Thunder remembers them."""
+        lines = {(e.origin.file, e.origin.line): e.origin for e in self.fusion.exprs}
+        return tuple(origin for (file, _), origin in lines.items() if file)
+
+    def repro(self) -> str:
+        """A script that runs this fusion alone on random inputs and checks it."""
+        return repro.script(self._call)
+
+    @property
+    def signature(self) -> str:
+        """Its call in the trace: `fuser0(x, y) -> (z)`."""
+        inputs = ", ".join(p.name for p in self.inputs)
+        outputs = ", ".join(p.name for p in self.outputs)
+        return f"{self.name}({inputs}) -> ({outputs})"
+
+    def __str__(self) -> str:
+        rows = [self.signature, Naming(self._names, self.plan, self._call.names()).text()]
+        rows += [f"  refused {text}" for text in counted_refusals(self._around)]
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        return html.render(self)
+
+
+def fusions(fn: Any) -> tuple[FusionReport, ...]:
+    """The fusions of the last run of a `thunder.jit` function: forward, then backward; of an
+    object that `thunderfx` gave, or of a `ThunderCompiler`, those of every graph.
+
+    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
+    """
+    found: list[FusionReport] = []
+    for function in compiled_functions(fn):
+        forward, backward = last_traces(function)
+        records = records_of(forward)
+        for trace in (forward, backward):
+            found += _reports(trace, records) if trace is not None else ()
+    return tuple(found)
+
+
+def fusions_of_trace(trace: TraceCtx) -> tuple[FusionReport, ...]:
+    """The fusions of one trace, in execution order."""
+    return _reports(trace, records_of(trace))
+
+
+def refusals(fn: Any) -> dict[Refusal, int]:
+    """Why symbols of the last run's function stayed with torch, and how many symbols each time.
+
+    Takes what `fusions` takes. Refusals with one code, subject and origin are counted together, in
+    the order of the trace. A function without a fuser in its list of executors has one: that.
+    """
+    found: dict[tuple[str, str, str], tuple[Refusal, int]] = {}
+    for function in compiled_functions(fn):
+        forward, _ = last_traces(function)
+        records = records_of(forward)
+        known = records[-1].all_refusals() if records else _without_fuser(function)
+        for refusal in known:
+            key = (refusal.code, refusal.subject, refusal.origin)
+            first, count = found.get(key, (refusal, 0))
+            found[key] = (first, count + 1)
+    return dict(found.values())
+
+
+def _without_fuser(fn: Callable[..., Any]) -> tuple[Refusal, ...]:
+    listed = thunder.compile_data(fn).executors_list
+    if any(isinstance(e, Fuser) for e in listed):
+        return ()
+    names = ", ".join(str(e.name) for e in listed)
+    text = (
+        f"the function was compiled without thunder_fuser (its executors: {names}); "
+        "pass executors=[thunder_fuser.executor]"
+    )
+    return (Refusal("executor", text),)
+
+
+def saved_for_backward(fn: Callable[..., Any]) -> int:
+    """Bytes of tensors that the last run keeps for its backward, beside inputs and results."""
+    forward, backward = last_traces(fn)
+    if backward is None:
+        return 0
+    results, (kept, _) = forward.bound_symbols[-1].args[:2]
+    known = {p.name for p in (*forward.args, *tree_flatten(results)[0]) if isinstance(p, Proxy)}
+    return sum(p.numel * p.dtype.bytes for p in kept if p.name not in known)
+
+
+def _reports(trace: TraceCtx, records: Sequence[Record]) -> tuple[FusionReport, ...]:
+    found = []
+    for bsym in trace.bound_symbols:
+        call = call_of(bsym)
+        if call is None:
+            continue
+        outputs = tuple(p for p in bsym.output if p is not None)
+        around = tuple(r for record in records for r in record.around(call.name))
+        found.append(FusionReport(call.name, bsym.args, outputs, around, call, Names.of(bsym)))
+    return tuple(found)

@@ -1,0 +1,54 @@
+"""A fusion as a symbol of a trace, in the form that Thunder's own tools expect.
+
+Flat lists of proxies as arguments and results, the primitives as sub-symbols, a name that ends in
+digits, and a `meta`, because the trace checker calls symbols again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.extend import FusionExecutor
+
+from thunder_fuser.frontends.thunder.call import FusionCall
+from thunder_fuser.frontends.thunder.memory import register_memory
+
+
+def bind_fusion(
+    executor: FusionExecutor,
+    call: FusionCall,
+    inputs: Sequence[Proxy],
+    outputs: Sequence[Proxy],
+    prims: Sequence[BoundSymbol],
+) -> BoundSymbol:
+    """The symbol that calls `call` on `inputs` for `outputs`; `prims` say what it computes."""
+
+    def meta(*args: Proxy) -> tuple[Proxy, ...]:
+        return tuple(outputs)
+
+    def give_context(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {call.name: call}
+
+    # The id is what Thunder looks up tools by.  It holds the name: symbols with one id are equal.
+    identity = f"{executor.name}.{call.name}"
+    register_memory(identity)
+    symbol = Symbol(
+        name=call.name,
+        meta=meta,
+        id=identity,
+        is_fusion=True,
+        executor=executor,
+        _bind_postprocess=give_context,
+    )
+    return symbol.bind(*inputs, output=list(outputs), subsymbols=tuple(prims))
+
+
+def call_of(bsym: BoundSymbol) -> FusionCall | None:
+    """Our call behind a trace's symbol, or None if the symbol is not one of our fusions."""
+    if not bsym.sym.is_fusion or not bsym._call_ctx:
+        return None
+    found: Any = bsym._call_ctx.get(bsym.sym.name)
+    return found if isinstance(found, FusionCall) else None

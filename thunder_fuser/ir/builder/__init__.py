@@ -1,0 +1,117 @@
+"""FusionBuilder: the only place where values and expressions come into being.
+
+Definitions, the Thunder executor and the passes all build through it, so shape and dtype inference
+and the errors for impossible operands exist once. Sizes may be symbolic: a mismatch that cannot be
+decided yet is decided when `specialise` rebuilds the fusion with known sizes.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.builder.random import RandomBuilder
+from thunder_fuser.ir.builder.values import Size
+from thunder_fuser.ir.builder.views import allocation_order
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import (
+    Expr,
+    Fusion,
+    PointwiseOp,
+    ReductionOp,
+    Scalar,
+    TensorView,
+    Update,
+    Val,
+    ViewOp,
+    shape_text,
+)
+from thunder_fuser.ir.sizes import equations_of_update
+
+__all__ = ["FusionBuilder", "Size", "allocation_order"]
+
+
+class FusionBuilder(RandomBuilder):
+    """Collects a Fusion. `origin` is attached to every expression made while it is set."""
+
+    def size(self, x: TensorView, dim: int) -> Scalar:
+        """The size of a dimension, usable in shapes and arithmetic."""
+        return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
+
+    def repeat(
+        self, expr: PointwiseOp | ViewOp | ReductionOp, operands: tuple[Val, ...]
+    ) -> TensorView:
+        """A tensor expression on operands of the same form as its own: nothing is inferred."""
+        old = expr.output
+        assert isinstance(old, TensorView)
+        out = TensorView(self._id(), old.dtype, old.domain, old.is_cpu)
+        match expr, operands:
+            case PointwiseOp(), _:
+                self._append(PointwiseOp(expr.op, operands, out, self.origin))
+            case ViewOp(), (TensorView() as x, *rest):
+                fill = rest[0] if rest else None
+                self._append(ViewOp(expr.op, x, out, fill, self.origin))
+            case ReductionOp(), (TensorView() as x,):
+                self._append(ReductionOp(expr.op, x, expr.accumulate, out, self.origin))
+        return out
+
+    def output(self, x: TensorView, alias: TensorView | None = None) -> None:
+        """Return `x`; with `alias`, write it into that input instead (see `Update`)."""
+        if not isinstance(x, TensorView):
+            raise FuserTypeError(f"an output must be a tensor, got {x!r}; make it a full([], ...)")
+        if alias is None:
+            self._outputs.append(x)
+            return
+        if alias not in self._inputs:
+            raise FuserValueError(f"add_output: alias_input {alias} is not an input of this fusion")
+        if x.dtype is not alias.dtype or x.rank != alias.rank:
+            raise FuserValueError(
+                f"add_output: {x} cannot be written into {alias}; dtype and rank must agree"
+            )
+        shapes = zip(x.domain.shape, alias.domain.shape, strict=True)
+        if any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in shapes):
+            raise FuserValueError(
+                f"add_output: {x.name} of sizes {shape_text(x.domain.shape)} cannot be written "
+                f"into the input {alias.name} of sizes {shape_text(alias.domain.shape)}"
+            )
+        if any(u.target is alias for u in self._updates):
+            raise FuserValueError(f"add_output: {alias} is updated twice; only one can be last")
+        self._updates.append(Update(alias, x))
+        if self._solution is not None:
+            self._solution.add(equations_of_update(self._updates[-1], self.origin))
+
+    def copied(self) -> FusionBuilder:
+        """One with the same values and expressions, to which others can be added."""
+        new = copy.copy(self)
+        new._inputs, new._state = [*self._inputs], [*self._state]
+        new._exprs, new._outputs = [*self._exprs], [*self._outputs]
+        new._updates = [*self._updates]
+        return new
+
+    def build(self) -> Fusion:
+        """The fusion so far. A returned input that is also updated is that input, and so holds its
+        new value when the fusion has run.
+        """
+        written = {u.target: u.value for u in self._updates}
+        return Fusion(
+            (*self._inputs, *self._state),
+            tuple(self._without_unread_numbers()),
+            tuple(written.get(value, value) for value in self._outputs),
+            tuple(self._updates),
+            self.draws,
+        )
+
+    def _without_unread_numbers(self) -> list[Expr]:
+        """All expressions but numbers that nothing computes with: those that only served as sizes
+        are in the domains.
+        """
+        served = () if self._known_extents is None else self._known_extents.served
+        if not served:
+            return self._exprs
+        kept: list[Expr] = []
+        read: set[Val] = set()
+        for expr in reversed(self._exprs):
+            if expr.output in read or expr.output not in served:
+                kept.append(expr)
+                read.update(expr.inputs)
+        return kept[::-1]

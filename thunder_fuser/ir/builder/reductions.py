@@ -1,0 +1,160 @@
+"""The part of FusionBuilder that folds dimensions, and what is made of folds: mean and variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.builder.views import ViewBuilder
+from thunder_fuser.ir.domain import Extent, NewBroadcast, Reduce, tensor_domain
+from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
+from thunder_fuser.ir.fusion import ReductionOp, Scalar, TensorView
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import reductions
+
+
+class ReductionBuilder(ViewBuilder):
+    """Reductions of one tensor over some of its dimensions."""
+
+    def reduce(
+        self,
+        op: str,
+        x: TensorView,
+        dims: Sequence[int] | None = None,
+        *,
+        keepdim: bool = False,
+        dtype: DataType | None = None,
+    ) -> TensorView:
+        """`x` folded over `dims` (default: all). With `dtype`, elements are converted
+        to it first.
+        """
+        self._expect_tensor(op, x)
+        row = reductions.lookup(op)
+        row.check(x.dtype)
+        axes = self._axes(op, x, dims)
+        if dtype is not None and not row.takes_dtype:
+            raise FuserTypeError(f"{op} of {x}: takes no dtype, its result has one; cast that")
+        result = dtype or row.result_dtype(x.dtype)
+        if result.is_reduced_precision and result is not x.dtype:
+            # What accumulates in a wider type than the result's does not round elements.
+            x = self.cast_tensor(x, result)
+        folded = self.fold(op, x, axes, row.accumulate_dtype(x.dtype, result), result)
+        return self._kept(folded, axes) if keepdim else folded
+
+    def fold(
+        self, op: str, x: TensorView, axes: Sequence[int], accumulate: DataType, dtype: DataType
+    ) -> TensorView:
+        """The general reduction, with both of its types given."""
+        empty = [k for k in axes if x.domain.logical[k].size == 0]
+        if empty and not reductions.lookup(op).of_empty:
+            raise FuserValueError(
+                f"{op} of {x}: folds dimension {empty[0]}, which has no elements, and there is no "
+                f"{op} of nothing"
+            )
+        steps = [Reduce(axis) for axis in sorted(axes, reverse=True)]
+        out = TensorView(self._id(), dtype, tensor_domain(x.domain.logical, steps))
+        self._append(ReductionOp(op, x, accumulate, out, self.origin))
+        return out
+
+    def _kept(self, x: TensorView, axes: Sequence[int]) -> TensorView:
+        """Folded dimensions put back with size 1."""
+        return self.view("broadcast", x, [NewBroadcast(axis) for axis in sorted(axes)])
+
+    def var_mean(
+        self,
+        x: TensorView,
+        dims: Sequence[int] | None = None,
+        *,
+        correction: float = 1,
+        keepdim: bool = False,
+    ) -> tuple[TensorView, TensorView]:
+        """(variance, mean) over `dims`, the variance from the mean: no cancellation.
+
+        Divides by the number of elements less `correction`, or by 0 if that is negative, as torch.
+        The variance of complex numbers is that of their parts added up: a real number.
+        """
+        axes = self._axes("var_mean", x, dims)
+        mean, squares = self._moments("var_mean", x, axes)
+        variance = self._divided(squares, self._freedom(self._count(x, axes), correction))
+        wanted = x.dtype if x.dtype.is_floating else variance.dtype
+        found = [self.cast_tensor(variance, wanted), self.cast_tensor(mean, x.dtype)]
+        if keepdim:
+            found = [self._kept(t, axes) for t in found]
+        return found[0], found[1]
+
+    def welford(
+        self, x: TensorView, dims: Sequence[int] | None = None
+    ) -> tuple[TensorView, TensorView, TensorView]:
+        """(mean, squared deviations from it added up, number of elements) over `dims`, the first
+        two in the type that computes. Squared deviations of complex numbers are real.
+        """
+        axes = self._axes("welford", x, dims)
+        mean, squares = self._moments("welford", x, axes)
+        kept = [d.size for k, d in enumerate(x.domain.logical) if k not in axes]
+        return mean, squares, self.full(kept, self.scalar(self._count(x, axes)), DataType.Int)
+
+    def _count(self, x: TensorView, axes: Sequence[int]) -> Extent:
+        return math.prod(x.domain.logical[axis].size for axis in axes)
+
+    def _moments(
+        self, op: str, x: TensorView, axes: Sequence[int]
+    ) -> tuple[TensorView, TensorView]:
+        """(mean, squared deviations from it added up). Written as two reductions, which
+        `lower/online_reductions.py` knows as one: a kernel does what is better.
+        """
+        if not (x.dtype.is_floating or x.dtype.is_complex):
+            raise FuserTypeError(
+                f"{op} of {x}: expected a tensor of floats or complex numbers; cast it first"
+            )
+        wide = compute_dtype(x.dtype)
+        values = x if x.dtype is wide else self.cast_tensor(x, wide)
+        mean = self._divided(self.fold("sum", values, axes, wide, wide), self._count(x, axes))
+        centred = self.apply("sub", (values, self._kept(mean, axes)), wide)
+        squares = self._squared(centred)
+        return mean, self.fold("sum", squares, axes, squares.dtype, squares.dtype)
+
+    def _squared(self, x: TensorView) -> TensorView:
+        """|x|^2, a real number."""
+        if not x.dtype.is_complex:
+            return self.apply("mul", (x, x), x.dtype)
+        parts = [self._tensor_of("real", x), self._tensor_of("imag", x)]
+        first, second = (self.apply("mul", (part, part), part.dtype) for part in parts)
+        return self.apply("add", (first, second), first.dtype)
+
+    def _tensor_of(self, op: str, x: TensorView) -> TensorView:
+        found = self.pointwise(op, x)
+        assert isinstance(found, TensorView)
+        return found
+
+    def _divided(self, x: TensorView, count: Number | Form | Scalar) -> TensorView:
+        if not isinstance(count, Scalar):
+            count = self.scalar(count if isinstance(count, Form) else float(count.real))
+        return self.apply("div", (x, count), x.dtype)
+
+    def _freedom(self, count: Extent, correction: float) -> Number | Scalar:
+        """max(count - correction, 0)"""
+        if isinstance(count, int):
+            return max(count - correction, 0)
+        left = self.pointwise("sub", self.scalar(count), correction)
+        found = self.pointwise("maximum", left, 0)
+        assert isinstance(found, Scalar)
+        return found
+
+    def cast_tensor(self, x: TensorView, dtype: DataType) -> TensorView:
+        """`cast` of a tensor, which is a tensor: itself if that changes nothing."""
+        return x if x.dtype is dtype else self.apply("cast", (x,), dtype)
+
+    def _axes(self, op: str, x: TensorView, dims: Sequence[int] | None) -> tuple[int, ...]:
+        self._expect_tensor(op, x)
+        if dims is None:
+            return tuple(range(x.rank))
+        # torch allows dimension 0 and -1 of a tensor that has none.
+        found = [0 if x.rank == 0 and d in (0, -1) else self._axis(op, x, d) for d in dims]
+        if len(set(found)) != len(found):
+            raise FuserValueError(f"{op} of {x}: dimensions {list(dims)} repeat")
+        if x.rank and not found:
+            raise FuserValueError(
+                f"{op} of {x}: no dimensions are named; name some, or leave dims out to fold all"
+            )
+        return tuple(sorted(found)) if x.rank else ()

@@ -1,0 +1,1 @@
+"""Fusion -> scalar graph: values pulled at points, vectorised accesses, row programs."""

@@ -1,0 +1,165 @@
+"""Lanes: the loop variable as V consecutive points, and what is the same at all of them.
+
+Positions (indices that data decide) differ between lanes where their value does. A form that
+mentions one that differs is no function of u and v, and nothing else is asked about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
+
+from thunder_fuser.ir.integer.symint import Context, Form, Variable
+from thunder_fuser.lower.scalar_graph import (
+    Condition,
+    Conjunction,
+    Draw,
+    Folded,
+    IndexValue,
+    Load,
+    Position,
+    Random,
+    Select,
+    Value,
+    ValueGraph,
+    forms,
+    operands,
+)
+
+
+class LaneForms:
+    """Forms as the V lanes of one of so many vectors see them: variables replaced step by step.
+
+    `v` is the lane.
+    """
+
+    def __init__(
+        self, steps: Sequence[Mapping[Form, Form]], v: Form, vector: int, vectors: int
+    ) -> None:
+        self.v = v
+        self.vector = vector
+        self.vectors = vectors
+        # Positions that are not the same for all lanes of a vector (`plan_accesses` finds them).
+        self.diverging: set[Variable] = set()
+        self._steps = steps
+        self._memo: dict[Form, Form] = {}
+        self._at: dict[Form, tuple[Form, ...]] = {}
+
+    def __call__(self, form: Form) -> Form:
+        """The form with all variables replaced."""
+        found = self._memo.get(form)
+        if found is None:
+            found = form
+            for step in self._steps:
+                found = found.substitute(step)
+            self._memo[form] = found
+        return found
+
+    def at(self, form: Form) -> tuple[Form, ...]:
+        """A form with all variables replaced, for each lane: without v."""
+        found = self._at.get(form)
+        if found is None:
+            if form.depends_on(self.v):
+                found = tuple(form.substitute({self.v: k}) for k in range(self.vector))
+            else:
+                found = (form,) * self.vector
+            self._at[form] = found
+        return found
+
+    def diverges(self, forms: Iterable[Form]) -> bool:
+        """Whether some form mentions a position that differs between lanes."""
+        return bool(self.diverging) and any(
+            not self.diverging.isdisjoint(form.variables()) for form in forms
+        )
+
+    def varies(self, form: Form) -> bool:
+        """Whether the form differs between the lanes of a vector."""
+        return self.diverges([form]) or self(form).depends_on(self.v)
+
+    def uniform(self, condition: Condition) -> Condition | None:
+        """The same condition without v, where it holds for all lanes of a vector or for none."""
+        if self.diverges([condition]):
+            return None
+        whole = self(condition)
+        if not whole.depends_on(self.v):
+            return whole
+        found = {lane // self.vector for lane in self.at(whole)}
+        return found.pop() if len(found) == 1 else None
+
+
+class Lanes(LaneForms):
+    """The lanes of one flat loop: i = offset + V * u + v."""
+
+    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
+        context: Context = index.context
+        vectors = count // vector
+        self.u = context.var("u", 0, max(vectors - 1, 0))
+        v = context.var("v", 0, vector - 1)
+        super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
+
+    def are_neighbours(self, address: Form) -> bool:
+        """Whether lanes access consecutive elements, or one, and the next vector goes on there."""
+        form = self(address)
+        points = [(0, 0), (0, self.vector - 1)] if self.vector > 1 else [(0, 0)]
+        points += [(1, 0)] if self.vectors > 1 else []
+        found = [form.substitute({self.u: u, self.v: v}) for u, v in points]
+        steps = [b - a for a, b in pairwise(found)]
+        ahead = [b[0] * self.vector + b[1] - a[0] * self.vector - a[1] for a, b in pairwise(points)]
+        return all(
+            not step.terms and step.const in (0, n) for step, n in zip(steps, ahead, strict=True)
+        )
+
+
+def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:
+    """A condition over u alone where it is the same for all lanes, else over u and v."""
+    uniform = lanes.uniform(condition)
+    return lanes(condition) if uniform is None else uniform
+
+
+def wave_of(graph: ValueGraph) -> dict[Value, int]:
+    """For each node how many positions are computed one from the other before it."""
+    waves: dict[Value, int] = {}
+    for node in graph:
+        before = max((waves[o] for o in operands(node)), default=0)
+        waves[node] = before + isinstance(node, Position)
+    return waves
+
+
+def diverging_positions(
+    graph: ValueGraph, scattered: AbstractSet[Value], lanes: LaneForms
+) -> set[Variable]:
+    """The positions that differ between lanes, as far as the loads that they need are planned."""
+    if not graph.checks or lanes.vector == 1:
+        return set()
+    varying = varying_nodes(graph, graph.checks, scattered, lanes)
+    return {v for p in graph.checks if p in varying for v in p.form.variables()}
+
+
+def varying_nodes(
+    nodes: Iterable[Value],
+    checks: Mapping[Position, Sequence[Conjunction]],
+    scattered: AbstractSet[Value],
+    lanes: LaneForms,
+) -> set[Value]:
+    """The nodes, which come in order, whose value differs between the lanes of a vector.
+    `scattered`: loads whose lanes do not all read one element.
+    """
+    varying: set[Value] = set()
+    for node in nodes:
+        match node:
+            case Load():
+                differs = node in scattered
+            case IndexValue() | Draw() | Random():
+                differs = any(map(lanes.varies, forms(node)))
+            case Folded():
+                differs = any(map(lanes.varies, node.point))
+            case Select():
+                differs = any(lanes.uniform(c) is None for c in node.conditions)
+            case Position():
+                differs = any(lanes.uniform(c) is None for each in checks[node] for c in each)
+            case _:
+                differs = False
+        if differs or any(o in varying for o in operands(node)):
+            varying.add(node)
+    return varying

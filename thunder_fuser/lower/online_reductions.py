@@ -1,0 +1,216 @@
+"""Two reductions in one pass: where a reduction waits for another one of the same elements, and a
+single fold that carries more along has the same result.
+
+What a variance folds are squares of what elements differ from their mean by; what a softmax folds
+are exponentials of what they differ from the largest by. Both read every element twice where a row
+cannot be held, and want a second kernel where blocks share the elements. The fold that waits for
+nothing reads them once. It does more arithmetic, so it is an alternative and no simplification:
+plans and schedules take it where it saves a kernel, or bytes.
+
+Values are compared, not expressions: it does not matter how broadcasts and casts are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from thunder_fuser.analysis.layout import dense_layout
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val
+from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.pull import Pull, Unreadable
+from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value
+
+_NEAR = 3
+"""Operations, beside casts and views, between two reductions that can be one: the square or the
+exponential, the difference, and the quotient that makes a mean.
+"""
+_ALIKE = 8
+"""Operations within which two values are compared; what lies deeper is compared by name."""
+
+
+def in_one_pass(
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> tuple[ReductionOp, ...]:
+    """The same reductions, each as one that waits for no other where there is such a fold."""
+    known: dict[Val, bool] = {}
+    return tuple(one_pass(fold, definitions, memory, known) or fold for fold in folds)
+
+
+def one_pass(
+    fold: ReductionOp,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    known: dict[Val, bool],
+) -> ReductionOp | None:
+    """A fold with the result of `fold` that does not wait for another reduction, or None.
+
+    known  values of which it is known whether a reduction comes before them; filled in
+    """
+    if fold.op != "sum" or not fold.accumulate.is_floating:
+        return None
+    for other in _waited_for(fold, definitions, memory):
+        if _waits(other.input, definitions, memory, known):
+            continue
+        op = _op(fold, other, definitions, memory)
+        if op is not None:
+            return replace(fold, op=op, input=other.input)
+    return None
+
+
+def _waited_for(
+    fold: ReductionOp, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+) -> Iterator[ReductionOp]:
+    """Reductions of the same shape that the elements are computed from, in a few operations."""
+    for value in _below(fold.input, _NEAR, definitions, memory, casts=0):
+        expr = definitions.get(value)
+        if isinstance(expr, ReductionOp) and (
+            (expr.input.sizes, expr.dims) == (fold.input.sizes, fold.dims)
+        ):
+            yield expr
+
+
+def _waits(
+    value: Val,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    known: dict[Val, bool],
+) -> bool:
+    """Whether a value is computed from a reduction."""
+    stack = [value]
+    while stack:
+        v = stack[-1]
+        expr = None if v in memory else definitions.get(v)
+        if v in known:
+            stack.pop()
+        elif expr is None or isinstance(expr, ReductionOp):
+            known[v] = expr is not None
+        elif left := [u for u in expr.inputs if u not in known]:
+            stack += left
+        else:
+            known[v] = any(known[u] for u in expr.inputs)
+    return known[value]
+
+
+def _below(
+    root: Val,
+    most: int,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    *,
+    casts: int,
+) -> dict[Val, int]:
+    """What a value is computed from by at most so many pointwise operations, and by how many;
+    reductions and memory are the last ones. `casts`: what one counts.
+    """
+    found: dict[Val, int] = {}
+    waiting = deque([(root, 0)])
+    while waiting:
+        value, depth = waiting.popleft()
+        if depth > most or found.get(value, most + 1) <= depth:
+            continue
+        found[value] = depth
+        expr = definitions.get(value)
+        if expr is None or value in memory or isinstance(expr, ReductionOp):
+            continue
+        price = casts if expr.op == "cast" else int(isinstance(expr, PointwiseOp))
+        # The nearest ones first.
+        for operand in expr.inputs:
+            (waiting.append if price else waiting.appendleft)((operand, depth + price))
+    return found
+
+
+def _compared(
+    roots: Sequence[Val], definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
+) -> Mapping[TensorView, Layout]:
+    """Memory for a comparison of some values: what they have deep below themselves is as good as
+    loaded.
+    """
+    depths: dict[Val, int] = {}
+    for root in roots:
+        for value, depth in _below(root, _ALIKE, definitions, memory, casts=1).items():
+            depths[value] = min(depth, depths.get(value, depth))
+    deepest = {
+        value: dense_layout(value, range(value.rank))
+        for value, depth in depths.items()
+        if depth == _ALIKE and isinstance(value, TensorView) and value in definitions
+    }
+    return {**deepest, **memory} if deepest else memory
+
+
+def _op(
+    fold: ReductionOp,
+    other: ReductionOp,
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> str | None:
+    """What `fold` is of the elements of `other`: a row of `reductions.ONE_PASS`."""
+    context = Context()
+    sizes = fold.input.sizes
+    index = [context.var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(sizes)]
+    seen = _compared((fold.input, other.input), definitions, memory)
+    pull = Pull(definitions, seen, context)
+    pull.fold_at(other.output, [i for k, i in enumerate(index) if k not in fold.dims])
+    try:
+        element = _exactly(pull.emit(other.input, index))
+        found = _exactly(pull.emit(fold.input, index))
+    except Unreadable:
+        return None
+    count = math.prod(sizes[k] for k in fold.dims)
+    if other.op == "sum" and _is_square(found):
+        assert isinstance(found, Compute)
+        mean = _subtrahend(found.operands[0], element, fold.accumulate)
+        wide = other.accumulate is other.output.dtype is fold.accumulate
+        if wide and mean is not None and _is_mean(mean, other.output, count):
+            return "squared_deviations"
+    if other.op == "max" and isinstance(found, Compute) and found.op == "exp":
+        largest = _subtrahend(found.operands[0], element, fold.accumulate)
+        if isinstance(largest, Folded) and found.dtype is fold.accumulate:
+            return "sum_exp"
+    return None
+
+
+def _exactly(value: Value) -> Value:
+    """The value before casts that change no number."""
+    while isinstance(value, Compute) and value.op == "cast":
+        (operand,) = value.operands
+        widens = operand.dtype.is_floating and operand.dtype.itemsize < value.dtype.itemsize
+        if not (widens or operand.dtype is value.dtype):
+            break
+        value = operand
+    return value
+
+
+def _subtrahend(value: Value, element: Value, dtype: DataType) -> Value | None:
+    """What is subtracted from the element, in a type that rounds neither."""
+    if not (isinstance(value, Compute) and value.op == "sub" and value.dtype is dtype):
+        return None
+    minuend, subtrahend = value.operands
+    return _exactly(subtrahend) if _exactly(minuend) is element else None
+
+
+def _is_square(value: Value) -> bool:
+    return (
+        isinstance(value, Compute)
+        and value.op == "mul"
+        and value.operands[0] is value.operands[1]
+        and value.dtype is value.operands[0].dtype
+    )
+
+
+def _is_mean(value: Value, total: TensorView, count: int) -> bool:
+    """Whether it is the total divided by how many there are."""
+    if not (isinstance(value, Compute) and value.op in ("div", "mul")):
+        return False
+    of, by = value.operands
+    if not (isinstance(of, Folded) and of.tensor is total and isinstance(by, Literal)):
+        return False
+    if value.dtype is not total.dtype or isinstance(by.value, complex) or not count:
+        return False
+    return by.value == (count if value.op == "div" else 1 / count)

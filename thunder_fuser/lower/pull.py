@@ -1,0 +1,319 @@
+"""Pull: the value of a tensor at an index, as a function of the values it comes from.
+
+`emit(tensor, index)` is memoised on (tensor, index): the same form is the same value, another form
+is a recomputation. Views are substitutions of the index and leave nothing behind; pads and
+concatenations leave a `Select`, and what is loaded inside remembers the conditions it is loaded
+under.
+
+Recursion runs on an explicit stack, so a chain of a thousand operations needs no deep call stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+from thunder_fuser.analysis.layout import address_in
+from thunder_fuser.errors import InternalError
+from thunder_fuser.ir.domain import Index, Layout, pull
+from thunder_fuser.ir.dtypes import Operand, compute_dtype
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    GatherOp,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.ir.tables.indexing import bounds_text
+from thunder_fuser.lower.scalar_graph import (
+    Condition,
+    Conjunction,
+    Value,
+    ValueGraph,
+    forms,
+    reachable,
+)
+
+Request = tuple[Val, tuple[Index, ...], Conjunction]
+Pulling = Generator[Request, Value, Value]
+
+
+class Unreadable(Exception):
+    """A reduction is wanted where no stage of this kernel has it; schedules make it a Refusal."""
+
+    def __init__(self, tensor: TensorView) -> None:
+        super().__init__(
+            f"it reads the reduction {tensor.name} at other rows than the one that is ready; it "
+            "needs a kernel of its own"
+        )
+        self.tensor = tensor
+
+
+class Pull:
+    """Pulls values of one kernel's outputs from `memory`: tensors at which pulling
+    stops and loads.
+    """
+
+    def __init__(
+        self,
+        definitions: Mapping[Val, Expr],
+        memory: Mapping[TensorView, Layout],
+        context: Context,
+        inside: Conjunction = (),
+    ) -> None:
+        """`inside` holds wherever values are wanted: points that a loop visits in vain."""
+        self.graph = ValueGraph()
+        self.context = context
+        self._definitions = definitions
+        self._memory = memory
+        self._inside = inside
+        self._memo: dict[Request, Value] = {}
+        self._zero = context.const(0)
+        self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
+
+    def fold_at(self, tensor: TensorView, index: Sequence[Index]) -> None:
+        """From here on a stage has the reduction `tensor` ready at that point."""
+        self._folded_at[tensor] = self._canonical(tensor, index)
+
+    def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
+        """The value of `tensor` at `index`, one form per logical dimension."""
+        first: Request = (tensor, self._canonical(tensor, index), self._inside)
+        stack: list[tuple[Request, Pulling]] = []
+        self._enter(first, stack)
+        sent: Value | None = None
+        while stack:
+            request, pulling = stack[-1]
+            try:
+                wanted = pulling.send(sent)  # type: ignore[arg-type]
+            except StopIteration as done:
+                self._memo[request] = sent = done.value
+                stack.pop()
+                continue
+            sent = self._memo.get(wanted)
+            if sent is None:
+                self._enter(wanted, stack)
+        return self._memo[first]
+
+    def _enter(self, request: Request, stack: list[tuple[Request, Pulling]]) -> None:
+        if request not in self._memo:
+            stack.append((request, self._pull(*request)))
+
+    def _canonical(self, tensor: TensorView, index: Sequence[Index]) -> tuple[Index, ...]:
+        """Broadcast dimensions hold one element: their index is 0 whatever it was."""
+        return tuple(
+            self._zero if dim.is_broadcast else i
+            for dim, i in zip(tensor.domain.logical, index, strict=True)
+        )
+
+    def _at(self, tensor: TensorView, index: Sequence[Index], context: Conjunction) -> Request:
+        return tensor, self._canonical(tensor, index), context
+
+    def _pull(self, value: Val, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        if isinstance(value, Scalar):
+            return self._scalar(value)
+        if value.numel == 0:
+            return self._nothing(value)
+        if value in self._memory:
+            return self._load(value, index, context)
+        expr = self._definitions.get(value)
+        match expr:
+            case PointwiseOp():
+                return self._pointwise(expr, index, context)
+            case ViewOp():
+                return self._view(expr, index, context)
+            case CatOp():
+                return self._cat(expr, index, context)
+            case FullOp():
+                return self._fill(expr.fill)
+            case IotaOp():
+                return self._iota(expr, index)
+            case RandomOp():
+                return self._random(expr, index)
+            case ReductionOp():
+                return self._folded(expr, index)
+            case GatherOp():
+                return self._gather(expr, index, context)
+            case None:
+                raise InternalError(f"{value} has neither a definition nor memory")
+
+    def _scalar(self, scalar: Scalar) -> Pulling:
+        expr = self._definitions.get(scalar)
+        if isinstance(expr, PointwiseOp):
+            return (yield from self._pointwise(expr, (), ()))
+        if scalar.value is None:
+            return self.graph.argument(scalar)
+        if isinstance(scalar.value, Form):
+            raise InternalError(f"{scalar} is symbolic; specialise the fusion before lowering it")
+        return self.graph.literal(scalar.value, scalar.dtype)
+
+    def _nothing(self, tensor: TensorView) -> Pulling:
+        # No point of an empty tensor is ever asked for; a constant keeps selects well formed.
+        return self.graph.literal(0, tensor.dtype)
+        yield  # a generator like its siblings
+
+    def _load(self, tensor: TensorView, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        if tensor.is_cpu:
+            return self.graph.argument(tensor)
+        is_input = tensor not in self._definitions
+        layout = self._memory[tensor]
+        address = address_in(tensor, index, layout, self.context, is_input=is_input)
+        return self.graph.load(tensor, address, self._needed([address], context))
+        yield
+
+    def _needed(self, wanted: Sequence[Form], context: Conjunction) -> Conjunction:
+        """What an access must be guarded by. Points visited in vain do no harm to one that is the
+        same at a point that exists.
+        """
+        if not self._inside:
+            return context
+        visited = {v for condition in self._inside for v in condition.variables()}
+        rest = tuple(c for c in context if c not in self._inside)
+        mentioned = {v for form in (*wanted, *rest) for v in form.variables()}
+        positions = [self.graph.positions[v] for v in mentioned if v in self.graph.positions]
+        for node in reachable(positions):
+            mentioned.update(v for form in forms(node) for v in form.variables())
+        return context if visited & mentioned else rest
+
+    def _pointwise(
+        self, expr: PointwiseOp, index: tuple[Index, ...], context: Conjunction
+    ) -> Pulling:
+        args: list[Value] = []
+        for operand in expr.inputs:
+            if isinstance(operand, Scalar):
+                args.append((yield operand, (), ()))
+            else:
+                aligned = index[len(index) - operand.rank :]
+                args.append((yield self._at(operand, aligned, context)))
+        kinds = [
+            Operand(v.dtype, v.rank if isinstance(v, TensorView) else None) for v in expr.inputs
+        ]
+        dtypes = pointwise.lookup(expr.op).operand_dtypes(kinds)
+        return self.graph.compute(expr.op, tuple(args), dtypes, expr.output.dtype)
+
+    def _view(self, expr: ViewOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        domain = expr.output.domain
+        point, guards = pull(index, domain.root, domain.transforms, self._zero)
+        if expr.fill is None:
+            return (yield self._at(expr.input, point, context))
+        wanted: list[Condition] = []
+        for guard in guards:
+            wanted += [guard.index] if guard.lower else []
+            wanted += [guard.extent - 1 - guard.index] if guard.upper else []
+        outside: Value = yield expr.fill, (), ()
+        open_conditions = self._open(wanted, context)
+        is_empty = not expr.input.numel or any(guard.extent == 0 for guard in guards)
+        if open_conditions is None or is_empty:
+            return outside
+        inner = _and(context, open_conditions)
+        inside: Value = yield self._at(expr.input, point, inner)
+        return self.graph.select(open_conditions, inside, outside)
+
+    def _cat(self, expr: CatOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        """A cascade of selects: piece k is read where the index is below its end and no earlier
+        piece's.
+        """
+        found: list[tuple[Conjunction, Value]] = []
+        start = 0
+        pieces = [t for t in expr.inputs if t.numel] or list(expr.inputs[:1])
+        for k, piece in enumerate(pieces):
+            i = index[expr.dim] - start
+            end = start + piece.sizes[expr.dim]
+            ahead = end - 1 - index[expr.dim]
+            conditions = self._open([] if k == len(pieces) - 1 else [ahead], context)
+            start = end
+            if conditions is None:
+                continue
+            at = (*index[: expr.dim], i, *index[expr.dim + 1 :])
+            value = yield self._at(piece, at, _and(context, conditions))
+            found.append((conditions, value))
+            if not conditions:
+                break
+            context = _and(context, (-ahead - 1,))
+        _, result = found.pop()
+        for conditions, value in reversed(found):
+            result = self.graph.select(conditions, value, result)
+        return result
+
+    def _fill(self, fill: Val) -> Pulling:
+        return (yield fill, (), ())
+
+    def _iota(self, expr: IotaOp, index: tuple[Index, ...]) -> Pulling:
+        start: Value = yield expr.start, (), ()
+        step: Value = yield expr.step, (), ()
+        # Computed in the compute type and rounded once, as every operation is.
+        dtype = expr.output.dtype
+        wide = compute_dtype(dtype)
+        position = self.graph.index(index[0], wide)
+        scaled = self.graph.compute("mul", (position, step), (wide, wide), wide)
+        return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
+
+    def _random(self, expr: RandomOp, index: tuple[Index, ...]) -> Pulling:
+        """The number of the logical element, whoever asks for it and from where."""
+        seed: Value = yield expr.seed, (), ()
+        offset: Value = yield expr.offset, (), ()
+        first: Value = yield expr.parameters[0], (), ()
+        second: Value = yield expr.parameters[1], (), ()
+        dtype, element = expr.output.dtype, self._zero
+        for i, size in zip(index, expr.output.sizes, strict=True):
+            element = element * size + i
+        count = random.numbers_per_call(dtype)
+        draw = self.graph.draw(expr.op, seed, offset, element // count, compute_dtype(dtype))
+        return self.graph.random(draw, element % count, (first, second), dtype)
+
+    def _folded(self, expr: ReductionOp, index: tuple[Index, ...]) -> Pulling:
+        """A stage's value can be read at the point where the stage leaves it, and nowhere else."""
+        if self._folded_at.get(expr.output) != index:
+            raise Unreadable(expr.output)
+        return self.graph.folded(expr.output, index)
+        yield
+
+    def _gather(self, expr: GatherOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+        """The input where the index says, which is a variable to the forms that mention it."""
+        place = [index[k] for k in expr.index_axes]
+        value: Value = yield self._at(expr.index, place, context)
+        mentioned = [form for node in reachable([value]) for form in forms(node)]
+        position = self.graph.position(
+            value,
+            expr.input.sizes[expr.dim],
+            f"{expr}: index %lld {bounds_text(expr.input.sizes[expr.dim])}",
+            self._needed(mentioned, context),
+            self.context,
+        )
+        point = [index[k] for k in expr.input_axes]
+        point.insert(expr.dim, position.form)
+        found: Value = yield self._at(expr.input, point, context)
+        # Broadcasts and numbers are the same everywhere; a wrong index is wrong there too.
+        return found if position in reachable([found]) else self.graph.checked(found, position)
+
+    def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
+        """The conditions that bounds and context leave undecided; None if one is
+        certainly false.
+        """
+        left: list[Condition] = []
+        for condition in wanted:
+            if at_least(condition, 0) or condition in context:
+                continue
+            if below(condition, 0) or (-condition - 1) in context:
+                return None
+            left.append(condition)
+        return tuple(left)
+
+
+def _and(context: Conjunction, conditions: Conjunction) -> Conjunction:
+    return context + tuple(c for c in conditions if c not in context)
+
+
+def at_least(form: Form, bound: int) -> bool:
+    return form.lo is not None and form.lo >= bound
+
+
+def below(form: Form, bound: int) -> bool:
+    return form.hi is not None and form.hi < bound

@@ -1,0 +1,350 @@
+"""What can be computed over an arrangement of rows and columns in one kernel.
+
+A reduction along the columns is ready at its row, while the kernel runs, and nowhere else. One
+along the rows (a total) needs all rows: it is ready when all blocks have done their part, and only
+values of a column can be computed from it then. Whether everything that a kernel is to compute can
+be pulled at such points is what makes it legal. It is asked, not matched by patterns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from thunder_fuser.analysis.layout import address_at, unflatten
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val, shape_text
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.pull import Pull, Unreadable
+from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space, arrangements
+from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+
+Point = Literal["column", "group", "row", "one"]
+"""Where a total has its value: at each column, at each column of a group of rows, at each row, or
+once.
+"""
+MAX_GROUPS = 512
+"""Groups of rows, each of which has blocks, and parts of totals, of its own."""
+_ALONE = "its blocks would have nothing to share"
+MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
+"""What one block that folds rows has registers for: totals of a column, and words of all columns'
+totals.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PulledTotal:
+    """A reduction that is ready when all blocks have done their part, and what it folds."""
+
+    fold: ReductionOp
+    value: Value
+    position: Value | None
+    at: Point
+
+
+@dataclass(frozen=True, slots=True)
+class PulledFinish:
+    """What is computed from totals: stores, as functions of `index` below `points`."""
+
+    at: Point
+    points: int
+    index: Form
+    graph: ValueGraph
+    stores: tuple[tuple[TensorView, Value, Form], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PulledRows:
+    """What a row kernel computes: values of reductions' elements (and their positions, where these
+    are folded too) and of stores, with addresses.
+    """
+
+    graph: ValueGraph
+    folds: tuple[tuple[ReductionOp, Value, Value | None], ...]
+    totals: tuple[PulledTotal, ...]
+    wide: tuple[tuple[TensorView, Value, Form], ...]
+    narrow: tuple[tuple[TensorView, Value, Form], ...]
+    finishes: tuple[PulledFinish, ...]
+    lane_index: Form
+    inside: Conjunction
+
+
+def refuse_rows(
+    outputs: Sequence[TensorView],
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> Refusal | None:
+    """Why one row kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
+    destinations = dict.fromkeys(outputs, None)
+    refusals: list[Refusal] = []
+    for arrangement in arrangements(folds, definitions, memory):
+        found = pull_rows(
+            "columns", 1, arrangement, outputs, folds, definitions, memory, destinations
+        )
+        if not isinstance(found, Refusal):
+            return None
+        refusals.append(found)
+    # What an arrangement lacks that could have done it says more than what could not have.
+    return next((r for r in refusals if r.code != "space" and r.text != _ALONE), refusals[0])
+
+
+def pull_rows(
+    axis: LaneAxis,
+    vector: int,
+    arrangement: Arrangement,
+    outputs: Sequence[TensorView],
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout | None],
+) -> PulledRows | Refusal:
+    """Pull everything at a row and a column; a Refusal where a stage has not what is wanted."""
+    space = arrangement.space
+    roles = {fold.output: _role(fold, arrangement) for fold in folds}
+    for fold in folds:
+        if roles[fold.output] is None:
+            text = (
+                f"it reduces {_reduced(fold)}, {folds[0].output.name} reduces {_reduced(folds[0])}"
+            )
+            way_out = "a kernel has one set of rows, so that each needs its own"
+            return Refusal("space", f"{text}: {way_out}", fold.output.name)
+    totals = {t for t, role in roles.items() if role != "fold"}
+    if (arrangement.sharing == "nothing") == bool(totals):
+        return Refusal("sharing", _ALONE, folds[0].output.name)
+    of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
+    if arrangement.groups > MAX_GROUPS:
+        text = (
+            f"{arrangement.groups:,} groups of rows have column accumulators of their own, and a "
+            f"kernel has blocks for {MAX_GROUPS}; what reads them is in another kernel"
+        )
+        return Refusal("sharing", text, of_columns[-1].output.name)
+    if len(of_columns) < len(folds):
+        words = sum(accumulator_words(fold) for fold in of_columns)
+        if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
+            text = (
+                f"{words} accumulators for each of {space.columns:,} columns are more than a block "
+                f"has registers for ({MAX_TOTAL_WORDS:,}); it needs a kernel of its own"
+            )
+            return Refusal("registers", text, of_columns[-1].output.name)
+    context = Context()
+    many = {"columns": space.columns, "rows": space.rows}
+    extent = many[axis]
+    many[axis] = -(-max(extent, 1) // vector) * vector
+    row = context.var("r", 0, max(many["rows"] - 1, 0))
+    column = context.var("c", 0, max(many["columns"] - 1, 0))
+    lane_index = column if axis == "columns" else row
+    inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
+    index = _index(space, row, column)
+    narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
+    pull = Pull(definitions, memory, context, inside)
+    made: list[tuple[ReductionOp, Value, Value | None]] = []
+    accumulated: list[PulledTotal] = []
+    wide: list[tuple[TensorView, Value, Form]] = []
+    narrow: list[tuple[TensorView, Value, Form]] = []
+    late: dict[TensorView, None] = {}
+    try:
+        for fold in folds:
+            role = roles[fold.output]
+            assert role is not None
+            point = index
+            if role == "one":
+                placed = _point(fold.input, space, index, context.const(0))
+                assert placed is not None
+                point = placed[0]
+            value = pull.emit(fold.input, point)
+            position = _position(fold, point, pull)
+            if role == "fold":
+                made.append((fold, value, position))
+                pull.fold_at(fold.output, narrow_index)
+            else:
+                accumulated.append(PulledTotal(fold, value, position, role))
+        for tensor in outputs:
+            placed = _point(tensor, space, index, context.const(0))
+            found = None if placed is None else _value_at(tensor, placed[0], pull, totals)
+            if placed is not None and found is not None:
+                kind = wide if placed[1] else narrow
+                address = _store_address(placed[0], destinations[tensor], context)
+                kind.append((tensor, found, address))
+            elif _reads(tensor, totals, definitions, memory):
+                late[tensor] = None
+            else:
+                return Refusal("shape", _other_space(tensor, space), tensor.name)
+        finishes = tuple(_finishes(late, arrangement, roles, definitions, memory, destinations))
+    except Unreadable as error:
+        return Refusal("stage", str(error), error.tensor.name)
+    left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
+    if left:
+        return Refusal("shape", _other_space(left[0], space), left[0].name)
+    return PulledRows(
+        pull.graph,
+        tuple(made),
+        tuple(accumulated),
+        tuple(wide),
+        tuple(narrow),
+        finishes,
+        lane_index,
+        inside,
+    )
+
+
+def _reduced(fold: ReductionOp) -> str:
+    """Which dimensions a reduction folds, in words."""
+    dims = ", ".join(map(str, fold.dims))
+    return f"dimension{'s' if len(fold.dims) > 1 else ''} {dims} of {shape_text(fold.input.sizes)}"
+
+
+def _other_space(tensor: TensorView, space: Space) -> str:
+    """Why a tensor is not computed where a kernel has its rows and columns."""
+    rows = [space.sizes[k] for k in sorted(space.kept)]
+    return (
+        f"iteration space {shape_text(tensor.sizes)} differs from the kernel's "
+        f"{shape_text(space.sizes)} and from its rows {shape_text(rows)}; it needs a kernel of its "
+        "own"
+    )
+
+
+def _value_at(
+    tensor: TensorView, point: Sequence[Form], pull: Pull, totals: set[TensorView]
+) -> Value | None:
+    """The tensor at a point, or None where that takes a total, which comes later."""
+    try:
+        return pull.emit(tensor, point)
+    except Unreadable as error:
+        if error.tensor in totals:
+            return None
+        raise
+
+
+def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Point | None:
+    """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
+    space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
+    if sizes == space.sizes and dims == set(space.folded):
+        return "row" if arrangement.sharing == "columns" else "fold"
+    if arrangement.sharing != "rows":
+        return None
+    if sizes == space.sizes and dims == set(space.kept):
+        return "column"
+    within = set(space.kept) - set(arrangement.grouped)
+    if arrangement.grouped and sizes == space.sizes and dims == within:
+        return "group"
+    rows = [space.sizes[k] for k in sorted(space.kept) if space.sizes[k] != 1]
+    if [n for n in sizes if n != 1] == rows and fold.output.numel == 1:
+        return "one"
+    return None
+
+
+def accumulator_words(fold: ReductionOp) -> int:
+    """32-bit registers that a reduction's accumulator takes."""
+    each = max(1, fold.accumulate.itemsize // 4)
+    return each * reductions.lookup(fold.op).accumulator.words
+
+
+def _finishes(
+    late: Mapping[TensorView, None],
+    arrangement: Arrangement,
+    roles: Mapping[TensorView, str | None],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout | None],
+) -> Iterator[PulledFinish]:
+    """What is left to do at each column, at each row and once, when the totals are there."""
+    space = arrangement.space
+    kinds: tuple[tuple[Point, tuple[int, ...]], ...] = (
+        ("column", space.folded),
+        ("group", arrangement.grouped + space.folded),
+        ("row", space.kept),
+        ("one", ()),
+    )
+    for at, dims in kinds:
+        ready = [t for t, role in roles.items() if role == at]
+        mine = [t for t in late if _reads(t, set(ready), definitions, memory)]
+        if not mine:
+            continue
+        points = math.prod(space.sizes[k] for k in dims)
+        context = Context()
+        variable = context.var("c", 0, max(points - 1, 0))
+        place = unflatten(variable, space.sizes, dims)
+        pull = Pull(definitions, memory, context)
+        for tensor in ready:
+            made = _placed(tensor, space, place, variable * 0)
+            assert made is not None
+            pull.fold_at(tensor, made)
+        stores = []
+        for tensor in mine:
+            point = _placed(tensor, space, place, variable * 0)
+            if point is not None:
+                address = _store_address(point, destinations[tensor], context)
+                stores.append((tensor, pull.emit(tensor, point), address))
+        yield PulledFinish(at, points, variable, pull.graph, tuple(stores))
+
+
+def _placed(
+    tensor: TensorView, space: Space, place: Mapping[int, Form], zero: Form
+) -> tuple[Form, ...] | None:
+    """The index of a tensor that has the dimensions `place` of the space, and others of size 1."""
+    left = [k for k in sorted(place) if space.sizes[k] != 1]
+    if [n for n in tensor.sizes if n != 1] != [space.sizes[k] for k in left]:
+        return None
+    ahead = iter(left)
+    return tuple(zero if n == 1 else place[next(ahead)] for n in tensor.sizes)
+
+
+def _reads(
+    tensor: TensorView,
+    totals: set[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+) -> bool:
+    """Whether a tensor is computed from one of `totals`."""
+
+    def producers(value: Val) -> tuple[Val, ...]:
+        is_there = value in totals or value in memory or value not in definitions
+        return () if is_there else definitions[value].inputs
+
+    needed = backward_slice(list[Val]((tensor,)), producers) if totals else ()
+    return not totals.isdisjoint(needed)
+
+
+def _index(space: Space, row: Form, column: Form) -> Sequence[Form]:
+    """The point of a row and a column, one form per dimension."""
+    place = unflatten(row, space.sizes, space.kept)
+    place |= unflatten(column, space.sizes, space.folded)
+    return [place[k] for k in range(len(space.sizes))]
+
+
+def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | None:
+    """An element's number in the order of the folded dimensions, where the reduction asks."""
+    if not reductions.lookup(fold.op).accumulator.takes_position:
+        return None
+    position = pull.context.const(0)
+    for k in fold.dims:
+        position = position * fold.input.sizes[k] + index[k]
+    count = math.prod(fold.input.sizes[k] for k in fold.dims)
+    return pull.graph.index(position, DataType.Int32 if count < 2**31 else DataType.Int)
+
+
+def _point(
+    tensor: TensorView, space: Space, index: Sequence[Form], zero: Form
+) -> tuple[Sequence[Form], bool] | None:
+    """Where a tensor is written from, and whether that is every point; it is every row otherwise.
+    None where it has no such place in this space.
+    """
+    if tensor.sizes == space.sizes:
+        return index, True
+    narrow = _placed(tensor, space, {k: index[k] for k in space.kept}, zero)
+    if narrow is not None:
+        return narrow, False
+    wide = _placed(tensor, space, dict(enumerate(index)), zero)
+    return None if wide is None else (wide, True)
+
+
+def _store_address(point: Sequence[Form], layout: Layout | None, context: Context) -> Form:
+    """Where a store goes; nowhere in particular while only legality is asked about."""
+    return context.const(0) if layout is None else address_at(point, layout, context)

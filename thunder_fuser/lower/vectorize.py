@@ -1,0 +1,304 @@
+"""Vector accesses by algebra: how V consecutive points of the loop read and write memory.
+
+Substitute i = V * u + v and look at each address for v = 0 .. V-1. Lanes whose addresses fall into
+one aligned window of W elements, and fill it, are one access of W elements, in whatever order they
+lie there. A plain vector is one window in order; a broadcast is one window of one element; the
+rotated half of a rotary embedding is one window with its halves exchanged; a slice at an odd offset
+is several narrower windows. What has no such form is read lane by lane. The decision is made per
+tensor.
+
+Loads of one tensor that can never happen together (the pieces of a concatenation) share one access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from thunder_fuser.ir.integer.symint import Form, restrict
+from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
+from thunder_fuser.lower.pull import at_least
+from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
+
+ACCESS_BYTES = 16
+"""Widest access of one instruction on a GPU, and the alignment that wider ones need."""
+
+Disjunction = tuple[Conjunction, ...]
+"""Holds where one of its members holds; `((),)` holds everywhere."""
+ALWAYS: Disjunction = ((),)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k]."""
+
+    address: Form
+    width: int
+    lanes: tuple[int, ...]
+    picks: tuple[int, ...]
+
+    @property
+    def is_in_order(self) -> bool:
+        return self.picks == tuple(range(self.width)) and self.lanes == tuple(
+            range(self.lanes[0], self.lanes[0] + self.width)
+        )
+
+    def instructions(self, itemsize: int) -> int:
+        return -(-self.width * itemsize // ACCESS_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The windows that are read where `conditions` (the same for all lanes) hold."""
+
+    conditions: Disjunction
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One load of an access that is done lane by lane: forms may mention the lane."""
+
+    conditions: Disjunction
+    address: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All that one register array is read from.
+
+    loads        nodes of the value graph that the array stands for
+    variants     windows, mutually exclusive; empty for a gather
+    gather       alternatives read lane by lane; empty unless `variants` is
+    is_uniform   every lane reads the same element: a scalar register instead of an array
+    """
+
+    loads: tuple[Load, ...]
+    variants: tuple[Variant, ...] = ()
+    gather: tuple[Alternative, ...] = ()
+    is_uniform: bool = False
+
+    @property
+    def is_vector(self) -> bool:
+        """Every window moves as many bytes as it can: 16, or all lanes at once."""
+        return bool(self.variants) and not self.is_uniform
+
+    def instructions(self, vector: int) -> int:
+        """Memory instructions of one thread for `vector` lanes (of the costliest variant)."""
+        if self.gather:
+            return vector
+        itemsize = self.loads[0].dtype.itemsize if self.loads else 1
+        return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
+
+
+def plan_accesses(
+    graph: ValueGraph, lanes: LaneForms, alignment: dict[int, int]
+) -> tuple[Access, ...]:
+    """Accesses for all loads of a graph, those that wait for others behind them. `alignment`:
+    bytes, per id of the tensor that is loaded.
+    """
+    needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
+    waves = wave_of(graph)
+    found: list[Access] = []
+    for wave in range(1 + max(waves.values(), default=0)):
+        # What the loads of a wave wait for has been read: how it varies is known.
+        scattered = {load for a in found if not a.is_uniform for load in a.loads}
+        lanes.diverging |= diverging_positions(graph, scattered, lanes)
+        loads = {load: needed[load] for load in needed if waves[load] == wave}
+        found += _plan_wave(loads, lanes, alignment)
+    return tuple(found)
+
+
+def _plan_wave(
+    needed: dict[Load, Disjunction], lanes: LaneForms, alignment: dict[int, int]
+) -> list[Access]:
+    groups: list[list[Load]] = []
+    for load, when in needed.items():
+        home = None
+        if when != ALWAYS:
+            home = next(
+                (
+                    g
+                    for g in groups
+                    if g[0].tensor is load.tensor and all(exclusive(when, needed[o]) for o in g)
+                ),
+                None,
+            )
+        if home is None:
+            groups.append([load])
+        else:
+            home.append(load)
+    found: list[Access] = []
+    for group in groups:
+        joined = _plan(group, needed, lanes, alignment[group[0].tensor.id])
+        if joined.gather and len(group) > 1:
+            found += [_plan([load], needed, lanes, alignment[load.tensor.id]) for load in group]
+            if any(access.variants for access in found[-len(group) :]):
+                continue
+            del found[-len(group) :]
+        found.append(joined)
+    return found
+
+
+def plan_store(
+    address: Form, lanes: LaneForms, itemsize: int, alignment: int
+) -> tuple[Window, ...]:
+    """Windows of a store, every lane in exactly one; empty where it must be done lane by lane."""
+    whole = lanes(address)
+    windows = _windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
+    if windows is None or sum(len(w.lanes) for w in windows) != lanes.vector:
+        return ()
+    return windows if windows[0].width > 1 or lanes.vector == 1 else ()
+
+
+def _plan(
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, alignment: int
+) -> Access:
+    """The windows of a group of exclusive loads, or a gather."""
+    variants: dict[Conjunction, dict[int, Form]] = {}
+    for load in group:
+        if lanes.diverges([load.address, *(c for each in needed[load] for c in each)]):
+            return _gather(group, needed, lanes)
+        for conjunction in needed[load]:
+            split = _split(conjunction, lanes)
+            if split is None:
+                return _gather(group, needed, lanes)
+            outer, active, known = split
+            address = lanes.at(_restricted(lanes(load.address), known))
+            table = variants.setdefault(outer, {})
+            for k in active:
+                table[k] = address[k]
+    itemsize = group[0].dtype.itemsize
+    planned: dict[tuple[Window, ...], list[Conjunction]] = {}
+    for outer, table in variants.items():
+        windows = _windows(table, lanes.vector, itemsize, alignment)
+        if windows is None:
+            return _gather(group, needed, lanes)
+        planned.setdefault(windows, []).append(outer)
+    found = tuple(Variant(simplify(outers), windows) for windows, outers in planned.items())
+    uniform = all(
+        len(v.windows) == 1 and v.windows[0].width == 1 and len(v.windows[0].lanes) == lanes.vector
+        for v in found
+    )
+    return Access(tuple(group), found, is_uniform=uniform)
+
+
+def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms) -> Access:
+    alternatives = [
+        Alternative(
+            tuple(tuple(lane_condition(c, lanes) for c in conj) for conj in needed[load]),
+            lanes(load.address),
+        )
+        for load in group
+    ]
+    return Access(tuple(group), gather=tuple(alternatives))
+
+
+def _split(
+    conjunction: Conjunction, lanes: LaneForms
+) -> tuple[Conjunction, tuple[int, ...], list[Condition]] | None:
+    """(conditions over u, lanes that are active under them, all that is known there).
+
+    None where a condition stays undecided for some lane: then only the running kernel knows.
+    """
+    outer: list[Condition] = []
+    known: list[Condition] = []
+    inner: list[Condition] = []
+    for condition in conjunction:
+        uniform = lanes.uniform(condition)
+        if uniform is None:
+            inner.append(lanes(condition))
+            continue
+        if not at_least(uniform, 0):
+            outer.append(uniform)
+        known.append(lanes(condition))
+    active = set(range(lanes.vector))
+    for condition in inner:
+        for k, at_lane in enumerate(lanes.at(_restricted(condition, known))):
+            if at_least(at_lane, 0):
+                continue
+            if at_lane.hi is None or at_lane.hi >= 0:
+                return None
+            active.discard(k)
+    return tuple(dict.fromkeys(outer)), tuple(sorted(active)), known
+
+
+def _restricted(form: Form, known: Iterable[Condition]) -> Form:
+    """The form with the digits replaced that the known conditions pin to one value."""
+    for condition in known:
+        if condition.hi is not None and condition.hi >= 0:
+            form = restrict(condition, 0, condition.hi).apply(form)
+    return form
+
+
+def _windows(
+    table: dict[int, Form], vector: int, itemsize: int, alignment: int
+) -> tuple[Window, ...] | None:
+    """The widest windows that hold the given lanes' addresses; None where lanes must go
+    one by one.
+    """
+    distinct = len(set(table.values()))
+    width = vector
+    while width > 1:
+        if min(width * itemsize, ACCESS_BYTES) <= alignment:
+            windows = _filled(table, width)
+            if windows is not None:
+                return windows
+        width //= 2
+    if distinct == 1 or vector == 1:
+        windows = _filled(table, 1)
+        assert windows is not None
+        return windows
+    return None
+
+
+def _filled(table: dict[int, Form], width: int) -> tuple[Window, ...] | None:
+    """Aligned windows of `width` elements in which every element is wanted by a lane, if they
+    exist.
+    """
+    found: dict[Form, list[tuple[int, int]]] = {}
+    for lane, address in sorted(table.items()):
+        pick = address.const % width
+        base = address - pick
+        if width > 1 and not base.multiple_of(width):
+            return None
+        found.setdefault(base, []).append((lane, pick))
+    windows = []
+    for base, members in found.items():
+        if len({pick for _, pick in members}) != width:
+            return None
+        windows.append(Window(base, width, *map(tuple, zip(*members, strict=True))))
+    return tuple(windows)
+
+
+def simplify(contexts: Iterable[Conjunction]) -> Disjunction:
+    """A smaller disjunction with the same meaning: A and c, or A and not c, is A."""
+    found = list(dict.fromkeys(tuple(sorted(set(c), key=lambda f: f.ordinal)) for c in contexts))
+    changed = True
+    while changed:
+        changed = False
+        for a, b in combinations(found, 2):
+            joined = _joined(a, b)
+            if joined is not None:
+                found = [c for c in found if c not in (a, b)]
+                if joined not in found:
+                    found.append(joined)
+                changed = True
+                break
+    return tuple(found)
+
+
+def _joined(a: Conjunction, b: Conjunction) -> Conjunction | None:
+    only_a = [c for c in a if c not in b]
+    only_b = [c for c in b if c not in a]
+    if not only_a or not only_b:
+        return a if not only_a else b
+    if len(only_a) == 1 and len(only_b) == 1 and only_b[0] is -only_a[0] - 1:
+        return tuple(c for c in a if c in b)
+    return None
+
+
+def exclusive(a: Disjunction, b: Disjunction) -> bool:
+    """No point satisfies both."""
+    return all(any((-c - 1) in y for c in x) for x in a for y in b)

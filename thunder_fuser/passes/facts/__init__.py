@@ -1,0 +1,1 @@
+"""What passes know of values: one number everywhere, no negative zero, exact conversions."""

@@ -1,0 +1,126 @@
+"""Which tensors hold one known number everywhere, found by computing with single elements.
+
+A `full` does, and so does whatever is computed from such tensors and constants. The reference
+evaluator computes, so the number is the one that the fusion itself would get.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from thunder_fuser.ir.dtypes import Category, DataType, Number
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    GatherOp,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.passes.rewrite import Precision
+
+
+class Uniform:
+    """The known numbers of a fusion's values; `learn` must see the expressions in order."""
+
+    def __init__(self, precision: Precision) -> None:
+        self._precision = precision
+        self._evaluator = Evaluator(False, torch.device("cpu"))
+
+    def __contains__(self, value: Val) -> bool:
+        return value in self._evaluator.values or (isinstance(value, Scalar) and value.is_constant)
+
+    def number(self, value: Val) -> Number:
+        """The number that a uniform value holds, as rounded to its dtype."""
+        stored = self._evaluator.from_carrier(self._evaluator[value], value.dtype)
+        found: Number = stored.item()
+        return found
+
+    def is_operand(self, expr: PointwiseOp, place: int, number: Number) -> bool:
+        """Whether the uniform operand there, as its operation sees it, is exactly this number."""
+        seen, dtype = self._seen(expr, place)
+        return _same_bits(seen, self._evaluator.constant(number, dtype))
+
+    def passed_on(self, expr: PointwiseOp, place: int) -> Number:
+        """The number that the operation returns if it returns that uniform operand."""
+        seen, dtype = self._seen(expr, place)
+        evaluator = self._evaluator
+        returned = evaluator.convert(seen, dtype, expr.output.dtype)
+        found: Number = evaluator.from_carrier(returned, expr.output.dtype).item()
+        return found
+
+    def _seen(self, expr: PointwiseOp, place: int) -> tuple[torch.Tensor, DataType]:
+        value = expr.inputs[place]
+        dtype = pointwise.lookup(expr.op).operand_dtypes(pointwise.operands_of(expr.inputs))[place]
+        return self._evaluator.convert(self._evaluator[value], value.dtype, dtype), dtype
+
+    def learn(self, expr: Expr) -> bool:
+        """Whether the expression's output is a tensor of one number, which then is known."""
+        out = expr.output
+        if not isinstance(out, TensorView) or not self._is_uniform(expr):
+            return False
+        if isinstance(expr, PointwiseOp):
+            self._evaluator.run(expr)
+        else:
+            self._evaluator.values[out] = self._evaluator[expr.inputs[0]]
+        return True
+
+    def _is_uniform(self, expr: Expr) -> bool:
+        match expr:
+            case PointwiseOp():
+                return all(v in self for v in expr.inputs) and self._is_reproducible(expr)
+            case ViewOp() | CatOp():
+                # A segment_set is a cut that the user asked for: nothing is known behind it.
+                first = expr.inputs[0]
+                return expr.op != "segment_set" and all(
+                    v in self and _same_bits(self._evaluator[v], self._evaluator[first])
+                    for v in expr.inputs
+                )
+            case FullOp():
+                return expr.fill in self
+            # An index that is out of range must stay an error.
+            case IotaOp() | RandomOp() | ReductionOp() | GatherOp():
+                return False
+
+    def _is_reproducible(self, expr: PointwiseOp) -> bool:
+        """Whether computing one element here gives what a kernel, or torch's vector loop, gives."""
+        types = [v.dtype for v in expr.inputs]
+        if expr.op == "cast" and expr.output.dtype.is_integral and types[0].category > Category.INT:
+            return self._fits(expr)
+        if expr.op == "div" and expr.output.dtype.category <= Category.INT:
+            return False
+        if self._precision == "fast" and expr.output.dtype.category > Category.INT:
+            return True
+        is_complex = any(d.is_complex for d in types)
+        return pointwise.lookup(expr.op).has(Fact.IEEE_COMPLEX if is_complex else Fact.IEEE)
+
+    def _fits(self, expr: PointwiseOp) -> bool:
+        """Outside the integer's range a conversion gives whatever its instruction makes of it."""
+        number = self.number(expr.inputs[0])
+        if isinstance(number, complex) or not math.isfinite(number):
+            return False
+        range_ = torch.iinfo(expr.output.dtype.torch)
+        return bool(range_.min <= math.trunc(number) <= range_.max)
+
+
+def is_negative_zero(number: Number) -> bool:
+    return isinstance(number, float) and number == 0 and math.copysign(1.0, number) < 0
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.is_complex():
+        return _same_bits(a.real, b.real) and _same_bits(a.imag, b.imag)
+    if not a.is_floating_point():
+        return bool(a == b)
+    return bool(((a == b) & (a.signbit() == b.signbit())) | (a.isnan() & b.isnan()))

@@ -1,0 +1,1 @@
+"""The CUDA target: NVRTC, the driver, launches."""

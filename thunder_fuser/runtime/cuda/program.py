@@ -1,0 +1,270 @@
+"""Kernels to machine code for GPUs: NVRTC, and a cache of its results on disk.
+
+All kernels of a plan are one NVRTC program, because starting one costs as much as three kernels.
+Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
+spills read, on any machine.
+
+A cache entry is a cubin, which `nvdisasm` and friends can read, with what ptxas said about it and
+the cache's seal behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from thunder_fuser.codegen import headers
+from thunder_fuser.codegen.kernel import Kernel, program_text
+from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.log import status
+from thunder_fuser.runtime.cache import folders, key_of
+from thunder_fuser.runtime.failures import save_rejected
+
+_log = logging.getLogger(__name__)
+
+_LENGTH = 8
+"""Bytes that say how long the log in a cache entry is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes of a multiprocessor, per thread except for `shared_bytes`.
+
+    `shared_bytes` is the static shared memory of a block; `stack_bytes` the local memory of a
+    thread, spilled registers and arrays that are indexed at run time alike.
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    shared_bytes: int
+
+    @property
+    def spills(self) -> bool:
+        """Registers did not suffice."""
+        return self.spill_store_bytes + self.spill_load_bytes > 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers, {self.stack_bytes} B of stack, "
+            f"{self.spill_store_bytes} B spilled, {self.shared_bytes} B of static shared memory"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """One compiled program: machine code for `arch`, and the resources of each kernel by name."""
+
+    image: bytes
+    arch: str
+    resources: Mapping[str, Resources]
+
+
+def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
+    """Compile `kernels` as one program for `arch` ("sm_90"), or load it from the cache.
+
+    Raises CompileError when NVRTC rejects the source, TargetError when there is no NVRTC or it
+    knows nothing that runs on `arch`.
+    """
+    arch = nearest_arch(arch)
+    text = program_text(kernels)
+    headers = device_headers()
+    key = key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
+    entry = _load(key)
+    if entry is None:
+        with status("compiling", total=len(kernels)):
+            image, log = _run_nvrtc(kernels, text, headers, arch)
+            if any(found.spills for found in parse_resources(log).values()):
+                image, log = _run_nvrtc(kernels, text, headers, arch, *_ROOMY)
+        _store(key, image, log)
+    else:
+        image, log = entry
+    resources = parse_resources(log)
+    where = "compiled" if entry is None else "in the cache"
+    for kernel in kernels:
+        _log.info("%s for %s, %s: %s", kernel.name, arch, where, resources[kernel.name])
+    return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
+
+
+def device_headers() -> dict[str, str]:
+    """Every header that CUDA code may include, by the name it is included with."""
+    # The rest of the folder stands in for CUDA under a host compiler.
+    names = [name for name in headers.template_names() if name.endswith(".cuh")]
+    return {name: headers.read(name) for name in names}
+
+
+# --- NVRTC ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def nvrtc() -> Any:
+    """The bindings of NVRTC with its library loaded; TargetError when there is none."""
+    try:
+        from cuda.bindings import nvrtc as bindings
+
+        bindings.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise TargetError(
+            f"kernels for CUDA cannot be compiled, NVRTC is not available: {error}. "
+            "Install a build of torch for CUDA 13, or `pip install nvidia-cuda-nvrtc`"
+        ) from error
+    return bindings
+
+
+@functools.cache
+def supported_archs() -> tuple[str, ...]:
+    """What the installed NVRTC can compile for, oldest first: ("sm_75", "sm_80", ...)."""
+    _, numbers = nvrtc().nvrtcGetSupportedArchs()
+    return tuple(f"sm_{number}" for number in numbers)
+
+
+def nvrtc_version() -> str:
+    """The version of the installed NVRTC, such as "13.0"."""
+    _, major, minor = nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+@functools.cache
+def _nvrtc_build() -> str:
+    """Which patch of that version, as far as a wheel says it."""
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return ""
+
+
+def nearest_arch(arch: str) -> str:
+    """What to compile for on a device of `arch`: itself, or else older code that runs there.
+
+    Machine code runs on later minor versions of its major one, so a device that is newer than NVRTC
+    gets the nearest older code.  Raises TargetError when there is none.
+    """
+    known = supported_archs()
+    if arch.rstrip("af") in known:
+        return arch
+    older = [other for other in known if other[:-1] == arch[:-1] and other < arch]
+    if not older:
+        raise TargetError(
+            f"NVRTC {nvrtc_version()} cannot compile for {arch}, only for {', '.join(known)}; "
+            "a newer nvidia-cuda-nvrtc may know it"
+        )
+    return older[-1]
+
+
+_ROOMY = ("--minnctapersm=1",)
+"""One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
+fifty where that makes room for another block; for all kernels it would make half the room."""
+
+
+def _flags(arch: str, *ptxas: str) -> list[bytes]:
+    # Minimal: NVRTC declares no textures and nothing of CUDA's runtime, which takes 3 ms a program.
+    flags = [f"-arch={arch}", "--std=c++17", "--minimal"]
+    flags += [f"--ptxas-options={option}" for option in ("-v", *ptxas)]
+    return [flag.encode() for flag in flags]
+
+
+def _run_nvrtc(
+    kernels: Sequence[Kernel], text: str, headers: Mapping[str, str], arch: str, *ptxas: str
+) -> tuple[bytes, str]:
+    """The cubin and the compiler's log.  Headers go in as text: no path reaches code or cache."""
+    flags = _flags(arch, *ptxas)
+    api = nvrtc()
+    success = api.nvrtcResult.NVRTC_SUCCESS
+    created, program = api.nvrtcCreateProgram(
+        text.encode(),
+        b"kernels.cu",
+        len(headers),
+        [source.encode() for source in headers.values()],
+        [name.encode() for name in headers],
+    )
+    if created != success:
+        raise TargetError(f"NVRTC could not start: {created.name}")
+    try:
+        (compiled,) = api.nvrtcCompileProgram(program, len(flags), flags)
+        log = _read(program, api.nvrtcGetProgramLogSize, api.nvrtcGetProgramLog)
+        log_text = log.rstrip(b"\0").decode(errors="replace")
+        if compiled != success:
+            raise _rejection(kernels, text, arch, log_text or compiled.name)
+        return _read(program, api.nvrtcGetCUBINSize, api.nvrtcGetCUBIN), log_text
+    finally:
+        api.nvrtcDestroyProgram(program)
+
+
+def _read(program: Any, size: Any, get: Any) -> bytes:
+    _, count = size(program)
+    buffer = bytearray(count)
+    get(program, buffer)
+    return bytes(buffer)
+
+
+def _rejection(kernels: Sequence[Kernel], text: str, arch: str, log: str) -> CompileError:
+    first = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)
+    source = save_rejected(kernels[0].name, text)
+    names = ", ".join(kernel.name for kernel in kernels)
+    return CompileError(
+        f"NVRTC {nvrtc_version()} rejected {names} for {arch}: "
+        f"{first.group(0).strip() if first else log.strip()}\n"
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        source=source,
+        log=log,
+    )
+
+
+# --- What ptxas reports -----------------------------------------------------------------------
+
+_FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
+_NUMBERS = {
+    "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
+    "spill_store_bytes": re.compile(r"(\d+) bytes spill stores"),
+    "spill_load_bytes": re.compile(r"(\d+) bytes spill loads"),
+    "registers": re.compile(r"Used (\d+) registers"),
+    "shared_bytes": re.compile(r"(\d+) bytes smem"),
+}
+
+
+def parse_resources(log: str) -> dict[str, Resources]:
+    """Resources of each kernel, from the log of `ptxas -v`.  What it does not mention is 0."""
+    # Text before the first kernel, then name and text in turn.
+    _, *parts = _FUNCTION.split(log)
+    return {name: _resources(report) for name, report in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _resources(report: str) -> Resources:
+    found = {field: pattern.search(report) for field, pattern in _NUMBERS.items()}
+    return Resources(**{field: int(match[1]) if match else 0 for field, match in found.items()})
+
+
+# --- The cache --------------------------------------------------------------------------------
+
+
+def _load(key: str) -> tuple[bytes, str] | None:
+    """The cubin and the log stored under `key`; None if there are none or they are damaged."""
+    for folder in folders("cuda"):
+        entry = folder.find(_file_name(key), key)
+        if entry is not None:
+            length = int.from_bytes(entry[-_LENGTH:], "little")
+            end = len(entry) - _LENGTH
+            return entry[: end - length], entry[end - length : end].decode()
+        break  # others are of this process, which compiles nothing twice
+    return None
+
+
+def _store(key: str, image: bytes, log: str) -> None:
+    """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
+    report = log.encode()
+    content = image + report + len(report).to_bytes(_LENGTH, "little")
+    try:
+        next(folders("cuda")).keep(content, _file_name(key), key)
+    except (OSError, StopIteration) as error:
+        _log.info("not cached: %s", error)
+
+
+def _file_name(key: str) -> str:
+    return f"{key[:32]}.cubin"

@@ -1,0 +1,141 @@
+"""Kernel text to a loaded host program: what the C++ compiler is given.
+
+A program is the kernels' own text plus, per kernel, the two functions through which the runtime
+enters it (csrc_templates/host/abi.h). It links against the runtime library, which is built from
+csrc_templates/host the same way. `host_library` compiles, keeps and loads both.
+
+Sanitizer variants exist for tests. ASan and TSan have to be loaded before Python: start it with
+LD_PRELOAD=$(g++ -print-file-name=libasan.so).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from thunder_fuser.codegen.kernel import Kernel, header_text
+from thunder_fuser.runtime.host.abi import declare
+from thunder_fuser.runtime.host.compiler import find_compiler
+from thunder_fuser.runtime.host.library import Library, Unit, load
+
+Sanitizer = Literal["address", "undefined", "thread"]
+
+_RUNTIME_FILES = (
+    *("context.cpp", "worker.cpp", "schedule.cpp", "collectives.cpp"),
+    *("launch.cpp", "guard.cpp"),
+)
+_KERNEL_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
+    # A tensor's integers wrap around; only indices must not, and UBSan looks for those.
+    None: ("-fwrapv",),
+    "address": ("-fsanitize=address", "-fsanitize-recover=address", "-g1"),
+    "undefined": ("-fsanitize=undefined", "-g1"),
+    "thread": ("-fsanitize=thread", "-g1", "-DTF_TSAN"),
+}
+_CHECKS = ("-DTF_CHECKS",)
+# The runtime is what orders threads, so ThreadSanitizer is told by it and must not look at it.
+_RUNTIME_FLAGS: dict[Sanitizer | None, tuple[str, ...]] = {
+    None: (),
+    "address": ("-fsanitize=address", "-g1"),
+    "undefined": (),
+    "thread": ("-DTF_TSAN",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Compiled kernels, loaded as long as this refers to them, and the runtime that runs them."""
+
+    library: Library
+    runtime: ctypes.CDLL
+
+    def kernel_address(self, kernel: Kernel) -> int:
+        """Where the `tf_kernel` of `kernel` is."""
+        return self.library.address(f"{kernel.name}__kernel")
+
+
+def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Program:
+    """Compile and load `kernels`, or load them from the cache; `checks`: with TF_ASSERT in them.
+
+    Raises TargetError when there is no compiler, CompileError when it rejects the source.
+    """
+    compiler = find_compiler()
+    runtime = Unit(
+        name="runtime",
+        text="".join(f'#include "host/{name}"\n' for name in _RUNTIME_FILES),
+        flags=(*compiler.flags, *compiler.runtime_flags, "-O2", *_RUNTIME_FLAGS[sanitizer]),
+        compiler=compiler,
+    )
+    program = Unit(
+        name=kernels[0].name,
+        text=host_text(kernels),
+        flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
+        compiler=compiler,
+        needs=runtime,
+    )
+    # In this order: the program refers to the runtime by a name that must be loaded by then.
+    runtime_library = declare(load(runtime).symbols)
+    return Program(load(program), runtime_library)
+
+
+# --- Source text ------------------------------------------------------------------------------
+
+
+def host_text(kernels: Sequence[Kernel]) -> str:
+    """The translation unit that the host compiler sees.
+
+    Messages and sanitizers name a kernel's lines as <name>.cu, counted from its first line.
+    """
+    # A kernel that includes nothing is complete for NVRTC, which knows CUDA's words by itself.
+    parts = ['#include "host/shim.h"', header_text(kernels)]
+    for kernel in kernels:
+        parts.append(_opening(kernel))
+        parts.append(f'#line 1 "{kernel.name}.cu"\n{kernel.source.rstrip()}\n')
+        parts.append(f'#line 1 "{kernel.name} (entry)"\n{_entry(kernel)}')
+    return "\n".join(parts)
+
+
+def _opening(kernel: Kernel) -> str:
+    """The kernel's text becomes a function that is given the thread it runs as.
+
+    Threads that never synchronise run in one loop. A compiler keeps an argument of an inlined
+    function in registers, and what depends only on the block out of the loop; thread-local memory
+    it reads again for every thread.
+    """
+    name = kernel.name
+    return (
+        f"#define {name}(...) {name}__body(const tf_thread* const tf_own, ##__VA_ARGS__)\n"
+        "#define tf_self tf_own"
+    )
+
+
+def _entry(kernel: Kernel) -> str:
+    """Functions that unpack the arguments and run one thread, or a block of independent ones."""
+    name = kernel.name
+    ctypes_ = [param.ctype for param in kernel.params]
+    unpacked = "".join(
+        f"  {ctype} const a{i} = *({ctype}*)args[{i}];\n" for i, ctype in enumerate(ctypes_)
+    )
+    passed = "".join(f", a{i}" for i in range(len(ctypes_)))
+    return f"""\
+#undef tf_self
+#undef {name}
+static void {name}__thread(void** args) {{
+{unpacked}  {name}__body(tf_self{passed});
+}}
+static void {name}__block(void** args, tf_thread* self) {{
+{unpacked}  tf_thread own = *self;
+  const tf_dim3 size = own.block_size;
+  for (unsigned z = 0; z < size.z; ++z)
+    for (unsigned y = 0; y < size.y; ++y)
+      for (unsigned x = 0; x < size.x; ++x) {{
+        // Whoever reports an error looks for the thread in *self.
+        self->thread = own.thread = {{x, y, z}};
+        {name}__body(&own{passed});
+      }}
+}}
+static unsigned {name}__nanoseconds;
+extern "C" __attribute__((visibility("default"))) const tf_kernel {name}__kernel = {{
+    {name}__thread, {name}__block, &{name}__nanoseconds}};
+"""

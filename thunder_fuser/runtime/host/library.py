@@ -1,0 +1,257 @@
+"""Shared libraries of the host: compiled once, kept in the cache, loaded, and unloaded again.
+
+The key of a library is the digest of its source, the templates, the compiler and its flags, and the
+processor. Where the cache has no room or lets nothing run, other places are tried, memory among
+them, before anybody is told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import logging
+import os
+import time
+import warnings
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from thunder_fuser.codegen import headers
+from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.runtime.cache import Folder, folders, key_of
+from thunder_fuser.runtime.failures import save_rejected
+from thunder_fuser.runtime.fork import Lock
+from thunder_fuser.runtime.host.compiler import Compiler
+
+_log = logging.getLogger(__name__)
+
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+"""What compilers pass on, in English."""
+_FULL = 1 << 20
+"""Free bytes below which there is no room for what a compiler writes."""
+_FAULTY = (
+    *("undefined symbol", "file too short", "invalid ELF header", "file data"),
+    "only ET_DYN and ET_EXEC",  # an object file, which nothing has linked
+)
+"""What the loader says of a library that no other place would make better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A shared library to be: its source, how it is compiled, and what it is linked with."""
+
+    name: str
+    text: str
+    flags: tuple[str, ...]
+    compiler: Compiler
+    needs: Unit | None = None
+
+    @property
+    def key(self) -> str:
+        """The digest of all that the library depends on."""
+        return key_of(
+            self.text,
+            headers.fingerprint(),
+            self.compiler.command,
+            self.compiler.version,
+            self.flags,
+            self.needs and self.needs.key,
+            _processor(),
+        )
+
+    def file_name(self, key: str) -> str:
+        """Unique for the content, also among loaded libraries, which know each other by it."""
+        return f"{self.name[:80]}-{key[:32]}.so"
+
+
+class Library:
+    """A loaded library. It is unloaded when nobody refers to it: launches on the host have finished
+    when they return, and whoever can launch refers to it.
+    """
+
+    def __init__(self, path: str, needs: Library | None) -> None:
+        self.path = Path(path)
+        self.symbols = ctypes.CDLL(path)
+        self._needs = needs
+        # At the end of the process everything goes anyway, in an order of its own.
+        weakref.finalize(self, _unload, self.symbols._handle).atexit = False
+
+    def address(self, name: str) -> int:
+        """Where a symbol is."""
+        return ctypes.addressof(ctypes.c_char.in_dll(self.symbols, name))
+
+
+def _unload(handle: int) -> None:
+    import _ctypes
+
+    _ctypes.dlclose(handle)
+
+
+_libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
+_runtimes: list[Library] = []
+"""They stay: every thread that has launched has fibers in them."""
+_loading = Lock()
+"""One for all: a runtime must not be loaded twice."""
+
+
+def load(unit: Unit) -> Library:
+    """The library of `unit`, from this process, the cache or the compiler.
+
+    Raises CompileError when the compiler rejects the source, TargetError when it makes nothing that
+    can be loaded or there is no place for what it makes.
+    """
+    with _loading:
+        return _load(unit)
+
+
+def _load(unit: Unit) -> Library:
+    key = unit.key
+    found = _libraries.get(key)
+    if found is None:
+        found = _libraries[key] = _loaded_somewhere(unit, key)
+        if unit.needs is None:
+            _runtimes.append(found)
+    return found
+
+
+def _loaded_somewhere(unit: Unit, key: str) -> Library:
+    needs = _load(unit.needs) if unit.needs else None
+    problems = []
+    for folder in folders("host"):
+        try:
+            found = _loaded(unit, key, folder, needs)
+        except OSError as problem:
+            problems.append(f"{folder.path}: {problem.strerror or problem}")
+            _log.info("%s: %s", unit.name, problems[-1])
+            continue
+        if problems:
+            _warn(problems[0], str(folder.path))
+        return found
+    raise TargetError(
+        f"no place for compiled kernels of the CPU: {'; '.join(problems) or 'no folder'}. "
+        "Make room, or name another folder in THUNDER_FUSER_CACHE_DIR or TMPDIR"
+    )
+
+
+@functools.cache
+def _warn(problem: str, instead: str) -> None:
+    warnings.warn(
+        f"compiled kernels are lost when this process ends, for they are in {instead}: {problem}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Library:
+    """The library in `folder`, made if it is not there; OSError where the folder is at fault."""
+    name = unit.file_name(key)
+    if folder.find(name, key) is not None:
+        try:
+            found = _opened(folder.path / name, folder, needs)
+            _log.info("%s is in the cache: %s", unit.name, found.path)
+            return found
+        except OSError as damage:  # that the seal does not show
+            _log.info("%s is made again: %s", name, damage)
+            folder.discard(name)
+    path = _compiled(unit, key, folder, needs)
+    try:
+        return _opened(path, folder, needs)
+    except OSError as problem:
+        folder.discard(name)
+        if any(words in str(problem) for words in _FAULTY):
+            raise unit.compiler.useless(
+                f"makes a library that cannot be loaded: {problem}"
+            ) from None
+        raise
+
+
+def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:
+    try:
+        return Library(str(path), needs)
+    except OSError as problem:
+        if any(words in str(problem) for words in _FAULTY):
+            raise
+    # Programs cannot be started from this folder (noexec), but from memory. The loader takes a file
+    # for one that it has if they have one name, so a link gives each its own.
+    memory = os.memfd_create(path.name)
+    try:
+        with open(memory, "wb", closefd=False) as file, folder.workspace() as work:
+            file.write(path.read_bytes())
+            file.flush()
+            link = work / path.name
+            link.symlink_to(f"/proc/self/fd/{memory}")
+            return Library(str(link), needs)
+    finally:
+        os.close(memory)
+
+
+# --- Compiling --------------------------------------------------------------------------------
+
+
+def _compiled(unit: Unit, key: str, folder: Folder, needs: Library | None = None) -> Path:
+    """The new library of `unit` in `folder`; OSError where there is no room."""
+    name = unit.file_name(key)
+    needed = [str(_needed(unit.needs, folder, needs))] if unit.needs else []
+    start = time.perf_counter()
+    with folder.workspace() as work:
+        _check_room(work)
+        source, output = work / "source.cpp", work / name
+        source.write_text(unit.text, encoding="utf-8")
+        answer = unit.compiler.run(
+            [
+                *(*unit.flags, f"-I{headers.template_dir()}", str(source), *needed),
+                *("-o", str(output), f"-Wl,-soname,{name}", *unit.compiler.libraries),
+            ],
+            temporary=work,
+        )
+        if answer.returncode != 0:
+            _check_room(work, answer.stderr)
+            raise _rejection(unit, answer.stderr)
+        if not output.is_file() or not output.stat().st_size:
+            _check_room(work, answer.stderr)
+            raise unit.compiler.useless("succeeds and writes no library")
+        path = folder.publish(output, name, key)
+    _log.info("%s compiled in %.2f s: %s", unit.name, time.perf_counter() - start, path)
+    return path
+
+
+def _needed(unit: Unit, folder: Folder, loaded: Library | None) -> Path:
+    """The file of a library to link with: the one that is loaded, if it is still there."""
+    if loaded is not None and loaded.path.is_file():
+        return loaded.path
+    key = unit.key
+    if folder.find(unit.file_name(key), key) is None:
+        return _compiled(unit, key, folder)
+    return folder.path / unit.file_name(key)
+
+
+def _check_room(work: Path, messages: str = "") -> None:
+    """OSError where a disk is full, or a compiler says that it is."""
+    found = os.statvfs(work)
+    full = found.f_bavail * found.f_frsize < _FULL or (found.f_files and not found.f_favail)
+    if full or any(words in messages for words in _NO_ROOM):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
+
+
+def _rejection(unit: Unit, messages: str) -> CompileError:
+    source = save_rejected(unit.name, unit.text)
+    first = next((line for line in messages.splitlines() if "error" in line), messages.strip())
+    return CompileError(
+        f"{unit.compiler.command[0]} rejected {unit.name}: {first}\n"
+        f"The source is in {source or 'CompileError.log'}, the whole log in CompileError.log",
+        source=source,
+        log=messages,
+    )
+
+
+@functools.cache
+def _processor() -> str:
+    """What the compiler's -march=native depends on: model and instruction sets."""
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+    except OSError:
+        return repr(os.uname())
+    return "\n".join(line for line in first.splitlines() if line.startswith(wanted))

@@ -1,3 +1,0 @@
-"""Templates that turn a segment into a schedule: what each thread computes, and how it reads
-memory.
-"""

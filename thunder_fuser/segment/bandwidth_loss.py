@@ -1,0 +1,174 @@
+"""Occupancy: what kernels take longer because their rows are few, or long.
+
+What waits for a reduction of its row is computed by the threads of that row. Where rows are few
+these leave most of a device idle, and rows that do not fit on chip are read once more in each pass.
+Reductions that nothing in their kernel waits for pay a barrier at most: blocks share them.
+
+An estimate from sizes alone. Schedules, which come later, know better; this is to tell which sets
+of anchors had better be several kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.lower.row_space import Orders, Space
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.legality import Legality
+
+_STACKED, _COLUMNS = 8, 4
+"""Vectors of rows side by side that blocks have, if there are many, and columns that a thread of
+theirs walks at once.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What a kernel suffers from: `rows` that its threads have to themselves, of `columns`.
+
+    share      of the threads that can use all of the device's bandwidth
+    sectors    bytes moved for each that is wanted, because neighbouring threads read far apart
+    again      bytes that are read once more
+    is_waited  something waits for the rows: blocks cannot share them
+    """
+
+    rows: int
+    columns: int
+    share: float
+    sectors: int
+    again: int
+    is_waited: bool
+
+    def lost(self, read: int) -> int:
+        """Bytes that could be moved in the time that a kernel loses which reads so many: threads
+        wait for what they read, and not for what they write.
+        """
+        # Those that wait for sectors have more of them under way.
+        return round((read + self.again) * max(self.sectors, 1 / self.share)) - read
+
+    def __str__(self) -> str:
+        rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
+        return (
+            f"{rows} x {self.columns:,}: consumers of a whole-row reduction cannot be split across "
+            f"blocks, so that {self.share:.1%} of the threads needed for full bandwidth would run"
+        )
+
+
+class Occupancy:
+    """The strain of sets of anchors."""
+
+    def __init__(self, program: Program, legality: Legality) -> None:
+        self.program = program
+        self.legality = legality
+        self.device = program.prices.device
+        folds = [a.fold for a in program.anchors]
+        self._results = [int(a.tensor.numel) for a in program.anchors]
+        # Where an anchor is computed, or folded, and reductions whose rows it then passes over.
+        self._points = [
+            n if fold is None else int(fold.input.numel)
+            for n, fold in zip(self._results, folds, strict=True)
+        ]
+        self._passed = [
+            union(1 << k for k in members(a.reach.folds) if n > self._results[k])
+            for n, a in zip(self._points, program.anchors, strict=True)
+        ]
+        self._spaces: dict[int, Space] = {}
+        self._orders: Orders = {}
+
+    def of(self, anchors: Anchors, read: int) -> Strain | None:
+        """What slows a kernel of these anchors, which reads so many bytes."""
+        strain = self._strain(anchors, 0, read)
+        if strain is None or not strain.lost(read):
+            return None
+        # Fewer passes, where a reduction that waits for another can be done along with it.
+        alone = self.legality.singles(anchors)
+        return self._strain(anchors, alone, read) if alone else strain
+
+    def is_waited(self, anchors: Anchors) -> bool:
+        """Whether something in a kernel of these waits for a reduction of its rows."""
+        return self._waited_for(anchors, anchors) is not None
+
+    def _strain(self, anchors: Anchors, alone: Anchors, read: int) -> Strain | None:
+        """Reductions that are `alone` wait for none."""
+        number = waited = self._waited_for(anchors & ~alone, anchors)
+        if number is None:
+            folds = (k for k in members(anchors) if self.program.anchors[k].fold is not None)
+            number = max(folds, key=self._points.__getitem__, default=None)
+        if number is None or not self._points[number]:
+            return None
+        ways = self._ways(number, self._stages(anchors, alone), waited is not None)
+        return min(ways, key=lambda way: way.lost(read))
+
+    def _waited_for(self, waiting: Anchors, anchors: Anchors) -> int | None:
+        """The last reduction that something waits for which then passes over its rows."""
+        waited = union(self._passed[k] for k in members(waiting)) & anchors
+        return waited.bit_length() - 1 if waited else None
+
+    def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[Strain]:
+        """How the rows of a reduction can be read."""
+        device, rows = self.device, self._results[number]
+        columns = self._points[number] // rows
+        passes = self._passes(rows, stages)
+        itemsizes = [t.dtype.itemsize for t in passes] or [4]
+        lanes = max(1, device.vector_bytes // min(itemsizes))
+        # Threads with more under way than others need be fewer.
+        usual = 2 * device.bytes_in_flight_per_sm / device.threads_per_sm
+        weight = max(1.0, lanes * sum(itemsizes) / usual)
+        kept = {t: self.program.bytes_of(t) for t, n in passes.items() if n > 1}
+        row = sum(kept.values()) / rows
+
+        def strain(threads: float, together: float, sectors: int) -> Strain:
+            """So many threads, in blocks that work on so many rows together."""
+            again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
+            is_held = row * together <= device.shared_bytes_per_block
+            is_near = row * min(rows, together * device.sm_count) <= device.l2_bytes
+            reread = 0 if is_held or is_near else again
+            share = device.share(weight * threads)
+            return Strain(rows, columns, share, sectors, reread, is_waited)
+
+        # Lanes are columns, or rows that lie side by side, of which blocks have some vectors.
+        is_outer = self._space(number).is_outer
+        apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
+        yield strain(rows * self._threads_of(columns / lanes), 1, apart)
+        if is_outer:
+            beside = max(4, min(_STACKED, rows / lanes / device.sm_count))
+            each = max(1, min(device.max_threads_per_block / beside, columns / _COLUMNS))
+            yield strain(rows / lanes * each, lanes * beside, 1)
+
+    def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
+        """Which pass over a row computes each anchor. Those that are `alone` wait for none."""
+        stages: dict[int, int] = {}
+        for k in members(anchors):
+            waits = 0 if alone >> k & 1 else self.program.anchors[k].reach.folds & anchors
+            stages[k] = max((stages[fold] + 1 for fold in members(waits)), default=0)
+        return stages
+
+    def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
+        """How many passes over the rows read each tensor that has more than one element a row."""
+        return Counter(
+            source
+            for source, _ in {
+                (source, stage)
+                for k, stage in stages.items()
+                if self._points[k] > rows
+                for source in self.program.anchors[k].reach.sources
+                if int(source.numel) > rows
+            }
+        )
+
+    def _space(self, number: int) -> Space:
+        if number not in self._spaces:
+            program, fold = self.program, self.program.anchors[number].fold
+            assert isinstance(fold, ReductionOp)
+            found = Space.of(fold, program.definitions, self.legality.memory, self._orders)
+            self._spaces[number] = found
+        return self._spaces[number]
+
+    def _threads_of(self, vectors: float) -> float:
+        """Threads that share a row: a vector each, or two where they are more than a warp."""
+        most = self.device.max_threads_per_block
+        return min(most, max(1.0, min(WARP_SIZE, vectors), vectors / 2))

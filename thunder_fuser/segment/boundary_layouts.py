@@ -1,0 +1,170 @@
+"""Orders: how tensors between kernels lie in memory.
+
+What a caller gets has the strides that torch would give it. What goes from one kernel to another
+may lie in any order, and a kernel that steps over memory gets one element from every 32-byte sector
+that it moves. So each tensor between kernels takes the order in which the fewest bytes are
+accessed that way, by its producer, which has inputs to read as well, and by its readers together.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from thunder_fuser.analysis.layout import dense_layout, loop_order
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.pull import Pull
+from thunder_fuser.lower.row_program import pull_rows
+from thunder_fuser.lower.row_space import arrangements
+from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.recompute import Group, computed_and_loaded
+
+MANY_BYTES = 1 << 16
+"""Tensors of fewer bytes stay in caches, however they are read."""
+
+
+def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
+    """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
+    involved: dict[TensorView, list[_Reading]] = {}
+    readings = [_Reading(group, computed_and_loaded(program, group)[1]) for group in groups]
+    for reading in readings:
+        involved.update((t, [reading]) for t in reading.group.outputs)
+    for reading in readings:
+        for tensor in dict.fromkeys(program.storage.get(t, t) for t in reading.loaded):
+            known = involved.get(tensor)
+            if known is not None and known[0] is not reading:
+                known.append(reading)
+    names: dict[TensorView, list[TensorView]] = {}
+    for seen, owner in program.storage.items():
+        names.setdefault(owner, []).append(seen)
+    for tensor in free:
+        _order(program, tensor, [tensor, *names.get(tensor, ())], involved[tensor])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A kernel, and the tensors that it loads.
+
+    known  bytes that it accesses with steps, by the layouts of all that it loads and writes: it is
+           asked about each of these, while most of the others stay as they are
+    """
+
+    group: Group
+    loaded: Collection[TensorView]
+    known: dict[tuple[Layout, ...], int] = field(default_factory=dict)
+
+
+def _order(
+    program: Program,
+    tensor: TensorView,
+    names: Sequence[TensorView],
+    involved: Sequence[_Reading],
+) -> None:
+    """Choose the layout of one tensor. `names`: it, and what shows it from behind cuts."""
+    order = program.orders[tensor]
+    moving = [k for k in order if tensor.sizes[k] > 1]
+    if len(moving) < 2 or tensor.bytes < MANY_BYTES:
+        return
+
+    def cost(order: Sequence[int]) -> int:
+        layout = dense_layout(tensor, order)
+        layouts = ChainMap(dict.fromkeys(names, layout), program.layouts)
+        return sum(_strided(program, reading, layouts) for reading in involved)
+
+    best, least = tuple(order), cost(order)
+    for innermost in reversed(moving[:-1]):
+        other = (*(k for k in order if k != innermost), innermost)
+        found = cost(other) if least else least
+        if found < least:
+            best, least = other, found
+    program.orders[tensor] = best
+    program.layouts.update(dict.fromkeys(names, dense_layout(tensor, best)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A tensor's address, and the variables of the loops around it, the innermost one first."""
+
+    tensor: TensorView
+    address: Form
+    loops: tuple[str, ...]
+
+    def skips(self, sector: int) -> bool:
+        """Whether the innermost loop that moves it moves it by a sector or more."""
+        names = [variable.name for variable in self.address.variables()]
+        start = self.address.evaluate(dict.fromkeys(names, 0))
+        for loop in self.loops:
+            moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
+            if moved:
+                return abs(moved) * self.tensor.dtype.itemsize >= sector
+        return False
+
+
+def _strided(program: Program, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
+    """Bytes that a kernel accesses with steps of a sector and more."""
+    group = reading.group
+    key = tuple(layouts[t] for t in (*reading.loaded, *group.outputs))
+    if key not in reading.known:
+        reading.known[key] = _stepped(program, group, reading.loaded, layouts)
+    return reading.known[key]
+
+
+def _stepped(
+    program: Program,
+    group: Group,
+    loaded: Collection[TensorView],
+    layouts: Mapping[TensorView, Layout],
+) -> int:
+    memory = {t: layouts[t] for t in loaded}
+    accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
+    sector = program.prices.device.sector_bytes
+    found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}
+    return sum(t.bytes for t in found)
+
+
+def _map_accesses(
+    program: Program,
+    group: Group,
+    memory: Mapping[TensorView, Layout],
+    layouts: Mapping[TensorView, Layout],
+) -> Iterator[_Access]:
+    for tensor in group.outputs:
+        context = Context()
+        index = [context.var(f"d{k}", 0, max(n - 1, 0)) for k, n in enumerate(tensor.sizes)]
+        pull = Pull(program.definitions, memory, context)
+        pull.emit(tensor, index)
+        order = loop_order(tensor, layouts[tensor])
+        loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
+        for load in pull.graph.loads:
+            yield _Access(load.tensor, load.address, loops[:1])
+
+
+def _row_accesses(
+    program: Program,
+    group: Group,
+    memory: Mapping[TensorView, Layout],
+    layouts: Mapping[TensorView, Layout],
+) -> Iterator[_Access]:
+    for arrangement in arrangements(group.kernel.folds, program.definitions, memory):
+        found = pull_rows(
+            "columns",
+            1,
+            arrangement,
+            group.outputs,
+            group.kernel.folds,
+            program.definitions,
+            memory,
+            {t: layouts[t] for t in group.outputs},
+        )
+        if isinstance(found, Refusal):
+            continue
+        loops = ("r", "c") if arrangement.space.is_outer else ("c", "r")
+        for load in found.graph.loads:
+            yield _Access(load.tensor, load.address, loops)
+        for tensor, _, address in (*found.wide, *found.narrow):
+            yield _Access(tensor, address, loops)
+        return

@@ -1,0 +1,366 @@
+"""Destinations: values that their own kernels write where a cat, or a view, of them is wanted.
+
+A cat is pulled, like everything else: one kernel computes whatever its pieces are, by the index.
+That is best where one kernel can. Where the pieces come from several kernels, these can as well
+write them into slices of the cat's memory, and the cat itself launches nothing. `partition.py`
+plans both ways and takes the better one.
+
+Which memory a piece has follows from the strides of the cat: a slice is an offset, a permutation
+reorders strides, a reshape of something dense multiplies them. So pieces are found behind views,
+in cats of cats, and in front of what is computed from a cat point by point; and a tensor that is
+just a view of what a kernel computes has one piece. Where no kernel could write a piece alone (it
+is an input, it is there twice, or a caller sees its memory through another result) a copy of it is
+the piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from thunder_fuser.analysis.layout import View, aligned_layout, dense_layout
+from thunder_fuser.ir.domain import (
+    Expand,
+    IterDomain,
+    Layout,
+    Merge,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Split,
+    Squeeze,
+    Transform,
+    iteration,
+    replay,
+    static,
+    tensor_domain,
+)
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.segment.cat_pieces import Definitions, Parts, cat_below
+from thunder_fuser.segment.limits import FEW_PIECES
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """What kernels write into slices.
+
+    fusion  with copies, and constants around what is padded, that are pieces
+    pieces  of each tensor that needs no kernel: together they are all of it
+    slices  where pieces, and cats among them, lie in the memory of such a tensor
+    """
+
+    fusion: Fusion
+    pieces: Mapping[TensorView, tuple[TensorView, ...]]
+    slices: Mapping[TensorView, View]
+
+    @property
+    def written(self) -> set[TensorView]:
+        """Pieces that a kernel has to write."""
+        return self.slices.keys() - self.pieces.keys()
+
+    def layout(self, piece: TensorView) -> Layout | None:
+        """Of what lies in another tensor's memory."""
+        view = self.slices.get(piece)
+        return aligned_layout(view, piece.dtype.itemsize) if view else None
+
+
+def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list[TensorView]:
+    """Those of the tensors in memory, with their layouts, that are cats, pads or views of values
+    that need more than one kernel: of reductions, and of what lies behind cuts.
+    """
+    if fusion.updates:
+        return []
+    late = _late(fusion)
+    definitions = fusion.definitions()
+    return [
+        expr.output
+        for expr in fusion.exprs
+        if expr.output in layouts
+        and isinstance(expr.output, TensorView)
+        and expr.output.numel
+        and _is_joined(expr, layouts[expr.output], definitions, late)
+    ]
+
+
+def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[Val]) -> bool:
+    if _is_collection(expr, definitions, late):
+        return True
+    if not isinstance(expr, ViewOp) or expr.op == "segment_set" or expr.input not in late:
+        return False
+    return _source_strides(expr, layout.strides) is not None
+
+
+def destinations(
+    fusion: Fusion,
+    tensors: Sequence[TensorView],
+    orders: Mapping[TensorView, Sequence[int]],
+) -> Destinations:
+    """The slices of `tensors`, some of `joined_tensors`."""
+    found = _Finder(fusion)
+    # The last ones first: what lies in another's memory needs no memory of its own.
+    for tensor in reversed(tensors):
+        if tensor not in found.slices:
+            found.join(tensor, dense_layout(tensor, orders[tensor]).strides)
+    return Destinations(found.with_additions(), found.pieces, found.slices)
+
+
+def _late(fusion: Fusion) -> set[Val]:
+    """Values that cannot all be in the first map kernel, or need not: a kernel that folds what they
+    are computed from can compute them as well.
+    """
+    folded: set[Val] = set()
+    many: set[Val] = set()
+    for expr in reversed(fusion.exprs):
+        if isinstance(expr, CatOp) and len(expr.inputs) > FEW_PIECES:
+            many.update(expr.inputs)
+        if isinstance(expr, ReductionOp) or expr.output in folded:
+            folded.update(v for v in expr.inputs if isinstance(v, TensorView))
+    found = folded & set(fusion.inputs)
+    for expr in fusion.exprs:
+        first = isinstance(expr, ReductionOp) or expr.op == "segment_set"
+        if first or not found.isdisjoint(expr.inputs):
+            found.add(expr.output)
+    return found | many
+
+
+class _Finder:
+    """Walks from cats to the pieces that kernels can write."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.definitions = dict(fusion.definitions())
+        self.slices: dict[TensorView, View] = {}
+        self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
+        self._late = _late(fusion)
+        self._seen = _memory_of_results(fusion)
+        self._added: dict[Val, list[Expr]] = {}
+        self._next = max(v.id for v in fusion.values())
+
+    def join(self, tensor: TensorView, strides: tuple[int, ...]) -> None:
+        """Have pieces of a tensor written, if that can be."""
+        place = View(tensor, tensor.sizes, strides, 0)
+        expr = self.definitions[tensor]
+        if _is_collection(expr, self.definitions, self._late):
+            self.placed(tensor, place)
+            return
+        assert isinstance(expr, ViewOp)
+        inner = _source_strides(expr, strides)
+        source, strides = self._source(expr.input, inner, tensor) if inner else (None, strides)
+        if source is not None:
+            self.pieces[tensor] = self.placed(source, View(tensor, source.sizes, strides, 0))
+
+    def placed(self, tensor: TensorView, place: View) -> tuple[TensorView, ...]:
+        """What kernels write of a tensor that lies at `place`: it, or its pieces."""
+        if tensor is not place.base:
+            self.slices[tensor] = place
+        expr = self.definitions.get(tensor)
+        parts = self._parts(expr, place) if expr is not None else None
+        if expr is None or parts is None:
+            return (tensor,)
+        self.pieces[tensor] = ()
+        found = tuple(p for part, at in parts if part.numel for p in self._piece(expr, part, at))
+        self.pieces[tensor] = found
+        return found
+
+    def _parts(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]] | None:
+        """What the result of an expression is collected from, and where that lies, if it is."""
+        if not _is_collection(expr, self.definitions, self._late):
+            return None
+        match expr:
+            case CatOp():
+                return self._cat(expr.inputs, expr.dim, place)
+            case ViewOp():
+                inside = _inside(expr, place)
+                return None if inside is None else self._padded(expr, *inside)
+            case _:
+                return self._computed(expr, place)
+
+    def _cat(
+        self, pieces: Sequence[TensorView], dim: int, place: View
+    ) -> Iterator[tuple[TensorView, View]]:
+        offset = place.offset
+        for piece in pieces:
+            yield piece, View(place.base, piece.sizes, place.strides, offset)
+            offset += piece.sizes[dim] * place.strides[dim]
+
+    def _computed(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
+        """What is computed from a cat, as parts that are computed from its pieces."""
+        cat = cat_below(expr, self.definitions, self._late)
+        assert cat is not None
+        assert isinstance(expr.output, TensorView)
+        parts = Parts(cat, self.definitions, self._late, self._next)
+        found = parts.of(expr.output)
+        self._next = parts.next_id
+        for made in parts.added:
+            self._add(expr, made)
+        return self._cat(found, cat.dim, place)
+
+    def _padded(
+        self, pad: ViewOp, inner: View, around: Sequence[View]
+    ) -> Iterator[tuple[TensorView, View]]:
+        """What is padded, in a frame of constants."""
+        assert pad.fill is not None
+        for at in around:
+            made = self._new(pad.output.dtype, [iteration(n) for n in at.sizes])
+            self._add(pad, FullOp(pad.fill, made, pad.origin))
+            yield made, at
+        yield pad.input, inner
+
+    def _piece(self, owner: Expr, piece: TensorView, place: View) -> tuple[TensorView, ...]:
+        tensor, strides = self._source(piece, place.strides, place.base)
+        if tensor is None:
+            tensor, strides = self._new(piece.dtype, piece.domain.logical), place.strides
+            self._add(owner, ViewOp("set", piece, tensor, origin=owner.origin))
+        return self.placed(tensor, View(place.base, tensor.sizes, strides, place.offset))
+
+    def _source(
+        self, tensor: TensorView, strides: tuple[int, ...], base: TensorView
+    ) -> tuple[TensorView | None, tuple[int, ...]]:
+        """What a kernel writes such that `tensor` has these strides in the memory of `base`: the
+        tensor, or what it is a view of. None where that is not free to lie there.
+        """
+        best: TensorView | None = None
+        found = strides
+        while self._is_free(tensor, base):
+            expr = self.definitions.get(tensor)
+            if expr is None:
+                break
+            if expr.op != "segment_set":
+                best, found = tensor, strides
+            inner = _source_strides(expr, strides) if isinstance(expr, ViewOp) else None
+            if inner is None:
+                break
+            assert isinstance(expr, ViewOp)
+            tensor, strides = expr.input, inner
+        return best, found
+
+    def _is_free(self, tensor: TensorView, base: TensorView) -> bool:
+        taken = tensor in self.slices or tensor in self.pieces
+        return not taken and self._seen.get(tensor, base) is base
+
+    def _new(self, dtype: DataType, dims: Sequence[IterDomain]) -> TensorView:
+        self._next += 1
+        return TensorView(self._next, dtype, tensor_domain(dims))
+
+    def _add(self, owner: Expr, expr: Expr) -> None:
+        self.definitions[expr.output] = expr
+        self._added.setdefault(owner.output, []).append(expr)
+
+    def with_additions(self) -> Fusion:
+        exprs = [e for expr in self.fusion.exprs for e in self._in_order(expr)]
+        return replace(self.fusion, exprs=tuple(exprs)) if self._added else self.fusion
+
+    def _in_order(self, expr: Expr) -> Iterator[Expr]:
+        """What was added for an expression comes before it."""
+        for added in self._added.get(expr.output, ()):
+            yield from self._in_order(added)
+        yield expr
+
+
+def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:
+    """A cat, a pad, or what is computed from a cat, of what several kernels have to compute."""
+    if isinstance(expr, ViewOp):
+        steps = expr.output.domain.transforms
+        return expr.input in late and any(isinstance(s, Resize) and max(_widths(s)) for s in steps)
+    return cat_below(expr, definitions, late) is not None
+
+
+def _widths(step: Resize) -> tuple[int, int]:
+    """How many elements come before and after what is there; fewer than none where some go."""
+    return static(step.left), static(step.right)
+
+
+def _memory_of_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:
+    """Tensors whose memory callers see, who may write into it: no other result may change then.
+    The result that shows each, or None where several do.
+    """
+    definitions = fusion.definitions()
+    found: dict[TensorView, TensorView | None] = {}
+    for result in fusion.results:
+        tensor = result
+        found[tensor] = None if tensor in found else result
+        while isinstance(expr := definitions.get(tensor), ViewOp) and _is_window(expr):
+            tensor = expr.input
+            found[tensor] = None if tensor in found else result
+    return found
+
+
+def _is_window(expr: ViewOp) -> bool:
+    return expr.op != "set" and expr.fill is None
+
+
+def _source_strides(expr: ViewOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides of a view's input such that the view has `strides`, from the same first element.
+
+    None where the view adds elements or leaves some out, repeats some, or has no such strides.
+    """
+    found = _inside(expr, View(expr.output, expr.output.sizes, strides, 0))
+    return None if found is None or found[1] else found[0].strides
+
+
+def _inside(expr: ViewOp, place: View) -> tuple[View, list[View]] | None:
+    """Where the input of a view lies that lies at `place`, and the parts with what it is padded.
+
+    None where the view leaves elements out, repeats some, or has no such strides.
+    """
+    domain = expr.output.domain
+    stages: list[Sequence[IterDomain]] = [domain.root]
+    for step in domain.transforms:
+        stages.append(replay(stages[-1], (step,)))
+    sizes, strides, offset = list(place.sizes), list(place.strides), place.offset
+    around: list[View] = []
+    for step, dims in zip(reversed(domain.transforms), reversed(stages[:-1]), strict=True):
+        before = [static(d.size) for d in dims]
+        if isinstance(step, Resize):
+            axis, (left, right) = step.axis, _widths(step)
+            if min(left, right) < 0:
+                return None
+            for width, begin in ((left, 0), (right, left + before[axis])):
+                at = (*sizes[:axis], width, *sizes[axis + 1 :])
+                if math.prod(at):
+                    start = offset + begin * strides[axis]
+                    around.append(View(place.base, at, tuple(strides), start))
+            offset += left * strides[axis]
+        elif (found := _before(step, before, strides)) is not None:
+            strides = found
+        else:
+            return None
+        sizes = before
+    return View(place.base, tuple(sizes), tuple(strides), offset), around
+
+
+def _before(step: Transform, sizes: Sequence[int], strides: list[int]) -> list[int] | None:
+    """Strides of the dimensions in front of a step, which have `sizes`."""
+    match step:
+        case Split(axis, outer, inner):
+            above, below = strides[axis : axis + 2]
+            count = static(outer), static(inner)
+            if count[0] * count[1] != sizes[axis]:
+                return None
+            if 1 not in count and above != below * count[1]:
+                return None
+            strides[axis : axis + 2] = [above if count[1] == 1 else below]
+        case Merge(axis):
+            strides[axis : axis + 1] = [strides[axis] * sizes[axis + 1], strides[axis]]
+        case Reorder(order):
+            return [strides[order.index(k)] for k in range(len(order))]
+        case NewBroadcast(axis):
+            del strides[axis]
+        case Squeeze(axis) if sizes[axis] == 1:
+            strides.insert(axis, 0)
+        case Expand(axis, size) if static(size) == sizes[axis]:
+            pass
+        case _:
+            return None
+    return strides

@@ -1,0 +1,176 @@
+"""Places: at how many indices a kernel would compute a value, because views and cats ask for it at
+several.
+
+Such places multiply: what adds a shifted copy to itself ten times over is asked for at eleven
+places, what appends itself to itself at a thousand. First they are told apart by the views on the
+way, which takes little time and may count one place twice; where these are too many, by their
+indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Protocol
+
+from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split, pull
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    Fusion,
+    GatherOp,
+    PointwiseOp,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.integer.symint import Context, Form
+
+MAX_PLACES = 32
+"""Of one value that is computed at each of them."""
+_MOVING = (Split, Merge, Resize, Reorder)
+
+
+def repeated(
+    fusion: Fusion, stored: Collection[Val], operations: Mapping[Val, int], most: int
+) -> dict[TensorView, int]:
+    """Values that had better be stored, because they would be computed at many places, and at how
+    many: with more operations, all together, than `most`.
+
+    stored      values that are read from memory
+    operations  with which a value is computed
+    """
+    if not _found(fusion, stored, operations, most, _Ways()):
+        return {}
+    return _found(fusion, stored, operations, most, _Indices())
+
+
+class _Places(Protocol):
+    """What tells places of a value apart."""
+
+    def own(self, tensor: TensorView) -> Hashable: ...
+    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]: ...
+
+
+def _found(
+    fusion: Fusion,
+    stored: Collection[Val],
+    operations: Mapping[Val, int],
+    most: int,
+    places: _Places,
+) -> dict[TensorView, int]:
+    wanted: dict[Val, set[Hashable]] = {t: {places.own(t)} for t in fusion.results}
+    found: dict[TensorView, int] = {}
+    for expr in reversed(fusion.exprs):
+        output = expr.output
+        here = wanted.pop(output, None)
+        if here is None or not isinstance(output, TensorView):
+            continue
+        count, size = len(here), operations.get(output, 0)
+        # A reduction is done once, for all its rows.
+        is_read = output in stored or isinstance(expr, ReductionOp)
+        if not is_read and count > 1 and size and (count > MAX_PLACES or count * size > most):
+            found[output] = count
+            is_read = True
+        if is_read:
+            here = {places.own(output)}
+        for place in here:
+            for operand, there in places.of_operands(expr, place):
+                if isinstance(operand, TensorView) and operand in operations:
+                    wanted.setdefault(operand, set()).add(there)
+    return found
+
+
+class _Ways:
+    """Places as the views and cats between them and a point of the kernel."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Hashable, ...], int] = {}
+
+    def own(self, tensor: TensorView) -> Hashable:
+        return 0
+
+    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]:
+        match expr:
+            case ViewOp() if any(isinstance(s, _MOVING) for s in expr.output.domain.transforms):
+                return [(expr.input, self._behind(place, expr.output.id, 0))]
+            case CatOp():
+                return [
+                    (piece, self._behind(place, expr.output.id, k))
+                    for k, piece in enumerate(expr.inputs)
+                ]
+            case GatherOp():
+                return [(expr.input, self._behind(place, expr.output.id, 0)), (expr.index, place)]
+            case ReductionOp():
+                return [(expr.input, 0)]
+            case _:
+                return [(v, place) for v in dict.fromkeys(expr.inputs)]
+
+    def _behind(self, *way: Hashable) -> int:
+        return self._numbers.setdefault(way, len(self._numbers) + 1)
+
+
+class _Indices:
+    """Places as indices, one form for each dimension."""
+
+    def __init__(self) -> None:
+        self._context = Context()
+        self._zero = self._context.const(0)
+        self._points: dict[Hashable, tuple[Form, ...]] = {}
+
+    def own(self, tensor: TensorView) -> Hashable:
+        return self._point(tensor.sizes)
+
+    def _point(self, sizes: Sequence[int], name: str = "d") -> tuple[Form, ...]:
+        key = name, tuple(sizes)
+        if key not in self._points:
+            ends = [max(int(n) - 1, 0) for n in sizes]
+            number = len(self._points)
+            self._points[key] = tuple(
+                self._context.var(f"{name}{number}_{k}", 0, end) for k, end in enumerate(ends)
+            )
+        return self._points[key]
+
+    def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]:
+        assert isinstance(place, tuple)
+        match expr:
+            case PointwiseOp():
+                return [
+                    (v, self._canonical(v, place[len(place) - v.rank :]))
+                    for v in dict.fromkeys(expr.inputs)
+                    if isinstance(v, TensorView)
+                ]
+            case ViewOp():
+                domain = expr.output.domain
+                point, _ = pull(place, domain.root, domain.transforms, self._zero)
+                return [(expr.input, self._canonical(expr.input, point))]
+            case CatOp():
+                return list(self._pieces(expr, place))
+            case GatherOp():
+                index = tuple(place[k] for k in expr.index_axes)
+                at = [place[k] for k in expr.input_axes]
+                (read,) = self._point((expr.input.sizes[expr.dim],), f"{expr.output.name}{index}")
+                at.insert(expr.dim, read)
+                return [
+                    (expr.input, self._canonical(expr.input, at)),
+                    (expr.index, self._canonical(expr.index, index)),
+                ]
+            case ReductionOp():
+                return [(expr.input, self.own(expr.input))]
+            case _:
+                return []
+
+    def _pieces(self, cat: CatOp, place: tuple[Form, ...]) -> list[tuple[Val, Hashable]]:
+        found: list[tuple[Val, Hashable]] = []
+        start = 0
+        for piece in cat.inputs:
+            point = (*place[: cat.dim], place[cat.dim] - start, *place[cat.dim + 1 :])
+            found.append((piece, self._canonical(piece, point)))
+            start += piece.sizes[cat.dim]
+        return found
+
+    def _canonical(self, tensor: Val, point: Sequence[Form]) -> tuple[Form, ...]:
+        """Broadcast dimensions hold one element: their index is 0 whatever it was."""
+        assert isinstance(tensor, TensorView)
+        dims = tensor.domain.logical
+        return tuple(self._zero if d.is_broadcast else i for d, i in zip(dims, point, strict=True))

@@ -1,0 +1,120 @@
+"""Updates in place: which of them a kernel may write straight into the input.
+
+Safe iff all that reads the target is computed point by point with the value: then each element is
+read by the thread that overwrites it, before it does. And iff nothing can fail half way: where an
+index among the data may turn out not to exist, inputs are updated when all have been read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import View, address_in, loop_order
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, Fusion, GatherOp, TensorView, Val
+from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.pull import Pull
+
+
+def updates_in_place(
+    fusion: Fusion,
+    layouts: dict[TensorView, Layout],
+    kernel: Mapping[TensorView, int],
+    storage: Mapping[TensorView, TensorView],
+    views: Mapping[TensorView, View],
+    written: Sequence[TensorView],
+    rows: Collection[TensorView],
+    loaded: Mapping[TensorView, Container[Val]],
+) -> dict[TensorView, TensorView]:
+    """Value -> target of the updates that their kernel writes directly; fills in their layouts.
+
+    written  tensors that kernels write; `rows`: those of row kernels, which write nothing in place
+    loaded   for each of them, where computing it ends: what its kernel loads
+    kernel   that writes a tensor, by number
+    """
+    if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
+        return {}
+    values = Counter(u.value for u in fusion.updates)
+    targets = Counter(u.target for u in fusion.updates)
+    # Memory that other results share as well: it must not become an input's.
+    shared = {storage.get(view.base, view.base) for view in views.values()}
+    shared |= {storage[t] for t in fusion.results if t in storage}
+    found = {
+        u.value: u.target
+        for u in fusion.updates
+        if u.value in kernel
+        and u.value not in rows
+        and values[u.value] == targets[u.target] == 1
+        and not u.target.domain.transforms
+        # A kernel is given the number in it, not its memory.
+        and not u.target.is_cpu
+        and u.value not in shared
+    }
+    readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
+    check = _Check(fusion.definitions(), layouts, kernel, readers, rows, loaded)
+    for tensor in written:
+        for source in check.sources(tensor) if tensor.numel else ():
+            if source in readers:
+                readers[source].append(tensor)
+    while unsafe := [v for v in found if not check.may_overwrite(v, found)]:
+        for value in unsafe:
+            del found[value]
+    for value, target in found.items():
+        layouts[value] = layouts[target]
+    for tensor, owner in storage.items():
+        if owner in found:
+            layouts[tensor] = layouts[found[owner]]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    definitions: Mapping[Val, Expr]
+    layouts: Mapping[TensorView, Layout]
+    kernel: Mapping[TensorView, int]
+    readers: Mapping[TensorView, Sequence[TensorView]]
+    rows: Collection[TensorView]
+    loaded: Mapping[TensorView, Container[Val]]
+
+    def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
+        target = in_place[value]
+        order = loop_order(value, self.layouts[target])
+        readers = self.readers[target]
+        for tensor in readers:
+            destination = self.layouts[in_place.get(tensor, tensor)]
+            together = (
+                tensor not in self.rows
+                and tensor.sizes == value.sizes
+                and self.kernel[tensor] == self.kernel[value]
+                and loop_order(tensor, destination) == order
+            )
+            if not together or not self._reads_in_step(tensor, target):
+                return False
+        # What is read by others only would be overwritten by another thread than the readers'.
+        return not readers or value in readers
+
+    def sources(self, tensor: TensorView) -> list[TensorView]:
+        """The tensors that computing `tensor` reads at all: what it loads, in order."""
+        loaded = self.loaded[tensor]
+
+        def is_loaded(value: Val) -> bool:
+            return value in loaded and value is not tensor
+
+        def producers(value: Val) -> tuple[Val, ...]:
+            expr = None if is_loaded(value) else self.definitions.get(value)
+            return expr.inputs if expr else ()
+
+        needed = backward_slice(list[Val]((tensor,)), producers)
+        return [v for v in needed if isinstance(v, TensorView) and is_loaded(v)]
+
+    def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
+        """Whether every read of `target` is of the element at the point that is computed."""
+        context = Context()
+        index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
+        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.sources(tensor)}, context)
+        pull.emit(tensor, index)
+        here = address_in(target, index, self.layouts[target], context)
+        return all(x.address is here for x in pull.graph.loads if x.tensor is target)

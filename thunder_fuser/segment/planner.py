@@ -1,0 +1,310 @@
+"""Partition: a fusion as segments, in execution order, with what goes through memory between them.
+
+Each kernel that `search.py` decides on is a segment. Results that are views of memory that exists
+anyway are segments that launch nothing, and so is a cat whose pieces kernels have written where it
+has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from thunder_fuser.analysis.footprint import footprint
+from thunder_fuser.analysis.layout import View, layouts_of_inputs, view_of
+from thunder_fuser.analysis.torch_strides import output_orders
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
+from thunder_fuser.errors import Refusal
+from thunder_fuser.garbage import uncollected
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
+from thunder_fuser.ir.integer.counts import conditions, without_implied
+from thunder_fuser.segment.anchors import Anchors, Program
+from thunder_fuser.segment.boundary_layouts import order_boundaries
+from thunder_fuser.segment.cat_slices import joined_tensors
+from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.inplace_updates import updates_in_place
+from thunder_fuser.segment.legality import CUT, Legality
+from thunder_fuser.segment.limits import limited
+from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
+from thunder_fuser.segment.search import search
+from thunder_fuser.segment.time_model import Prices
+
+_T = TypeVar("_T")
+
+Optimise = Callable[[Fusion], Fusion]
+
+MAX_TRIALS = 4
+"""As many tensors are asked about one by one: whether kernels had better write slices of them."""
+MAX_TOLD = 8
+"""Kernels before another one of which that tells why it is not one with them."""
+
+Divide = Callable[[Cost], Sequence[Anchors]]
+"""Anchors as sets that each can be a kernel, in an order in which they can run."""
+
+
+def partition_after(
+    optimise: Optimise, fusion: Fusion, layouts: Sequence[Layout] | None, device: DeviceInfo
+) -> SegmentedFusion:
+    """The plan of what passes make of a static fusion. Its outputs lie as torch would lay those of
+    the fusion before the passes: a transpose, then a pad is row-major, a pad, then a transpose not.
+    """
+    optimised = optimise(fusion)
+    if optimised is fusion:
+        return partition(fusion, layouts, device=device)
+    known = layouts_of_inputs(fusion, layouts)
+    promised = output_orders(fusion, known)
+    return partition(optimised, layouts, device=device, promised=promised)
+
+
+@uncollected()
+def partition(
+    fusion: Fusion,
+    layouts: Sequence[Layout] | None = None,
+    divide: Divide = search,
+    device: DeviceInfo = H200,
+    promised: Sequence[Sequence[int]] = (),
+) -> SegmentedFusion:
+    """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are declared).
+    `device`: the one whose time is to be saved. `promised`: orders of the outputs in memory
+    (default: what torch would give to the fusion as it is).
+    """
+    prices = Prices.of(device)
+    within = limited(fusion)
+
+    def price(plan: SegmentedFusion) -> int:
+        return prices(plan.kernels, int(plan.bytes))
+
+    def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
+        program = Program(
+            within.fusion, layouts, (*within.joined, *joined), device, within.cuts, promised
+        )
+        return _Partition(program, divide).plan()
+
+    best = planned(())
+    joined: tuple[TensorView, ...] = ()
+    known = within.fusion.definitions()
+    tensors = [t for t in _collected(best) if t in known and t not in within.joined]
+    # All at once, then with one more or less, where these are few enough to ask about each.
+    trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
+    for changed in trials if tensors else ():
+        trial = tuple(t for t in tensors if (t in joined) != (t in changed))
+        found = planned(trial)
+        if found.bytes <= best.bytes and price(found) < price(best):
+            best, joined = found, trial
+        if best.bytes == best.bytes_ideal:
+            break
+    return best
+
+
+def _collected(pulled: SegmentedFusion) -> list[TensorView]:
+    """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
+    others wrote, or read for their reductions, and views of what others wrote for it.
+    """
+    consumers = {k for b in pulled.boundaries for k in b.consumers}
+    folded = {t for s in pulled.segments if s.kind == "row" for t in s.inputs}
+    late = [
+        s
+        for s in pulled.segments
+        if s.index in consumers or (s.kind == "map" and not folded.isdisjoint(s.inputs))
+    ]
+    between = {boundary.tensor for boundary in pulled.boundaries}
+    shown = [t for t, view in pulled.views.items() if view.base in between]
+    layouts = {t: pulled.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))}
+    return joined_tensors(pulled.fusion, layouts) if late else []
+
+
+class _Partition:
+    """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
+
+    def __init__(self, program: Program, divide: Divide) -> None:
+        self.program = program
+        self.fusion = program.fusion
+        self.cost = Cost(program, Legality(program))
+        self.groups = grouped(program, self.cost.legality, divide(self.cost))
+        self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
+        self.layouts = self.program.layouts
+        self._see_what_is_stored()
+        for group in self.groups:
+            for tensor in group.outputs:
+                self.layouts.setdefault(tensor, self.program.layout_of(tensor))
+                self.level[tensor] = group.level
+        for tensor, pieces in self.program.destinations.pieces.items():
+            if tensor in self.layouts:
+                self.level[tensor] = max(self.level[piece] for piece in pieces)
+        for tensor in (*self.program.views, *self.program.storage):
+            self.level[tensor] = self.level[self.program.owner(tensor)]
+        order_boundaries(self.program, self.groups, self._unseen())
+
+    def _unseen(self) -> list[TensorView]:
+        """What kernels write for each other, in memory that no result shows."""
+        if self.fusion.updates:
+            return []
+        program = self.program
+        shown = {program.owner(t) for t in (*self.fusion.results, *program.views)}
+        shown.update(program.destinations.slices)
+        return [t for g in self.groups for t in g.outputs if t not in shown]
+
+    def _see_what_is_stored(self) -> None:
+        """Results that are views of what others read anyway are not written again."""
+        program = self.program
+        read = {t for g in self.groups for t in g.reads}
+        if not read:
+            return
+        dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
+        fixed = read | {u.value for u in self.fusion.updates} | set(program.storage.values())
+        fixed |= {view.base for view in program.views.values()}
+        fixed |= program.destinations.slices.keys()
+        for group in self.groups:
+            for tensor in [t for t in group.outputs if t not in fixed]:
+                if (source := program.origin(tensor)) in read and source in dense:
+                    view = view_of(tensor, program.definitions, {source}, dense)
+                    if view is not None:
+                        group.outputs.remove(tensor)
+                        self.layouts[source] = dense[source]
+                        program.see(tensor, view)
+        self.groups = [group for group in self.groups if group.outputs]
+
+    def plan(self) -> SegmentedFusion:
+        program = self.program
+        written = [t for g in self.groups for t in g.outputs]
+        in_place = updates_in_place(
+            self.fusion,
+            self.layouts,
+            {t: k for k, g in enumerate(self.groups) for t in g.outputs},
+            program.storage,
+            program.views,
+            written,
+            {t for g in self.groups if g.kernel.kind == "row" for t in g.outputs},
+            {t: g.loads(program) for g in self.groups for t in g.outputs},
+        )
+        with conditions() as assumed:
+            segments = self._segments()
+            ideal = self._ideal()
+        return SegmentedFusion(
+            self.fusion,
+            tuple(segments),
+            self._boundaries(segments),
+            self.layouts,
+            program.storage,
+            in_place,
+            program.views,
+            {t: v for t, v in program.destinations.slices.items() if t in self.level},
+            ideal,
+            conditions=without_implied(assumed),
+        )
+
+    def _segments(self) -> list[Segment]:
+        """Kernels and views, in execution order."""
+        segments: list[Segment] = []
+        touching: dict[TensorView, list[tuple[int, Group]]] = {}
+        groups = _by_level((g.level, g) for g in self.groups)
+        pieces = self.program.destinations.pieces
+        joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
+        views = _by_level((self.level[t], t) for t in self.program.views)
+        for level in sorted(set(self.level.values())):
+            for group in groups.get(level, ()):
+                made = self._segment(group, touching, len(segments))
+                for tensor in dict.fromkeys((*made.inputs, *made.outputs)):
+                    touching.setdefault(tensor, []).append((made.index, group))
+                segments.append(made)
+            for tensor in joins.get(level, ()):
+                joined = Segment(len(segments), "join", pieces[tensor], (tensor,), ())
+                segments.append(joined)
+            for tensor in views.get(level, ()):
+                view = self.program.views[tensor]
+                segments.append(_alias_segment(len(segments), tensor, view))
+        return segments
+
+    def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
+        """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
+        what several of them show counts once.
+        """
+        program = self.program
+        found: set[TensorView] = set()
+        for tensor in loaded:
+            is_shown = program.storage.get(tensor) in program.views
+            owner = program.owner(tensor) if is_shown else tensor
+            found.add(owner if self.level.get(owner, group.level) < group.level else tensor)
+        return found
+
+    def _segment(
+        self, group: Group, touching: Mapping[TensorView, list[tuple[int, Group]]], index: int
+    ) -> Segment:
+        outputs = tuple(group.outputs)
+        computed, loaded = computed_and_loaded(self.program, group)
+        reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
+        read = {t: f for t, f in reads.items() if not t.is_cpu}
+        inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
+        return Segment(
+            index,
+            group.kernel.kind,
+            inputs,
+            outputs,
+            tuple(e.op for e in self._in_order(computed) if e.op != "cast"),
+            bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
+            bytes_written=sum(t.bytes for t in outputs),
+            sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
+            kernels=int(any(t.numel for t in outputs)),
+            folds=group.kernel.folds,
+            refusals=self._refusals(group, inputs, touching),
+        )
+
+    def _in_order(self, computed: set[Val]) -> list[Expr]:
+        return self.fusion.backward_slice(computed, self.fusion.definitions())
+
+    def _refusals(
+        self,
+        group: Group,
+        inputs: Sequence[TensorView],
+        touching: Mapping[TensorView, list[tuple[int, Group]]],
+    ) -> tuple[Refusal, ...]:
+        """Why a kernel is not one with the last ones that write or read what it reads."""
+        found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_TOLD:]}
+        near = [found[k] for k in sorted(found)[-MAX_TOLD:]]
+        whys = (self.cost.refusal(group.anchors, g.anchors) for g in near)
+        return tuple(dict.fromkeys(why for why in whys if why is not None))
+
+    def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
+        owner = self.program.owner
+        made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
+        cut = map(owner, self.program.storage.values())
+        reasons = self.program.reasons
+        why: dict[TensorView, str] = {t: str(reasons.get(t, CUT)) for t in cut}
+        for group in self.groups:
+            for tensor, offer in group.reads.items():
+                apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
+                why.setdefault(tensor, apart)
+        readers_of: dict[TensorView, list[int]] = {}
+        for s in segments:
+            for tensor in dict.fromkeys(map(owner, s.inputs)) if s.kernels else ():
+                readers_of.setdefault(tensor, []).append(s.index)
+        found: list[Boundary] = []
+        for tensor, reason in why.items():
+            producer = made.get(tensor)
+            readers = tuple(k for k in readers_of.get(tensor, ()) if k != producer)
+            if producer is not None and readers:
+                found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
+        return tuple(found)
+
+    def _ideal(self) -> int:
+        """Bytes if nothing but inputs and results touched memory."""
+        program = self.program
+        owners = dict.fromkeys(map(program.owner, self.fusion.results))
+        made = [t for t in owners if t in program.definitions]
+        reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
+        read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
+        return read + sum(t.bytes for t in made)
+
+
+def _by_level(leveled: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    found: dict[int, list[_T]] = {}
+    for level, each in leveled:
+        found.setdefault(level, []).append(each)
+    return found
+
+
+def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:
+    return Segment(index, "alias", (view.base,), (tensor,), (), views=(view,))

@@ -1,0 +1,344 @@
+"""What goes through memory between kernels.
+
+A kernel computes what it needs from inputs, however often others compute the same. What it cannot
+compute, a reduction that is done elsewhere, it reads, or else something that is computed from that.
+And where computing reads more than an earlier kernel would write, a value in between is stored.
+Both are one minimum cut for each kernel (`materialize.py`), the earlier ones first. What can be
+stored is what an earlier kernel computes anyway, or computes from reductions that it has and that
+are no smaller, or from what it reads anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from thunder_fuser.analysis.footprint import Footprint, demanded, footprint
+from thunder_fuser.ir.dag import backward_slice, topological_order
+from thunder_fuser.ir.domain import Resize
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    GatherOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.legality import Legal, Legality
+from thunder_fuser.segment.min_cut import INFINITE
+from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
+
+_NEVER = INFINITE >> 20
+_FEWER = "it moves fewer bytes than computing it again would"
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A kernel: what it computes, and what goes through memory for it.
+
+    level    it reads only what groups of lower levels write
+    outputs  what it writes: what must be in memory, and what others read
+    reads    values that it loads although no input and no cut says so
+    """
+
+    anchors: Anchors
+    kernel: Legal
+    level: int
+    outputs: list[TensorView]
+    reads: dict[TensorView, Offer] = field(default_factory=dict)
+
+    def loads(self, program: Program) -> Loaded:
+        """Tensors in memory, where computing what it writes ends."""
+        return Loaded(program.stops, self.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Container[Val]):
+    """Tensors that a kernel loads wherever it needs them: what every kernel finds in memory, and
+    what others write for this one.
+    """
+
+    always: Container[Val]
+    written: Container[Val]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.always or value in self.written
+
+
+def computed_and_loaded(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
+    """What a kernel computes for its results that have elements, and what it loads for them."""
+    stops, outputs = group.loads(program), set(group.outputs)
+
+    def is_loaded(value: Val) -> bool:
+        return value in stops and value not in outputs
+
+    def producers(value: Val) -> tuple[Val, ...]:
+        expr = None if is_loaded(value) else program.definitions.get(value)
+        return expr.inputs if expr else ()
+
+    roots: list[Val] = [t for t in group.outputs if t.numel]
+    needed = backward_slice(roots, producers)
+    loaded = {v for v in needed if isinstance(v, TensorView) and is_loaded(v)}
+    return {v for v in needed if v not in loaded and v in program.definitions}, loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A group that can write a value. `reason`: why a reader would not compute it; nothing where it
+    cannot, because a reduction is not in its kernel.
+    """
+
+    writer: Group
+    reason: str = ""
+
+
+def grouped(program: Program, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
+    """The kernels of sets of anchors, which come in an order in which they can run."""
+    groups: list[Group] = []
+    home: dict[int, Group] = {}
+    for part in parts:
+        kernel = legality.of(part)
+        assert isinstance(kernel, Legal)
+        stored = (program.anchors[k] for k in members(part))
+        group = Group(part, kernel, 0, [a.tensor for a in stored if a.is_stored])
+        groups.append(group)
+        home.update(dict.fromkeys(members(part), group))
+    _Boundaries(program, legality, groups, home).choose()
+    for group in groups:
+        needs = union(program.anchors[k].reach.needs for k in members(group.anchors))
+        waits = [home[k].level for k in members(needs & ~group.anchors)]
+        waits += [offer.writer.level for offer in group.reads.values()]
+        group.level = 1 + max(waits, default=-1)
+    groups.sort(key=lambda g: g.level)
+    # Reductions that only results without elements ask for are not done.
+    return [group for group in groups if group.outputs]
+
+
+class _Boundaries:
+    """groups     in an order in which they can run
+    writer     of each value that is in memory, or will be
+    computing  the first group that computes a value
+    sources    what a group reads of what is in memory before any of them runs; `readers`: the
+               groups that do, in order
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        legality: Legality,
+        groups: Sequence[Group],
+        home: Mapping[int, Group],
+    ) -> None:
+        self.program = program
+        self.legality = legality
+        self.groups = groups
+        self.place = {group: k for k, group in enumerate(groups)}
+        self.home = home
+        self.writer: dict[Val, Group] = {t: g for g in groups for t in g.outputs}
+        self.computing: dict[Val, Group] = {}
+        self.sources: dict[Group, AbstractSet[TensorView]] = {}
+        self.readers: dict[TensorView, list[Group]] = {}
+
+    def choose(self) -> None:
+        """Give each group what it reads, and to others what they write for it."""
+        for group in self.groups:
+            self._read(group, _Cone(self.program, group))
+
+    def _read(self, group: Group, cone: _Cone) -> None:
+        """Decide what a group reads, and what it computes."""
+        offers = {v: o for v in cone.order if (o := self._offer(v, group, cone)) is not None}
+        while True:
+            choice = cone.choose(offers, self.writer)
+            read = [v for v in map(cone.order.__getitem__, sorted(choice.read)) if v in offers]
+            refused = self._unwritable(read, offers)
+            if not refused:
+                break
+            for v in refused:
+                del offers[v]
+        for v in read:
+            assert isinstance(v, TensorView)
+            writer = offers[v].writer
+            self.writer[v] = writer
+            group.reads[v] = offers[v]
+            if v not in writer.outputs:
+                writer.outputs.append(v)
+        for v in map(cone.order.__getitem__, sorted(choice.computed)):
+            self.computing.setdefault(v, group)
+        found = map(cone.order.__getitem__, choice.read)
+        self.sources[group] = self.program.stops.intersection(found)
+        for source in self.sources[group]:
+            self.readers.setdefault(source, []).append(group)
+
+    def _offer(self, v: Val, reader: Group, cone: _Cone) -> Offer | None:
+        """Who would write a value that a group could read, or None."""
+        if not isinstance(v, TensorView):
+            return None
+        if cone.is_foreign(v):
+            return Offer(self.home[self.program.number[v]])
+        if not cone.is_inner(v):
+            return None
+        able = (
+            [(self.writer[v], "it is in memory anyway")]
+            if v in self.writer
+            else [
+                (self._after_folds(v), ""),
+                (self.computing.get(v), _FEWER),
+                (self._beside(v, reader), _FEWER),
+            ]
+        )
+        for writer, reason in able:
+            if writer is not None and self.place[writer] < self.place[reader]:
+                return Offer(writer, reason)
+        return None
+
+    def _beside(self, v: TensorView, reader: Group) -> Group | None:
+        """The first kernel that reads all that a value is computed from, if the value is smaller
+        than that: written and read once more.
+        """
+        reach, size = self.program.reach(v), self.program.bytes_of
+        if reach.folds or 2 * size(v) >= sum(map(size, reach.sources)):
+            return None
+        rarest = min((self.readers.get(s, []) for s in reach.sources), key=len)
+        for group in rarest:
+            if reach.sources <= self.sources[group] and self._is_after(group, reach.behind):
+                return group
+        return None
+
+    def _after_folds(self, v: TensorView) -> Group | None:
+        """The kernel that does all reductions that a value reads, if the value is no larger."""
+        reach = self.program.reach(v)
+        homes = [self.home[k] for k in members(reach.folds)]
+        largest = max(
+            (self.program.anchors[k].tensor.bytes for k in members(reach.folds)), default=0
+        )
+        if not homes or any(h is not homes[0] for h in homes) or v.bytes > largest:
+            return None
+        return homes[0] if self._is_after(homes[0], reach.behind) else None
+
+    def _is_after(self, group: Group, anchors: Anchors) -> bool:
+        return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
+
+    def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, Offer]) -> list[Val]:
+        """Values that their writers cannot write beside what they write, and the others of these.
+        Its own reductions a kernel can.
+        """
+        refused: list[Val] = []
+        written: dict[Group, list[TensorView]] = {}
+        for v in wanted:
+            assert isinstance(v, TensorView)
+            group = offers[v].writer
+            if self._is_own(group, v):
+                continue
+            outputs = written.setdefault(
+                group, list(dict.fromkeys([*group.outputs, *self.legality.outputs(group.anchors)]))
+            )
+            if self._may_write(group, v, outputs):
+                outputs.append(v)
+            else:
+                refused.append(v)
+        return refused
+
+    def _is_own(self, group: Group, v: TensorView) -> bool:
+        number = self.program.number.get(v)
+        return number is not None and bool(group.anchors >> number & 1)
+
+    def _may_write(self, group: Group, v: TensorView, outputs: Sequence[TensorView]) -> bool:
+        is_free = self.computing.get(v) is group or not self._reads_more(group, v)
+        return is_free and self.legality.may_write(group.anchors, outputs, v)
+
+    def _reads_more(self, group: Group, v: TensorView) -> bool:
+        """Whether a group reads only some of what a value is computed from."""
+        fusion, loaded = self.program.fusion, group.loads(self.program)
+        made = [self.program.anchors[k].tensor for k in members(group.anchors)]
+        done = list(dict.fromkeys((*made, *group.outputs)))
+        return footprint(fusion, [*done, v], loaded) != footprint(fusion, done, loaded)
+
+
+class _Cone:
+    """Everything that a kernel computes, back to where it stops; operands come before results."""
+
+    def __init__(self, program: Program, group: Group) -> None:
+        self.program = program
+        # What it computes, whoever else does.
+        anchors = [program.anchors[k].tensor for k in members(group.anchors)]
+        self.roots = dict.fromkeys(anchors)
+        self.stops = program.stops
+        self.order = topological_order(list[Val](self.roots), self._operands)
+        self.numbers = {v: k for k, v in enumerate(self.order)}
+
+    def _operands(self, v: Val) -> tuple[Val, ...]:
+        expr = self.program.definitions.get(v)
+        stops = (v in self.stops or self.is_foreign(v)) and v not in self.roots
+        # A result without elements is not computed.
+        is_empty = v in self.roots and not isinstance(expr, ReductionOp) and not v.numel
+        return () if expr is None or stops or is_empty else expr.inputs
+
+    def is_foreign(self, v: Val) -> bool:
+        """Whether a value is a reduction that another kernel does."""
+        return v not in self.roots and isinstance(self.program.definitions.get(v), ReductionOp)
+
+    def is_inner(self, v: Val) -> bool:
+        """Whether a value is computed on the way, point by point."""
+        if v in self.stops or v in self.roots:
+            return False
+        return isinstance(self.program.definitions.get(v), PointwiseOp)
+
+    def choose(self, offers: Mapping[Val, Offer], written: Mapping[Val, Group]) -> Choice:
+        """What the kernel reads, and what it computes."""
+        if not offers:
+            read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
+            return Choice(read, frozenset(range(len(self.order))) - read)
+        asked = self._asked()
+        values = [self._value(v, asked, v in offers, v in written) for v in self.order]
+        wanted = dict.fromkeys(self.numbers[u] for r in self.roots for u in self._operands(r))
+        (choice,) = materialize(values, [wanted])
+        return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
+
+    def _asked(self) -> Mapping[TensorView, Footprint]:
+        """What is asked of tensors, where that may not be all."""
+        exprs = map(self.program.definitions.get, self.order)
+        if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
+            return {}
+        stops = {v for v in self.order if v in self.stops or self.is_foreign(v)}
+        found = {v for v in stops if isinstance(v, TensorView)}
+        return demanded(self.program.fusion, list(self.roots), found)
+
+    def _value(
+        self, v: Val, asked: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
+    ) -> Value:
+        size, byte = self.program.bytes_of(v), self.program.prices.byte
+        read = byte * size
+        if isinstance(v, TensorView) and v in asked:
+            read = byte * min(size, self.program.bytes_read(v, asked[v]))
+        write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
+        operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
+        if operands or v in self.roots:
+            return Value(operands, write, read, self._arithmetic(v))
+        if can_be_stored:
+            return Value((), write, read, None)
+        # A constant is a function of nothing.
+        free = v in self.program.definitions and v not in self.stops
+        return Value((), 0, read, 0 if free else None)
+
+    def _arithmetic(self, v: Val) -> int:
+        if not isinstance(v, TensorView):
+            return 0
+        match self.program.definitions[v]:
+            case PointwiseOp(op):
+                return pointwise.lookup(op).cost * int(v.numel)
+            case RandomOp(op):
+                return random.lookup(op).cost * int(v.numel)
+            case _:
+                return 0
+
+
+def _is_window(expr: Expr | None) -> bool:
+    """Whether a view may leave elements out."""
+    steps = expr.output.domain.transforms if isinstance(expr, ViewOp) else ()
+    return any(isinstance(step, Resize) for step in steps)

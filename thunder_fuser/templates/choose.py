@@ -1,0 +1,34 @@
+"""The schedule of a segment: which template takes it on a device, and how."""
+
+from __future__ import annotations
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import InternalError, Refusal
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.templates.pointwise.choose import schedule_pointwise
+from thunder_fuser.templates.pointwise.schedule import MapSchedule
+from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.scheduler import schedule_rows
+from thunder_fuser.templates.transpose.schedule import TransposeSchedule
+
+Schedule = MapSchedule | TransposeSchedule | RowSchedule
+
+
+def schedule_segment(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
+    """How `device` runs a segment that has a kernel. Plans hold none that it cannot run."""
+    definitions = plan.fusion.definitions()
+    memory = plan.memory_of(segment)
+    destinations = {t: plan.layouts[t] for t in segment.outputs}
+    schedule: Schedule | Refusal
+    if segment.kind == "row":
+        schedule = schedule_rows(
+            segment.outputs, segment.folds, definitions, memory, destinations, device
+        )
+    else:
+        overwritten = set(plan.in_place.values())
+        schedule = schedule_pointwise(
+            segment.outputs, definitions, memory, destinations, overwritten, device
+        )
+    if isinstance(schedule, Refusal):
+        raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
+    return schedule

@@ -1,0 +1,1 @@
+"""Pointwise kernels: groups of outputs over the same points, vectors along the innermost axis."""

@@ -1,0 +1,129 @@
+"""Pointwise outputs as groups of points: outputs over one iteration space that read common data.
+
+A group is pulled once, at one flattened point of its space; every pointwise template starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.lanes import LaneForms
+from thunder_fuser.lower.pull import Pull
+from thunder_fuser.lower.scalar_graph import Value, ValueGraph
+from thunder_fuser.lower.vectorize import plan_store
+from thunder_fuser.templates.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PointGroup:
+    """What is computed at `point`, one of `count` in the order in which the outputs lie in memory.
+
+    values   for each output its value at the point, and where that goes
+    """
+
+    point: Form
+    count: int
+    graph: ValueGraph
+    values: tuple[tuple[TensorView, Value, Form], ...]
+
+    @property
+    def tensors(self) -> tuple[TensorView, ...]:
+        return tuple(tensor for tensor, _, _ in self.values)
+
+    def stores(
+        self, lanes: LaneForms, destinations: Mapping[TensorView, Layout]
+    ) -> tuple[Store, ...]:
+        return tuple(
+            Store(t, value, at, plan_store(at, lanes, t.dtype.itemsize, destinations[t].alignment))
+            for t, value, at in self.values
+        )
+
+
+def pull_groups(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> list[PointGroup]:
+    """The groups of a segment's outputs.
+
+    memory        layouts of the tensors that are loaded (inputs and boundaries)
+    destinations  layouts of the outputs
+    overwritten   inputs that an output replaces in place: what reads one goes into one group
+    """
+    found = []
+    for group in _share_points(outputs, definitions, memory, destinations, overwritten):
+        count = group[0].numel
+        context = Context()
+        point = context.var("i", 0, count - 1)
+        order = loop_order(group[0], destinations[group[0]])
+        place = unflatten(point, group[0].sizes, order)
+        index = [place[k] for k in range(len(order))]
+        pull = Pull(definitions, memory, context)
+        values = tuple(
+            (t, pull.emit(t, index), address_at(index, destinations[t], context)) for t in group
+        )
+        found.append(PointGroup(point, count, pull.graph, values))
+    return found
+
+
+def _share_points(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> list[list[TensorView]]:
+    """Outputs that can be computed point by point together and have data in common."""
+    reads = _reads(outputs, definitions, memory, overwritten)
+    groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
+    for tensor in outputs:
+        if not tensor.numel:
+            continue
+        key = (tensor.sizes, loop_order(tensor, destinations[tensor]))
+        joined = [g for g in groups if g[0] == key and g[1] & reads[tensor]]
+        if joined:
+            home = joined[0]
+            home[1].update(reads[tensor])
+            home[2].append(tensor)
+            for other in joined[1:]:
+                home[1].update(other[1])
+                home[2].extend(other[2])
+                groups.remove(other)
+        else:
+            groups.append((key, set(reads[tensor]), [tensor]))
+    position = {t: k for k, t in enumerate(outputs)}
+    return [sorted(members, key=position.__getitem__) for _, _, members in groups]
+
+
+def _reads(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+) -> dict[TensorView, set[int]]:
+    """For each output the tensors (ids) that it shares if another output needs them too.
+
+    Single elements are not worth sharing, unless they are overwritten.
+    """
+
+    def producers(tensor: TensorView) -> list[TensorView]:
+        if tensor in memory or tensor not in definitions:
+            return []
+        return [v for v in definitions[tensor].inputs if isinstance(v, TensorView)]
+
+    return {
+        output: {
+            t.id
+            for t in backward_slice([output], producers)
+            if t.numel > 1 or t is output or t in overwritten
+        }
+        for output in outputs
+    }

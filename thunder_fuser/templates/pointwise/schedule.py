@@ -1,0 +1,255 @@
+"""The map template: every thread computes a few vectors of consecutive points and stores them.
+
+Outputs over one iteration space that read common data share a *part*; parts with different
+iteration spaces share the launch, each with its own range of blocks (q, k and v of a rotary
+embedding, the parameters of an optimizer). A part whose size no vector divides leaves its last
+points to a scalar part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.integer.symint import Form, Variable
+from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
+from thunder_fuser.lower.vectorize import Access, plan_accesses
+from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
+from thunder_fuser.templates.store import Store
+
+THREADS = 256
+MAX_UNROLL = 4
+MAX_INSTRUCTIONS = 8192
+"""Arithmetic of one thread on a GPU, whose compiler unrolls all lanes and vectors: beyond some
+thousand instructions wider accesses gain nothing and compiling takes longer than running.
+"""
+OCCUPANCY = 0.5
+"""Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
+"""
+
+
+AHEAD_BYTES = 4096
+"""How far ahead of its loads a core asks for memory that does not go on where it was."""
+PAGE_BYTES = 4096
+"""A core follows memory by itself while it goes on, up to the end of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapPart:
+    """A range of blocks that computes `stores` at `count` points of one iteration space.
+
+    prefetches  tensors, and addresses in them, that later vectors will want
+    """
+
+    stores: tuple[Store, ...]
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: Lanes
+    count: int
+    unroll: int
+    prefetches: tuple[tuple[TensorView, Form], ...] = ()
+
+    @property
+    def vectors(self) -> int:
+        return self.lanes.vectors
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return THREADS
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.vectors // (THREADS * self.unroll))
+
+    def __str__(self) -> str:
+        wide = [a for a in self.accesses if a.is_vector]
+        return (
+            f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points, vector "
+            f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {THREADS}; "
+            f"{len(wide)} of {len(self.accesses)} loads are vectors"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MapSchedule:
+    """A map kernel: its parts in block order."""
+
+    parts: tuple[MapPart, ...]
+
+    @property
+    def blocks(self) -> int:
+        return sum(part.blocks for part in self.parts)
+
+    @property
+    def block_threads(self) -> int:
+        return THREADS
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return tuple(part.graph for part in self.parts)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(store for part in self.parts for store in part.stores)
+
+    def __str__(self) -> str:
+        return "\n".join(["map", *(f"  {part}" for part in self.parts)])
+
+
+def schedule_map(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+    device: DeviceInfo,
+) -> MapSchedule:
+    """Schedule the outputs of one segment; see `pull_groups` for the arguments."""
+    groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
+    return map_groups(groups, memory, destinations, device)
+
+
+def map_groups(
+    groups: Sequence[PointGroup],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> MapSchedule:
+    parts = [part for g in groups for part in map_parts(g, memory, destinations, device)]
+    return MapSchedule(tuple(parts))
+
+
+def map_parts(
+    group: PointGroup,
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> list[MapPart]:
+    """One part, and one for the points that its vectors leave over."""
+    alignment = {t.id: layout.alignment for t, layout in memory.items()}
+    most = most_points(group.graph, device)
+
+    def plan(count: int, offset: int, vector: int) -> MapPart:
+        lanes = Lanes(group.point, count, offset, vector)
+        accesses = plan_accesses(group.graph, lanes, alignment)
+        stores = group.stores(lanes, destinations)
+        unroll = _unroll(accesses, lanes, most // vector, device)
+        prefetches = _prefetches(accesses, lanes, device)
+        return MapPart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
+
+    widest, *narrower = vectors_to_try(group, min(group.count, most), device)
+    best = plan(group.count - group.count % widest, 0, widest)
+    for vector in narrower:
+        # Each vector takes an instruction for every store, and one for what is loaded.
+        if _cost(best) <= (len(best.stores) + bool(best.accesses)) / vector:
+            break
+        part = plan(group.count - group.count % vector, 0, vector)
+        if _cost(part) < _cost(best):
+            best = part
+    left = group.count - best.count
+    return [best] + ([plan(left, best.count, 1)] if left else [])
+
+
+def _cost(part: MapPart) -> float:
+    """Memory instructions for each point; the widest of parts with equally many is best."""
+    vector = part.lanes.vector
+    return instructions(part.stores, part.accesses, vector) / vector
+
+
+def instructions(stores: Sequence[Store], accesses: Sequence[Access], vector: int) -> int:
+    """Memory instructions of one thread for a vector of points."""
+    stored = sum(
+        sum(w.instructions(s.tensor.dtype.itemsize) for w in s.windows) or vector for s in stores
+    )
+    return stored + sum(a.instructions(vector) for a in accesses)
+
+
+def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[int]:
+    """Lanes worth trying: the narrowest type fills an access; wider types take several accesses."""
+    sizes = [t.dtype.itemsize for t in group.tensors]
+    sizes += [load.dtype.itemsize for load in group.graph.loads]
+    widest = max(1, device.vector_bytes // min(sizes))
+    # Registers: at most 4 accesses' worth of the widest type in one array.
+    widest = min(widest, 4 * device.vector_bytes // max(sizes))
+    return [v for v in (64, 32, 16, 8, 4, 2, 1) if v <= widest and v <= max(count, 1)]
+
+
+def most_points(graph: ValueGraph, device: DeviceInfo) -> int:
+    """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
+    cost = sum(_arithmetic(node) for node in graph)
+    return 1 << 30 if device.threads_are_serial else max(1, MAX_INSTRUCTIONS // max(cost, 1))
+
+
+def _arithmetic(node: Value) -> int:
+    """Of one point, in fp32 instructions."""
+    match node:
+        case Compute():
+            return pointwise.lookup(node.op).cost
+        case Random():
+            return random.lookup(node.draw.op).cost
+        case _:
+            return 0
+
+
+def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceInfo) -> int:
+    """Vectors per thread such that enough bytes are in flight, while blocks still fill
+    the device.
+    """
+    loaded = sum(a.loads[0].dtype.itemsize * lanes.vector for a in accesses if not a.is_uniform)
+    if not loaded or not device.bytes_in_flight_per_sm:
+        return 1
+    threads = int(device.threads_per_sm * OCCUPANCY)
+    unroll = 1
+    wanted = device.bytes_in_flight_per_sm
+    while unroll * 2 <= min(MAX_UNROLL, most) and loaded * unroll * threads < wanted:
+        unroll *= 2
+    resident = device.sm_count * max(1, threads // THREADS)
+    while unroll > 1 and lanes.vectors < THREADS * unroll * resident:
+        unroll //= 2
+    return unroll
+
+
+def far_reads(
+    accesses: Sequence[Access], device: DeviceInfo
+) -> Iterator[tuple[TensorView, Form, int]]:
+    """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
+
+    A core has few loads under way, and waits for these where memory jumps. Where data decide on an
+    address (a gather), nobody knows those of later vectors.
+    """
+    for access in accesses if device.prefetches_by_software else ():
+        tensor = access.loads[0].tensor
+        is_known = not any(load.positions for load in access.loads)
+        is_one = access.is_vector and len(access.variants) == 1
+        if is_known and is_one and tensor.bytes > device.l2_bytes:
+            windows = access.variants[0].windows
+            moved = sum(w.width for w in windows) * tensor.dtype.itemsize
+            yield tensor, windows[0].address, moved
+
+
+def _prefetches(
+    accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    """What is read where memory jumps before a core follows it.
+
+    Beyond the end addresses may be wrong, which a prefetch does not mind.
+    """
+    return tuple(
+        (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
+        for tensor, address, moved in far_reads(accesses, device)
+        if _run(address, lanes) * moved < PAGE_BYTES
+    )
+
+
+def _run(address: Form, lanes: Lanes) -> int:
+    """Vectors that follow each other in memory."""
+    for digit, coef in address.terms:
+        if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
+            return lanes.vectors if digit.e is None else digit.e
+    return 1

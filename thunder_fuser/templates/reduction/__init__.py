@@ -1,0 +1,1 @@
+"""Reduction kernels: rows reduced by threads, warps, blocks or grids; persistent where they fit."""

@@ -1,0 +1,103 @@
+"""Which values are kept from one pass over a row for the next ones, so that they are computed once.
+
+A pass pulls what it needs from what is loaded: the exponentials of a softmax are computed for their
+sum and again for the result. A GPU has arithmetic to spare while it waits for memory. A host's core
+has not: where a value takes long and its row fits in the nearest caches, it is written there by the
+first pass that computes it and read by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.dtypes import compute_dtype
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.scalar_graph import (
+    Compute,
+    Draw,
+    IndexValue,
+    Load,
+    Random,
+    Value,
+    ValueGraph,
+    forms,
+    operands,
+)
+
+_EXPENSIVE = 8
+"""Cost of arithmetic (see `ops`) that is dearer than a store and a load of the nearest caches."""
+
+
+def held_bytes(value: Value, lanes: Lanes) -> int:
+    """Memory for one row of a value, as wide as in registers, in whole cache lines."""
+    return -(-lanes.vectors * lanes.vector * compute_dtype(value.dtype).itemsize // 64) * 64
+
+
+def choose_held(
+    graph: ValueGraph, lanes: Lanes, passes: Sequence[Sequence[Value]], room: int
+) -> tuple[Value, ...]:
+    """Values that a pass shares with an earlier one and that are worth keeping, in order of passes.
+
+    passes  the values that each of them computes
+    room    bytes for a row of them
+    """
+    moving = _moving(graph, lanes)
+    held: dict[Value, None] = {}
+    computed: set[Value] = set()
+    for roots in passes:
+        here = _computed(roots, moving, held)
+        for value in sorted(here & computed, key=lambda node: node.order, reverse=True):
+            is_free = value in held or held_bytes(value, lanes) > room
+            if is_free or not isinstance(value, Compute) or not value.dtype.is_floating:
+                continue
+            # What is left to compute once the values above it are kept.
+            if value not in _computed(roots, moving, held):
+                continue
+            below = _computed([value], moving, held)
+            cost = sum(_cost(node) for node in below if node not in held)
+            if cost > _EXPENSIVE:
+                held[value] = None
+                room -= held_bytes(value, lanes)
+        computed |= here
+    return tuple(held)
+
+
+def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:
+    """Nodes that differ from column to column."""
+    found: set[Value] = set()
+    for node in graph:
+        match node:
+            case Load():
+                own = _moves(node.address, lanes)
+            case IndexValue() | Draw() | Random():
+                own = any(_moves(form, lanes) for form in forms(node))
+            case _:
+                own = False
+        if own or any(o in found for o in operands(node)):
+            found.add(node)
+    return found
+
+
+def _moves(form: Form, lanes: Lanes) -> bool:
+    own = lanes(form)
+    return own.depends_on(lanes.u) or own.depends_on(lanes.v)
+
+
+def _computed(
+    roots: Sequence[Value], moving: AbstractSet[Value], held: Mapping[Value, None]
+) -> set[Value]:
+    """What a pass does at each column; values that are held are read there."""
+
+    def producers(node: Value) -> list[Value]:
+        is_there = node in held or isinstance(node, Load)
+        return [] if is_there else [v for v in operands(node) if v in moving]
+
+    return set(backward_slice([v for v in roots if v in moving], producers))
+
+
+def _cost(node: Value) -> int:
+    return pointwise.lookup(node.op).cost if isinstance(node, Compute) else 0

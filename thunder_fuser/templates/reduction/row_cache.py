@@ -1,0 +1,130 @@
+"""Where a block keeps what it has read of a row until the last pass over it.
+
+Registers hold all of it, or shared memory comes first: there the vectors of a thread lie at places
+that no other thread uses, so that nobody waits. What does not fit there may fit into registers, and
+what fits into neither is read again in each pass that needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.scalar_graph import Load, Value, reachable
+from thunder_fuser.lower.vectorize import Access
+
+MAX_STEPS = 8
+"""Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
+_HELD_REGISTERS = 96
+"""32-bit registers of a thread that may hold its part of a row."""
+_WORKING_REGISTERS = 40
+"""Registers that a thread computes with, and the fewest that it can do with."""
+_FEWEST_REGISTERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Accesses by number.
+
+    registers  kept by the thread that read them
+    shared     kept in shared memory
+    reread     kept nowhere, and wanted in several passes
+    passes     how many passes want each access
+    held       values that are kept beside what is read, so that they are computed once
+    """
+
+    registers: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+    reread: tuple[int, ...] = ()
+    passes: tuple[int, ...] = ()
+    held: tuple[Value, ...] = ()
+
+    def reads(self, access: int) -> int:
+        """How often an access is read from memory."""
+        return self.passes[access] if access in self.reread else 1
+
+    def __str__(self) -> str:
+        kept = f", {len(self.held)} values kept" if self.held else ""
+        return f"{self._reads}{kept}"
+
+    @property
+    def _reads(self) -> str:
+        if self.reread:
+            return "read in every stage" if not (self.registers or self.shared) else "partly held"
+        if self.shared:
+            return "held in shared memory"
+        return "held in registers" if self.registers else "read once"
+
+
+def choose_residency(
+    accesses: Sequence[Access],
+    columns: Sequence[int],
+    lanes: Lanes,
+    vectors: int,
+    passes: Sequence[Sequence[Value]],
+    steps: int,
+    accumulators: int,
+    threads: int,
+    shared_in_use: int,
+    device: DeviceInfo,
+) -> Residency:
+    """Keep what several of the `passes` read, given as the values that each of them computes.
+
+    columns        accesses that differ from column to column
+    vectors        of one access that a block has
+    steps          vectors of a row that a thread works on
+    accumulators   32-bit registers that hold totals
+    threads        of a block
+    shared_in_use  bytes of shared memory that the kernel needs besides
+    """
+    count = passes_that_read(accesses, passes)
+    size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
+    if device.threads_are_serial:
+        # A core's cache does what registers and shared memory do on a GPU.
+        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
+        if fits:
+            return Residency(tuple(columns), passes=count)
+        return Residency(reread=tuple(k for k in columns if count[k] > 1), passes=count)
+    free = device.registers_per_sm // threads - accumulators
+    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
+        _HELD_REGISTERS, free - _WORKING_REGISTERS
+    ):
+        return Residency(tuple(columns), passes=count)
+    budget = 4 * (free - _FEWEST_REGISTERS) if steps <= MAX_STEPS else 0
+    registers: list[int] = []
+    shared: list[int] = []
+    reread: list[int] = []
+    room = device.shared_bytes_per_block - shared_in_use
+    for k in columns:
+        if count[k] < 2:
+            continue
+        needed = kept_bytes(accesses[k], lanes, vectors)
+        if needed <= room:
+            shared.append(k)
+            room -= needed
+        elif size[k] <= budget:
+            registers.append(k)
+            budget -= size[k]
+        else:
+            reread.append(k)
+    return Residency(tuple(registers), tuple(shared), tuple(reread), count)
+
+
+def kept_bytes(access: Access, lanes: Lanes, vectors: int) -> int:
+    """Shared memory for so many vectors of one access, in whole 16-byte vectors."""
+    itemsize = access.loads[0].dtype.itemsize
+    return -(-vectors * lanes.vector * itemsize // 16) * 16
+
+
+def passes_that_read(
+    accesses: Sequence[Access], passes: Sequence[Sequence[Value]]
+) -> tuple[int, ...]:
+    """How many of the passes want each access."""
+    owner = {load: k for k, access in enumerate(accesses) for load in access.loads}
+    count: Counter[int] = Counter()
+    for roots in passes:
+        count.update({owner[n] for n in reachable(roots) if isinstance(n, Load)})
+    return tuple(count[k] for k in range(len(accesses)))

@@ -1,0 +1,315 @@
+"""What a row kernel is to do, as data: `row.py` decides it, code generation prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.row_program import Point
+from thunder_fuser.lower.row_space import LaneAxis, Sharing
+from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
+from thunder_fuser.lower.vectorize import Access
+from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, Residency
+from thunder_fuser.templates.reduction.thread_mapping import Crew
+from thunder_fuser.templates.store import Store
+
+LONGEST_CHAIN = 32
+"""Values that go into one accumulator one after the other. Rounding errors grow with the length of
+a chain, so that longer ones are folded in parts, and the parts' results then.
+"""
+LONGEST_TOTAL = 128
+"""The same for rows that go into a total of numbers: parts of these take as many registers as the
+whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
+"""
+BLOCK_OF_ROWS = 8
+"""Rows that are folded for some columns at a time, where registers cannot hold all columns."""
+WORD = 4
+"""Bytes of the smallest accumulator: what shuffles exchange."""
+
+
+def longest_total(ops: Iterable[str], crew: Crew, rows: int) -> int:
+    """Rows that go into totals of such reductions one after the other.
+
+    A block of one thread has its accumulators in memory, where parts cost little: there are about
+    as many as each of them has rows.
+    """
+    if any(reductions.lookup(op).accumulator.words > 1 for op in ops):
+        return LONGEST_CHAIN
+    if not crew.is_alone:
+        return LONGEST_TOTAL
+    balanced = 1 << crew.rows_per_thread(rows).bit_length() // 2
+    return min(max(balanced, 2 * BLOCK_OF_ROWS), LONGEST_TOTAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A reduction of `value`, with its `position` where `op` folds that too."""
+
+    tensor: TensorView
+    op: str
+    accumulate: DataType
+    value: Value
+    position: Value | None
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """What each element gives to the reduction."""
+        return (self.value,) if self.position is None else (self.value, self.position)
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether it carries along more than one number."""
+        return reductions.lookup(self.op).accumulator.words > 1
+
+    @property
+    def is_of_columns(self) -> bool:
+        """Whether it accumulates over the rows, for each column."""
+        return False
+
+    @property
+    def accumulator_bytes(self) -> int:
+        """Size of what the reduction carries along."""
+        widest = max(self.accumulate.itemsize, WORD)
+        if self.position is not None:
+            widest = max(widest, self.position.dtype.itemsize)
+        return widest * reductions.lookup(self.op).accumulator.words
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Folding):
+    """One reduction along the columns, ready at each row after stage `stage`."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Total(Folding):
+    """One reduction that needs all blocks.
+
+    at      where it has a result: at each column (of all rows, or of a group), at each row, or once
+    points  results; of columns as many as threads could have
+    offset  bytes before its parts in the workspace, which are [parts, points]
+    bytes   of the workspace for it
+    """
+
+    at: Point
+    points: int
+    offset: int
+    bytes: int
+
+    @property
+    def is_of_columns(self) -> bool:
+        return self.at in ("column", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Stores that read totals, at each of `points` points: one thread does one point."""
+
+    at: Point
+    points: int
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: Lanes
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchedule:
+    """A row kernel.
+
+    wide, narrow    stores at every point, and at every row
+    inside          holds for columns that exist, where the last vector has lanes too many
+    crew            how threads and blocks divide the work
+    unroll          for each pass the iterations whose loads go out together, of loops that are not
+                    unrolled anyway
+    residency       where what is read of a row stays until the last stage
+    ahead           accesses whose next row is loaded before this one is computed
+    """
+
+    rows: int
+    columns: int
+    lane_axis: LaneAxis
+    sharing: Sharing
+    folds: tuple[Fold, ...]
+    totals: tuple[Total, ...]
+    wide: tuple[Store, ...]
+    narrow: tuple[Store, ...]
+    finishes: tuple[Finish, ...]
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: Lanes
+    inside: Conjunction
+    crew: Crew
+    unroll: tuple[int, ...]
+    residency: Residency
+    ahead: tuple[int, ...] = ()
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return (self.graph, *(f.graph for f in self.finishes))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (*self.wide, *self.narrow, *(s for f in self.finishes for s in f.stores))
+
+    @property
+    def reductions(self) -> tuple[Fold | Total, ...]:
+        return (*self.folds, *self.totals)
+
+    @property
+    def passes(self) -> tuple[tuple[Value, ...], ...]:
+        """What the passes over the columns compute: one for each stage, and the last."""
+        staged = [
+            tuple(v for f in self.folds if f.stage == stage for v in f.roots)
+            for stage in range(self.stages)
+        ]
+        last = [store.value for store in self.wide]
+        last += [v for t in self.totals if t.at != "one" for v in t.roots]
+        return (*staged, tuple(last))
+
+    def loads_in_pass(self, number: int) -> set[int]:
+        """The accesses to memory of one pass: not what a pass before has left in shared memory."""
+        wanted = [reachable(roots) for roots in self.passes[: number + 1]]
+        found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
+        return {
+            k
+            for k in found - set(self.residency.registers)
+            if k not in self.residency.shared
+            or all(before.isdisjoint(self.accesses[k].loads) for before in wanted[:-1])
+        }
+
+    @property
+    def has_few_steps(self) -> bool:
+        """Whether threads pass over a row that registers do not hold in a few steps, as many for
+        all of them, and fold it in one part.
+        """
+        loops = self.walks_columns and self.sharing == "nothing"
+        few = self.steps <= min(MAX_STEPS, self.longest_chain)
+        return loops and few and not self.residency.registers
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether all threads take as many steps through a row, which is then a constant."""
+        return bool(self.residency.registers or self.has_few_steps or self.sharing == "rows")
+
+    @property
+    def walks_columns(self) -> bool:
+        """Whether several threads go through the columns of a row."""
+        return self.threads > 1
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether several threads go through the columns of rows that lie side by side."""
+        return self.lane_axis == "rows" and self.threads > 1
+
+    @property
+    def block_vectors(self) -> int:
+        """Vectors of one access that a block reads of what its threads share."""
+        if self.is_stacked:
+            return self.columns * self.rows_per_block
+        return self.lanes.vectors
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether each step has registers of its own, or there are few of them."""
+        shares = self.sharing == "rows"
+        kept = self.residency.registers or any(t.is_of_columns for t in self.totals)
+        return bool(kept or (shares and self.steps <= MAX_STEPS))
+
+    @property
+    def threads(self) -> int:
+        """Threads that share a row."""
+        return self.crew.threads
+
+    @property
+    def rows_per_block(self) -> int:
+        return self.crew.rows
+
+    @property
+    def block_threads(self) -> int:
+        return self.crew.threads * self.crew.rows
+
+    @property
+    def blocks(self) -> int:
+        return self.crew.blocks
+
+    @property
+    def steps(self) -> int:
+        """Vectors of a row (where lanes are rows: columns) that one thread works on."""
+        if self.lane_axis == "rows":
+            return -(-self.columns // self.threads)
+        return self.crew.steps(self.lanes.vectors)
+
+    def lanes_of(self, fold: Folding) -> int:
+        """Accumulators that a thread has for a vector: one a lane. Threads that share a row have
+        few registers, and one accumulator that takes several serves all lanes in turn.
+        """
+        shares = self.lane_axis == "columns" and self.threads > 1
+        in_turn = shares and fold.is_struct and not fold.is_of_columns
+        return 1 if in_turn else self.lanes.vector
+
+    @property
+    def longest_chain(self) -> int:
+        """Vectors of a row that go into the same accumulators one after the other."""
+        fewest = min((self.lanes_of(f) for f in self.reductions), default=self.lanes.vector)
+        return max(1, LONGEST_CHAIN * fewest // self.lanes.vector)
+
+    @property
+    def is_folded_in_parts(self) -> bool:
+        return self.steps > self.longest_chain and not self.residency.registers
+
+    @property
+    def longest_total(self) -> int:
+        """The same for rows that go into a total."""
+        return longest_total((t.op for t in self.totals), self.crew, self.rows)
+
+    @property
+    def is_summed_in_parts(self) -> bool:
+        """Whether so many rows go into one accumulator of a total that they are taken in parts."""
+        return self.crew.rows_per_thread(self.rows) > self.longest_total
+
+    @property
+    def is_walked_by_one(self) -> bool:
+        """Whether one thread goes through all columns of many rows, which it adds to totals."""
+        return self.sharing == "rows" and self.crew.is_alone
+
+    @property
+    def takes_rows_in_blocks(self) -> bool:
+        """Whether one thread folds columns, and nothing else, that are too many for registers: then
+        several rows at a time are folded for some columns while these are in registers.
+        """
+        alone = self.is_walked_by_one and not self.residency.registers
+        return alone and not self.folds and not self.stores_of_rows
+
+    @property
+    def stores_of_rows(self) -> bool:
+        """Whether a row leaves more than what is added to columns."""
+        totals = any(not t.is_of_columns for t in self.totals)
+        return bool(self.wide or self.narrow or totals)
+
+    @property
+    def stages(self) -> int:
+        return 1 + max((f.stage for f in self.folds), default=0)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Global memory for the parts of totals; each byte is written once and read once."""
+        return sum(t.bytes for t in self.totals)
+
+    def __str__(self) -> str:
+        text = (
+            f"row: {self.rows} rows x {self.columns} columns, lanes are {self.lane_axis}, vector "
+            f"{self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows a "
+            f"block, {self.stages} stages, {self.residency}"
+        )
+        if not self.totals:
+            return text
+        return (
+            f"{text}; blocks share {self.sharing}: {len(self.totals)} totals in {self.crew.parts} "
+            f"parts, {self.workspace_bytes:,} B of workspace"
+        )

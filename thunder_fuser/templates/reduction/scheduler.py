@@ -1,0 +1,360 @@
+"""The row template: reductions of one tensor shape, and everything that is computed around them.
+
+The iteration space is rows x columns. A kernel works in stages. Each stage passes over the columns
+of a row and leaves folded values, which later stages, and the stores, read at the row where they
+were made; that this is the only place where they are wanted is what makes a segment legal, and it
+is checked, not matched by patterns.
+
+`lanes` says what the V lanes of a vector are: consecutive columns (some threads share a row) or
+consecutive rows. Then a thread owns its rows and walks down the columns, or it shares them with
+others of its block, which has a few vectors of rows that lie side by side.
+
+Totals need more than a block sees: reductions along the rows, or along columns that several blocks
+share because the rows are few. Each block leaves its part of them in a workspace; after a grid
+barrier all blocks add the parts up, in a fixed order, and store what is computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.online_reductions import in_one_pass
+from thunder_fuser.lower.row_program import (
+    PulledFinish,
+    PulledRows,
+    accumulator_words,
+    pull_rows,
+)
+from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
+from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
+from thunder_fuser.lower.vectorize import Access, Window, plan_accesses, plan_store
+from thunder_fuser.templates.reduction.cached_values import choose_held
+from thunder_fuser.templates.reduction.cost import seconds, wastes
+from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
+from thunder_fuser.templates.reduction.row_cache import (
+    Residency,
+    choose_residency,
+    passes_that_read,
+)
+from thunder_fuser.templates.reduction.schedule import (
+    WORD,
+    Finish,
+    Fold,
+    RowSchedule,
+    Total,
+    longest_total,
+)
+from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
+from thunder_fuser.templates.reduction.thread_mapping import Crew, choose_crew
+from thunder_fuser.templates.store import Store
+
+MAX_ACCUMULATORS = 48
+"""32-bit registers of a thread that accumulate."""
+
+
+def schedule_rows(
+    outputs: Sequence[TensorView],
+    folds: Sequence[ReductionOp],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> RowSchedule | Refusal:
+    """A schedule for `outputs` and the reductions that they need, in SSA order, or why
+    there is none.
+    """
+    made: list[RowSchedule | Refusal] = []
+
+    def consider(folds: Sequence[ReductionOp]) -> None:
+        for arrangement in (
+            *arrangements(folds, definitions, memory),
+            *alternatives(folds, definitions, memory),
+        ):
+            for axis, stacks in _ways(arrangement, device):
+                candidate = _Candidate(
+                    arrangement,
+                    axis,
+                    stacks,
+                    outputs,
+                    folds,
+                    definitions,
+                    memory,
+                    destinations,
+                    device,
+                )
+                made.append(candidate.schedule())
+
+    def best() -> RowSchedule | None:
+        found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
+        return min(found, key=lambda schedule: seconds(schedule, device), default=None)
+
+    single = in_one_pass(folds, definitions, memory)
+    exact = _exact(folds, single, outputs) if device.threads_are_serial else tuple(folds)
+    if exact != tuple(folds):
+        consider(exact)
+        if chosen := best():
+            return chosen
+    consider(folds)
+    chosen = best()
+    if single != tuple(folds) and (chosen is None or wastes(chosen, device)):
+        consider(single)
+        chosen = best()
+    return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
+
+
+def _exact(
+    folds: Sequence[ReductionOp], single: Sequence[ReductionOp], outputs: Sequence[TensorView]
+) -> tuple[ReductionOp, ...]:
+    """The same reductions, where a variance that is all that is wanted of its elements does not
+    wait for their mean: torch adds up in fp64 on a CPU, and a mean that is rounded to fp32 is off
+    by more than small deviations from a large mean.
+    """
+    found = []
+    for fold, other in zip(folds, single, strict=True):
+        elements = fold.input.numel
+        wanted = all(out.numel < elements for out in outputs)
+        found.append(other if other.op == "squared_deviations" and wanted else fold)
+    return tuple(found)
+
+
+def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAxis, bool]]:
+    """What lanes are, and, where they are rows, whether several threads walk down the same ones."""
+    yield "columns", False
+    # Totals of columns live in the registers of the threads that own the columns.
+    if arrangement.sharing == "nothing":
+        yield "rows", False
+        if arrangement.space.is_outer and not device.threads_are_serial:
+            yield "rows", True
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """One way to schedule a segment."""
+
+    arrangement: Arrangement
+    axis: LaneAxis
+    stacks: bool
+    outputs: Sequence[TensorView]
+    folds: Sequence[ReductionOp]
+    definitions: Mapping[Val, Expr]
+    memory: Mapping[TensorView, Layout]
+    destinations: Mapping[TensorView, Layout]
+    device: DeviceInfo
+
+    def schedule(self) -> RowSchedule | Refusal:
+        arrangement, space = self.arrangement, self.arrangement.space
+        vector = self._lanes_of_vector()
+        pulled = pull_rows(
+            self.axis,
+            vector,
+            self.arrangement,
+            self.outputs,
+            self.folds,
+            self.definitions,
+            self.memory,
+            self.destinations,
+        )
+        if isinstance(pulled, Refusal):
+            return pulled
+        if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
+            return Refusal("sharing", "nothing waits for the rows: blocks share them, line by line")
+        extent = space.columns if self.axis == "columns" else space.rows
+        lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
+        accesses = plan_accesses(pulled.graph, lanes, self._alignment)
+        lanewise = [fold for fold, _, _ in pulled.folds]
+        lanewise += [total.fold for total in pulled.totals if total.at != "one"]
+        words = sum(map(accumulator_words, lanewise))
+        crew = choose_crew(
+            self.axis,
+            self.stacks,
+            self.arrangement.sharing,
+            lanes.vectors,
+            space.rows,
+            space.columns,
+            bool(pulled.folds),
+            words * vector + self._double_registers,
+            self.arrangement.groups,
+            self.device,
+        )
+        if crew is None:
+            return Refusal("sharing", "one block has all there is to do")
+        if not (pulled.folds or crew.is_alone) and words * vector > MAX_ACCUMULATORS:
+            return Refusal("registers", f"{words} accumulators of {vector} lanes spill")
+        totals = tuple(_totals(pulled, lanes, crew, space.rows))
+        bare = RowSchedule(
+            space.rows,
+            space.columns,
+            self.axis,
+            self.arrangement.sharing,
+            tuple(_folds(pulled)),
+            totals,
+            tuple(self._stores(pulled.wide, lanes, plain=not pulled.inside)),
+            tuple(
+                self._stores(pulled.narrow, lanes, plain=not pulled.inside and self.axis == "rows")
+            ),
+            tuple(self._finish(finish) for finish in pulled.finishes),
+            pulled.graph,
+            accesses,
+            lanes,
+            pulled.inside,
+            crew,
+            (),
+            Residency(),
+        )
+        made = replace(bare, residency=self._residency(bare))
+        made = replace(made, unroll=choose_unroll(made, self.device))
+        made = replace(made, ahead=choose_ahead(made, self.device))
+        if (
+            not self.device.threads_are_serial
+            or arrangement.sharing != "nothing"
+            or self.axis == "rows"
+        ):
+            return made
+        # Values of one row may have room where those of several have not.
+        single = replace(bare, crew=replace(crew, rows=1, blocks=space.rows), unroll=made.unroll)
+        single = replace(single, residency=self._residency(single))
+        return single if len(single.residency.held) > len(made.residency.held) else made
+
+    def _residency(self, schedule: RowSchedule) -> Residency:
+        """Blocks that share a row pass over it once; lanes of rows have too many columns."""
+        if schedule.sharing == "columns":
+            return Residency()
+        if self.axis == "rows" and not schedule.is_stacked:
+            count = passes_that_read(schedule.accesses, schedule.passes)
+            return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
+        wide = [t for t in schedule.totals if t.is_of_columns]
+        accumulators = sum(t.accumulator_bytes // WORD for t in wide) * schedule.steps
+        if schedule.is_stacked:
+            accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.folds)
+        held: tuple[Value, ...] = ()
+        if self.device.threads_are_serial:
+            room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
+            room //= schedule.rows_per_block
+            held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
+        has_block = schedule.rows_per_block == 1 or schedule.is_stacked
+        found = choose_residency(
+            schedule.accesses,
+            [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
+            schedule.lanes,
+            schedule.block_vectors,
+            schedule.passes,
+            schedule.steps,
+            accumulators * schedule.lanes.vector,
+            schedule.block_threads,
+            exchange_bytes(schedule) if has_block else 1 << 62,
+            self.device,
+        )
+        return replace(found, held=held)
+
+    @property
+    def _double_registers(self) -> int:
+        """What arithmetic in fp64 takes besides: its division is a subroutine."""
+        wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.folds)
+        return 16 if any(wide) else 0
+
+    @property
+    def _alignment(self) -> dict[int, int]:
+        return {t.id: layout.alignment for t, layout in self.memory.items()}
+
+    def _lanes_of_vector(self) -> int:
+        """As many as fill an access, unless there are fewer points."""
+        space = self.arrangement.space
+        wide = [t for t in self.outputs if t.sizes == space.sizes]
+        itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
+        itemsizes = itemsizes or [self.folds[0].input.dtype.itemsize]
+        extent = space.columns if self.axis == "columns" else space.rows
+        widest = self.device.vector_bytes // min(itemsizes)
+        vector = 1
+        while vector * 2 <= widest and vector * 2 <= extent:
+            vector *= 2
+        whole = vector
+        while extent % whole:
+            whole //= 2
+        # An extent that only a much narrower vector divides gets a last vector with lanes too many.
+        return whole if 2 * whole >= vector else vector
+
+    def _wide_sources(self) -> Iterator[TensorView]:
+        """Tensors in memory that reductions read, which have a value for most points."""
+        points = max(self.arrangement.space.rows * self.arrangement.space.columns, 1)
+
+        def producers(tensor: TensorView) -> list[TensorView]:
+            expr = None if tensor in self.memory else self.definitions.get(tensor)
+            return [v for v in expr.inputs if isinstance(v, TensorView)] if expr else []
+
+        for tensor in backward_slice([fold.input for fold in self.folds], producers):
+            if tensor in self.memory and 2 * tensor.numel > points:
+                yield tensor
+
+    def _stores(
+        self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, plain: bool
+    ) -> Iterator[Store]:
+        """`plain`: every lane of every vector is stored."""
+        for tensor, value, address in stores:
+            windows: tuple[Window, ...] = ()
+            if plain:
+                aligned = self.destinations[tensor].alignment
+                windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
+            yield Store(tensor, value, address, windows)
+
+    def _finish(self, finish: PulledFinish) -> Finish:
+        lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)
+        return Finish(
+            finish.at,
+            finish.points,
+            finish.graph,
+            plan_accesses(finish.graph, lanes, self._alignment),
+            lanes,
+            tuple(self._stores(finish.stores, lanes, plain=True)),
+        )
+
+
+def _moves(access: Access, schedule: RowSchedule) -> bool:
+    """Whether a thread has another vector of an access at each of its columns."""
+    if access.is_uniform:
+        return False
+    return schedule.lane_axis == "columns" or any(
+        variable.name == "c" for variable in access.loads[0].address.variables()
+    )
+
+
+def _folds(pulled: PulledRows) -> Iterator[Fold]:
+    stages = _stages(pulled.folds)
+    for fold, value, position in pulled.folds:
+        stage = stages[fold.output]
+        yield Fold(fold.output, fold.op, fold.accumulate, value, position, stage)
+
+
+def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
+    offset = 0
+    longest = longest_total((t.fold.op for t in pulled.totals), crew, rows)
+    in_parts = crew.rows_per_thread(rows) > longest
+    owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
+    for found in pulled.totals:
+        fold = found.fold
+        wide = found.at in ("column", "group")
+        points = owned if wide else fold.output.numel if found.at == "row" else 1
+        # A block of one thread adds up in the workspace itself, in parts beside the whole.
+        copies = 2 if crew.is_alone and in_parts and wide else 1
+        elements = fold.output, fold.op, fold.accumulate, found.value, found.position
+        bare = Total(*elements, found.at, points, offset, 0)
+        size = copies * crew.parts * points * bare.accumulator_bytes
+        total = replace(bare, bytes=-(-size // 64) * 64)
+        yield total
+        offset += total.bytes
+
+
+def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[TensorView, int]:
+    """A fold comes one stage after the latest fold that its elements are computed from."""
+    stages: dict[TensorView, int] = {}
+    for fold, value, _ in made:
+        needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
+        stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
+    return stages

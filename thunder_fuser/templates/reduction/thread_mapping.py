@@ -1,0 +1,176 @@
+"""How threads and blocks divide the rows and columns of a row kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
+from thunder_fuser.lower.row_space import LaneAxis, Sharing
+
+MAX_THREADS = 1024
+VECTORS_PER_THREAD = 2
+"""Of a row that several warps share. More would make loads that are under way no more, because
+their registers make room for fewer threads, and code longer.
+"""
+_VECTORS_OF_WARP = 4
+"""The same of a row that one warp has to itself, which needs no barrier."""
+HOST_PARTS = 16
+"""Parts of a total on the host. Not the number of cores: results must not depend on it."""
+_HOST_TILE = 256
+"""Vectors of columns whose totals stay in a core's nearest cache."""
+_SHARED_BLOCK = 512
+_MAX_GROUPS = 64
+_ACCUMULATORS = 32
+"""Registers of each of so many threads that a block has at most, that accumulators may take."""
+_FEWEST_THREADS = 256
+_BLOCKS_PER_SM = 2
+_STACKED_ROWS = 8
+"""Vectors of rows that lie side by side in a block's accesses: whole cache lines."""
+_FEWEST_STACKED_ROWS = 4
+_STACKED_ACCUMULATORS = 16
+"""The same as _ACCUMULATORS: each has its result beside it until the last pass."""
+_STACKED_COLUMNS = 4
+"""Columns that a thread has under way at once, where several share such rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Who does what.
+
+    threads  that share a row, or a vector of rows where lanes are rows (a power of two)
+    rows     that a block works on at a time (vectors of rows where lanes are rows)
+    blocks   of the whole grid
+    tiles    blocks side by side, each with its own columns
+    splits   blocks that share the columns of one row
+    parts    in which totals are left for the end: one of each block that works on the same points
+    groups   of rows that have totals of their own; the first parts are the first group's
+    blocks_per_sm  that must be able to run together, where blocks wait for each other; else 0
+    """
+
+    threads: int
+    rows: int
+    blocks: int
+    tiles: int = 1
+    splits: int = 1
+    parts: int = 1
+    groups: int = 1
+    blocks_per_sm: int = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """A block is one thread, which has more columns than registers."""
+        return self.threads * self.rows == 1
+
+    def steps(self, vectors: int) -> int:
+        """Vectors of a row that one thread works on."""
+        return -(-vectors // (self.threads * self.tiles * self.splits))
+
+    def rows_per_thread(self, rows: int) -> int:
+        """Rows that one thread works on, where blocks share them."""
+        return -(-(rows // self.groups) // (self.parts // self.groups * self.rows))
+
+
+def choose_crew(
+    axis: LaneAxis,
+    stacks: bool,
+    sharing: Sharing,
+    vectors: int,
+    rows: int,
+    columns: int,
+    has_stages: bool,
+    accumulators: int,
+    groups: int,
+    device: DeviceInfo,
+) -> Crew | None:
+    """The crew for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
+    row is not worth sharing.
+
+    stacks        several threads walk down rows that lie side by side
+    has_stages    results of a row are wanted while the kernel runs, so that one block has all of
+                  its columns
+    accumulators  32-bit registers with which a thread folds one vector
+    groups        of rows that have totals of their own: a block works on rows of one
+    """
+    if sharing == "rows":
+        return _sharing_rows(vectors, rows, has_stages, accumulators, groups, device)
+    if sharing == "columns":
+        return _sharing_columns(vectors, rows, device)
+    if stacks:
+        return _stacked(vectors, columns, accumulators, device)
+    if axis == "rows":
+        owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
+        return Crew(1, owned, -(-vectors // owned))
+    threads, owned = _threads(vectors, device)
+    return Crew(threads, owned, -(-rows // owned))
+
+
+def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) -> Crew | None:
+    """Some vectors of rows that lie side by side for each block."""
+    most = MAX_THREADS
+    while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
+        most //= 2
+    owned = min(_STACKED_ROWS, _power_of_two(vectors))
+    while owned > _FEWEST_STACKED_ROWS and -(-vectors // owned) < device.sm_count:
+        owned //= 2
+    threads = min(most // owned, _power_of_two(columns) // _STACKED_COLUMNS)
+    # Whole warps.
+    threads = max(threads, WARP_SIZE // owned)
+    return Crew(threads, owned, -(-vectors // owned)) if threads <= columns else None
+
+
+def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
+    """(threads that share a row, rows of a block). A host core runs one thread after the other."""
+    if device.threads_are_serial:
+        return 1, 8
+    threads = min(WARP_SIZE, _power_of_two(vectors))
+    if vectors > WARP_SIZE * _VECTORS_OF_WARP:
+        while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
+            threads *= 2
+    return threads, max(1, 128 // threads) if threads <= WARP_SIZE else 1
+
+
+def _sharing_rows(
+    vectors: int,
+    rows: int,
+    has_stages: bool,
+    accumulators: int,
+    row_groups: int,
+    device: DeviceInfo,
+) -> Crew | None:
+    """Blocks stride over rows; a thread has the same columns in each of them."""
+    within = rows // row_groups
+    if device.threads_are_serial:
+        parts = row_groups * max(1, min(HOST_PARTS // row_groups, within))
+        tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
+        return Crew(1, 1, parts * tiles, tiles, parts=parts, groups=row_groups)
+    # Half as many threads have twice the registers.
+    most = MAX_THREADS
+    while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
+        most //= 2
+    threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
+    tiles = 1 if has_stages else -(-vectors // threads)
+    # Whole warps, even where rows are fewer.
+    groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
+    parts = max(1, min(device.sm_count // (tiles * row_groups), -(-within // groups))) * row_groups
+    if parts == 1 and not has_stages:
+        return None
+    together = -(-parts * tiles // device.sm_count)
+    return Crew(threads, groups, parts * tiles, tiles, 1, parts, row_groups, together)
+
+
+def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> Crew | None:
+    """Several blocks work on one row: rows are too few to keep the device busy."""
+    if device.threads_are_serial:
+        splits = min(HOST_PARTS // max(rows, 1), vectors)
+        return Crew(1, 1, rows * splits, splits=splits, parts=splits) if splits > 1 else None
+    threads = _SHARED_BLOCK
+    splits = min(device.sm_count * _BLOCKS_PER_SM // max(rows, 1), vectors // threads)
+    if splits < 2:
+        return None
+    together = -(-rows * splits // device.sm_count)
+    return Crew(threads, 1, rows * splits, splits=splits, parts=splits, blocks_per_sm=together)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(number - 1, 0).bit_length()

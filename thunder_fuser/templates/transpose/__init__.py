@@ -1,0 +1,1 @@
+"""Transpose kernels: tiles that are turned in shared memory."""

@@ -1,0 +1,283 @@
+"""The transpose template: tiles turned in shared memory, where loads and stores disagree on the
+innermost dimension.
+
+Two dimensions of the output matter: I, the innermost one of the stores, and J, along which some
+loads have stride 1. A block owns a tile of J x I. First it reads these loads with vectors along J
+and puts them into shared memory turned by 90 degrees; then it computes and stores with vectors
+along I, where all other loads are vectors too. What passes through a tile is what was loaded, so
+that arithmetic on either side is part of the same kernel. All other dimensions number the tiles.
+
+Which dimensions these are is read off the addresses (templates/transpose/axes.py): a batched
+permutation of any rank, a reshape and a broadcast are the same case.
+
+On the host one thread does the work of a block, with two loops in place of the barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.lanes import LaneForms
+from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
+from thunder_fuser.lower.vectorize import Access, plan_accesses
+from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
+from thunder_fuser.templates.pointwise.schedule import (
+    THREADS,
+    MapPart,
+    far_reads,
+    instructions,
+    map_parts,
+    most_points,
+    vectors_to_try,
+)
+from thunder_fuser.templates.store import Store
+from thunder_fuser.templates.transpose.axes import Axes, Plane, find_axes
+from thunder_fuser.templates.transpose.tile import Tile, plan_tile
+
+SIDE_BYTES = 256
+"""Of a tile's side, in the widest type that passes through it; fewer where points are few."""
+LONGEST_SIDE, SHORTEST_SIDE = 128, 32
+HELD_REGISTERS = 96
+"""32-bit registers of a thread that may wait for memory."""
+MOST_STEPS = 8
+"""Vectors along I of one thread, all under way at once."""
+ROWS_AHEAD = 8
+"""How far a host core asks ahead: a row of a tile is too short to be followed."""
+RESIDENT_BLOCKS = 3
+"""Of a multiprocessor: what shared memory must leave room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransposePart:
+    """A range of blocks, each with one tile of the points of a group.
+
+    extents  of J and I
+    sides    of a tile along J and I
+    tiles    what passes through shared memory
+    lanes    of a vector along I: forms over the tile's number, local `j`, vector `q` and lane `v`
+    inside   holds for vectors that exist
+    threads  of a block
+    prefetches  tensors, and addresses in them, that rows further on will want
+    """
+
+    stores: tuple[Store, ...]
+    graph: ValueGraph
+    accesses: tuple[Access, ...]
+    lanes: LaneForms
+    tiles: tuple[Tile, ...]
+    extents: tuple[int, int]
+    sides: tuple[int, int]
+    inside: Conjunction
+    count: int
+    blocks: int
+    threads: int
+    prefetches: tuple[tuple[TensorView, Form], ...] = ()
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(tile.bytes for tile in self.tiles)
+
+    def __str__(self) -> str:
+        turned = ", ".join(f"{t.load.tensor.name} by {t.width}" for t in self.tiles)
+        j, i = self.sides
+        return (
+            f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points, tiles of "
+            f"{j} x {i}, vector {self.lanes.vector}, {self.blocks} blocks of {self.threads}; "
+            f"turned: {turned}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeSchedule:
+    """A kernel some of whose parts turn tiles; the others are those of a map kernel."""
+
+    parts: tuple[MapPart | TransposePart, ...]
+
+    @property
+    def blocks(self) -> int:
+        return sum(part.blocks for part in self.parts)
+
+    @property
+    def block_threads(self) -> int:
+        return max(part.threads for part in self.parts)
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(p.shared_bytes for p in self.parts if isinstance(p, TransposePart))
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return tuple(part.graph for part in self.parts)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(store for part in self.parts for store in part.stores)
+
+    def __str__(self) -> str:
+        return "\n".join(["transpose", *(f"  {part}" for part in self.parts)])
+
+
+def schedule_transpose(
+    outputs: Sequence[TensorView],
+    definitions: Mapping[Val, Expr],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    overwritten: Container[TensorView],
+    device: DeviceInfo,
+) -> TransposeSchedule | Refusal:
+    """Schedule the outputs of one segment, or say why no tile pays; see `pull_groups`."""
+    groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
+    return transpose_groups(groups, memory, destinations, device)
+
+
+def transpose_groups(
+    groups: Sequence[PointGroup],
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> TransposeSchedule | Refusal:
+    turned = [_transpose_part(g, memory, destinations, device) for g in groups]
+    refusals = [found for found in turned if isinstance(found, Refusal)]
+    if len(refusals) == len(turned):
+        return refusals[0] if refusals else Refusal("empty", "there is nothing to compute")
+    parts: list[MapPart | TransposePart] = []
+    for group, found in zip(groups, turned, strict=True):
+        if isinstance(found, Refusal):
+            parts += map_parts(group, memory, destinations, device)
+        else:
+            parts.append(found)
+    return TransposeSchedule(tuple(parts))
+
+
+# ---- one group
+
+
+def _transpose_part(
+    group: PointGroup,
+    memory: Mapping[TensorView, Layout],
+    destinations: Mapping[TensorView, Layout],
+    device: DeviceInfo,
+) -> TransposePart | Refusal:
+    if group.graph.checks:
+        return Refusal("position", "data decides what is read")
+    found = find_axes(group, device.sector_bytes)
+    if isinstance(found, Refusal):
+        return found
+    axes, _ = max(found, key=lambda each: each[1])
+    loads = _loads_to_turn(Plane(group, axes, (1, 1)), device)
+    if not loads:
+        return Refusal("stride", "no load has the same strides everywhere")
+    plane = _choose_sides(group, axes, loads, device)
+    alignment = {t.id: layout.alignment for t, layout in memory.items()}
+    tiles: list[Tile] = []
+    for load in loads:
+        offset = sum(tile.bytes for tile in tiles)
+        tiles.append(plan_tile(load, plane, offset, alignment[load.tensor.id], device))
+
+    def part(vector: int) -> tuple[float, TransposePart]:
+        lanes = _lanes(plane, vector)
+        accesses = plan_accesses(group.graph, lanes, alignment)
+        stores = group.stores(lanes, destinations)
+        direct = [a for a in accesses if not set(a.loads) & set(loads)]
+        return instructions(stores, direct, vector) / vector, TransposePart(
+            stores,
+            group.graph,
+            accesses,
+            lanes,
+            tuple(tiles),
+            (axes.j, axes.i),
+            plane.sides,
+            plane.inside(lanes),
+            group.count,
+            plane.tiles,
+            1 if device.threads_are_serial else THREADS,
+            _prefetches(direct, plane, device),
+        )
+
+    # The widest of those with the fewest memory instructions for each point.
+    _, best = min(map(part, _vectors(plane, device)), key=lambda each: each[0])
+    return best
+
+
+def _prefetches(
+    direct: Sequence[Access], plane: Plane, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    row = plane.variable("j", plane.sides[0])
+    return tuple(
+        (tensor, address.substitute({row: row + ROWS_AHEAD}))
+        for tensor, address, _ in far_reads(direct, device)
+    )
+
+
+def _loads_to_turn(plane: Plane, device: DeviceInfo) -> list[Load]:
+    """As many as the smallest tile has room for in shared memory; others are read with a stride."""
+    room = device.shared_bytes_per_block // (2 * SHORTEST_SIDE**2)
+    found = []
+    for load in plane.group.graph.loads:
+        if plane.turned(load) and load.dtype.itemsize <= room:
+            room -= load.dtype.itemsize
+            found.append(load)
+    return found
+
+
+def _choose_sides(
+    group: PointGroup, axes: Axes, loads: Sequence[Load], device: DeviceInfo
+) -> Plane:
+    """The largest tile that leaves room for others on a multiprocessor, and work for all of them.
+
+    As square as the dimensions allow; on the host twice as long along J, where a core reads ahead.
+    """
+    widest = max(load.dtype.itemsize for load in loads)
+    longest_j, longest_i = _power_of_two(axes.j), _power_of_two(axes.i)
+    side = min(SIDE_BYTES // widest, LONGEST_SIDE)
+    while True:
+        area = side * side * (2 if device.threads_are_serial else 1)
+        j = min(area // min(side, longest_i), longest_j)
+        i = min(area // j, longest_i)
+        plane = Plane(group, axes, (j, i))
+        if side <= SHORTEST_SIDE or _fits(plane, loads, device):
+            return plane
+        side //= 2
+
+
+def _fits(plane: Plane, loads: Sequence[Load], device: DeviceInfo) -> bool:
+    points = plane.sides[0] * plane.sides[1]
+    turned = sum(load.dtype.itemsize for load in loads)
+    if device.threads_are_serial:
+        return points * turned <= device.l2_bytes // 8
+    direct = sum(load.dtype.itemsize for load in plane.group.graph.loads) - turned
+    widest = max(load.dtype.itemsize for load in loads)
+    vectors = points // max(_vectors(plane, device))
+    return (
+        points * turned * RESIDENT_BLOCKS <= device.shared_bytes_per_sm
+        and points // THREADS * (direct + widest) <= 4 * HELD_REGISTERS
+        and points // THREADS <= most_points(plane.group.graph, device)
+        and vectors // THREADS <= MOST_STEPS
+        and plane.tiles >= RESIDENT_BLOCKS * device.sm_count
+    )
+
+
+def _vectors(plane: Plane, device: DeviceInfo) -> list[int]:
+    """Lanes along I worth trying: its last vector is a whole one."""
+    found = vectors_to_try(plane.group, plane.sides[1], device)
+    return [vector for vector in found if plane.axes.i % vector == 0]
+
+
+def _lanes(plane: Plane, vector: int) -> LaneForms:
+    context = plane.group.point.context
+    side_j, side_i = plane.sides
+    lane = context.var("v", 0, vector - 1)
+    along = context.var("q", 0, side_i // vector - 1) * vector + lane
+    steps = plane.steps(context.var("j", 0, side_j - 1), along)
+    return LaneForms(steps, lane, vector, side_j * side_i // vector)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest one that is not below `count`."""
+    return 1 << (count - 1).bit_length()

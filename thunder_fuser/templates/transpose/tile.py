@@ -1,0 +1,92 @@
+"""How one load passes through shared memory: read with vectors along J, left in vectors along I."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.lanes import LaneForms
+from thunder_fuser.lower.scalar_graph import Conjunction, Load
+from thunder_fuser.templates.pointwise.schedule import THREADS
+from thunder_fuser.templates.transpose.axes import Plane
+
+UNIT_BYTES = 16
+"""What a thread reads or writes at once, in memory and in a tile."""
+BANK_UNITS = 8
+"""Units that all banks of shared memory deliver together."""
+DEEPEST = 8
+"""Points that a thread turns in registers: more would be too many registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How one load passes through shared memory.
+
+    address  in memory: of the vector `a` along J, at the local position `i` along I
+    width    elements of that vector
+    depth    points along I that a thread reads such vectors at, to turn them in registers: it
+             writes `width` vectors of `depth` elements
+    sides    points along J and along I
+    ways     units that trade places, such that threads which write one column meet no bank twice;
+             1 where there are no banks
+    spread   how far the units of neighbouring vectors are apart
+    offset   bytes before it in shared memory
+    inside   holds for vectors that exist
+    """
+
+    load: Load
+    address: Form
+    inside: Conjunction
+    width: int
+    depth: int
+    sides: tuple[int, int]
+    ways: int
+    spread: int
+    offset: int
+
+    @property
+    def unit(self) -> int:
+        """Elements that lie together whatever places units trade."""
+        return min(max(1, UNIT_BYTES // self.load.dtype.itemsize), self.sides[1])
+
+    @property
+    def bytes(self) -> int:
+        return self.sides[0] * self.sides[1] * self.load.dtype.itemsize
+
+    @property
+    def blocks(self) -> int:
+        """Squares of width x depth elements, each the work of one thread at a time."""
+        return self.sides[0] // self.width * (self.sides[1] // self.depth)
+
+    def place(self, j: int, i: int) -> int:
+        """The element of the tile that holds a local point (csrc_templates/tile.cuh)."""
+        unit = (j * self.sides[1] + i) // self.unit
+        return (unit ^ j // self.width * self.spread % self.ways) * self.unit + i % self.unit
+
+
+def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: DeviceInfo) -> Tile:
+    """The widest reads that memory and the dimension allow; as many threads as there are."""
+    itemsize, (side_j, side_i) = load.dtype.itemsize, plane.sides
+    context = load.address.context
+    unit = max(1, UNIT_BYTES // itemsize)
+    width = min(unit, side_j)
+    while True:
+        lane = context.var("w", 0, width - 1)
+        vector = context.var("a", 0, side_j // width - 1)
+        steps = plane.steps(vector * width + lane, context.var("r", 0, side_i - 1))
+        lanes = LaneForms(steps, lane, width, side_j * side_i // width)
+        address = lanes.at(lanes(load.address))[0]
+        aligned = width * itemsize <= alignment and address.multiple_of(width)
+        if width == 1 or (aligned and plane.axes.j % width == 0):
+            break
+        width //= 2
+    depth = min(unit, side_i)
+    if device.kind == "cuda":
+        depth = min(depth, DEEPEST)
+        while depth > 1 and side_j // width * (side_i // depth) < THREADS and depth * itemsize > 4:
+            depth //= 2
+    ways = 1 if device.threads_are_serial else min(BANK_UNITS, width * max(1, side_i // unit))
+    spread = max(1, ways * width // side_j)
+    inside = plane.inside(lanes)
+    return Tile(load, address, inside, width, depth, plane.sides, ways, spread, offset)
