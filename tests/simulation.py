@@ -1,4 +1,4 @@
-"""Map schedules carried out by numpy, with no code generated: what each lane loads and stores.
+"""Pointwise schedules carried out by numpy, with no code generated: what each lane loads and stores.
 
 The value graph is evaluated at all points of the loop at once. Loads go through the windows and
 gathers that were planned for them, and all that `lower/vectorize.py` promises of these is asserted
@@ -22,24 +22,24 @@ from thunder_fuser.ir.reference import Evaluator
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.scalar_graph import (
     Argument,
-    Checked,
+    BoundsChecked,
     Compute,
     IndexValue,
     Literal,
     Load,
-    Position,
+    IndirectIndex,
     Select,
     Value,
 )
-from thunder_fuser.lower.vectorize import ACCESS_BYTES, Access, Disjunction, Window
+from thunder_fuser.lower.vectorize import ACCESS_BYTES, RegisterArray, Disjunction, VectorAccess
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
-from thunder_fuser.templates.pointwise.schedule import MapPart, MapSchedule, schedule_map
+from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseSchedule, schedule_map
 
 _TORCH = Evaluator(False, torch.device("cpu"))
 UNTOUCHED = -1
 
 
-def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> MapSchedule:
+def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> PointwiseSchedule:
     """How a segment of a plan runs on a device."""
     return schedule_map(
         segment.outputs,
@@ -120,7 +120,7 @@ class _Run:
 
     # ---- one part
 
-    def part(self, part: MapPart) -> None:
+    def part(self, part: PointwisePart) -> None:
         u, v = np.meshgrid(np.arange(part.vectors), np.arange(part.lanes.vector), indexing="ij")
         context = part.stores[0].address.context
         everywhere = context.var("i", 0, part.stores[0].tensor.numel - 1)
@@ -130,7 +130,7 @@ class _Run:
         for wave in sorted(set(waves.values())):
             nodes = [node for node in part.graph if waves[node] == wave]
             for node in nodes:
-                if isinstance(node, Position):
+                if isinstance(node, IndirectIndex):
                     values[node] = self._position(node, values, part, point)
                     point[node.name] = values[node].numpy()
             for access in part.accesses:
@@ -157,9 +157,9 @@ class _Run:
 
     def _position(
         self,
-        node: Position,
+        node: IndirectIndex,
         values: Mapping[Value, torch.Tensor],
-        part: MapPart,
+        part: PointwisePart,
         point: Mapping[str, np.ndarray],
     ) -> torch.Tensor:
         """An index, which exists wherever the graph says that it is needed; the same for all lanes
@@ -175,7 +175,7 @@ class _Run:
         return found
 
     def _fetched(
-        self, access: Access, part: MapPart, point: Mapping[str, np.ndarray]
+        self, access: RegisterArray, part: PointwisePart, point: Mapping[str, np.ndarray]
     ) -> dict[Value, torch.Tensor]:
         tensor = access.loads[0].tensor
         owner = self.plan.storage.get(tensor, tensor)
@@ -214,7 +214,7 @@ class _Run:
             case IndexValue():
                 index = torch.from_numpy(_at(node.form, point))
                 return _TORCH.convert(index, DataType.Int, node.dtype)
-            case Checked():
+            case BoundsChecked():
                 return values[node.value]
             case Select():
                 chosen = torch.from_numpy(_all(node.conditions, point))
@@ -234,14 +234,14 @@ class _Run:
                 raise AssertionError(f"{node} was not loaded")
 
 
-def needed_at(load: Load, part: MapPart, point: Mapping[str, np.ndarray]) -> np.ndarray:
+def needed_at(load: Load, part: PointwisePart, point: Mapping[str, np.ndarray]) -> np.ndarray:
     """Where the value graph asks for a load, by the conditions that it was pulled under."""
     contexts = part.graph.contexts[load]
     return np.logical_or.reduce([_all(conjunction, point) for conjunction in contexts])
 
 
 def planned_addresses(
-    access: Access, part: MapPart, layout: Layout, positions: Mapping[str, np.ndarray] | None = None
+    access: RegisterArray, part: PointwisePart, layout: Layout, positions: Mapping[str, np.ndarray] | None = None
 ) -> np.ndarray:
     """The element that each lane of each vector gets, UNTOUCHED where nothing is read. `positions`:
     those that its forms mention, by name, for each vector and lane.
@@ -276,7 +276,7 @@ def planned_addresses(
 
 
 def _read(
-    window: Window,
+    window: VectorAccess,
     here: np.ndarray,
     address: np.ndarray,
     itemsize: int,

@@ -69,7 +69,7 @@ def test_a_module_and_its_gradients(explain: Explain) -> None:
     assert "3 fusions, 3 kernels" in forward
     assert "B saved for it, beside inputs and results" in backward
     # Names are those of the traces.
-    assert "segment 0 (row): (x, t_norm_weight) -> (" in text
+    assert "segment 0 (reduction): (x, t_norm_weight) -> (" in text
     assert "  2 x [unclaimed] linear: " in text
     assert text.count("x [unclaimed] matmul") == 1 + len(
         [line for line in lines_of(text, "    refused ") if "matmul" in line]

@@ -130,7 +130,7 @@ SAID = {
     "executor": "primitives, 1 inputs, 1 outputs",
     "passes": r"expressions, \d+ inputs, \d+ outputs in",
     "segment": "boundary T",
-    "schedule": "row: 8 rows x 16 columns",
+    "schedule": "reduction: 8 rows x 16 columns",
     "codegen": 'extern "C" __global__ void',
     "runtime": "is in the cache|compiled in",
 }

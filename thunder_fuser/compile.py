@@ -24,7 +24,7 @@ from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import Launch, Target, planned_for, target_for
-from thunder_fuser.segment.equal_segments import Program, program_of
+from thunder_fuser.segment.equal_segments import CanonicalSegment, canonical_segment
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
@@ -94,11 +94,11 @@ def generate_kernels(
     """
     watch = watch or Watch("plan", plan)
     found: dict[int, GeneratedKernel] = {}
-    known: dict[Hashable, tuple[GeneratedKernel, Program]] = {}
+    known: dict[Hashable, tuple[GeneratedKernel, CanonicalSegment]] = {}
     for segment in plan.segments:
         if not segment.kernels:
             continue
-        program = program_of(plan, segment, plan.memory_of(segment))
+        program = canonical_segment(plan, segment, plan.memory_of(segment))
         if program.shape is not None and program.shape in known:
             found[segment.index] = _bound(*known[program.shape], program)
             continue
@@ -112,7 +112,7 @@ def generate_kernels(
     return found
 
 
-def _bound(made: GeneratedKernel, first: Program, other: Program) -> GeneratedKernel:
+def _bound(made: GeneratedKernel, first: CanonicalSegment, other: CanonicalSegment) -> GeneratedKernel:
     """A kernel that is made for one program, for another one that is the same."""
     places = {v: k for k, v in enumerate(first.values)}
     bound = (b if isinstance(b, Scratch) else other.values[places[b]] for b in made.arguments)

@@ -19,14 +19,14 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.vectorize import (
     ALWAYS,
-    Access,
-    Window,
+    RegisterArray,
+    VectorAccess,
     exclusive,
     plan_store,
     simplify,
 )
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.templates.pointwise.schedule import MapPart
+from thunder_fuser.templates.pointwise.schedule import PointwisePart
 
 Float, BFloat16, Double, Int8 = (
     DataType.Float,
@@ -38,19 +38,19 @@ Float, BFloat16, Double, Int8 = (
 
 def part_of(
     b: FusionBuilder, layouts: list[Layout] | None = None, device: DeviceInfo = H200
-) -> MapPart:
+) -> PointwisePart:
     """The first part of the only segment."""
     plan = partition(b.build(), layouts)
-    (segment,) = (s for s in plan.segments if s.kind == "map")
+    (segment,) = (s for s in plan.segments if s.kind == "pointwise")
     return schedule(plan, segment, device).parts[0]
 
 
-def access_of(part: MapPart, tensor: TensorView) -> Access:
+def access_of(part: PointwisePart, tensor: TensorView) -> RegisterArray:
     (found,) = (a for a in part.accesses if a.loads[0].tensor == tensor)
     return found
 
 
-def windows_of(part: MapPart, tensor: TensorView) -> tuple[Window, ...]:
+def windows_of(part: PointwisePart, tensor: TensorView) -> tuple[VectorAccess, ...]:
     (variant,) = access_of(part, tensor).variants
     return variant.windows
 

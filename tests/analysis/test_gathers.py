@@ -13,8 +13,8 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.lanes import Lanes, wave_of
 from thunder_fuser.lower.pull import Pull
-from thunder_fuser.lower.scalar_graph import Checked, Compute, IndexValue, Load, Position, Value
-from thunder_fuser.lower.vectorize import ALWAYS, Access, plan_accesses, simplify
+from thunder_fuser.lower.scalar_graph import BoundsChecked, Compute, IndexValue, Load, IndirectIndex, Value
+from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, plan_accesses, simplify
 from thunder_fuser.segment.planner import partition
 
 Float, Int = DataType.Float, DataType.Int
@@ -35,7 +35,7 @@ def pulled(b: FusionBuilder, tensor: TensorView) -> tuple[Pull, Value, list[Form
     return pull, pull.emit(tensor, index), index
 
 
-def positions(pull: Pull) -> list[Position]:
+def positions(pull: Pull) -> list[IndirectIndex]:
     return list(pull.graph.checks)
 
 
@@ -102,7 +102,7 @@ def test_an_index_is_checked_where_it_is_needed_and_even_if_it_does_not_matter(
     i = b.tensor([3], Int)
     for source in (b.full([6], 1.0, Float), b.expand(b.tensor([1], Float), [6])):
         pull, value, _ = pulled(b, b.gather("index_select", source, 0, i))
-        assert isinstance(value, Checked)
+        assert isinstance(value, BoundsChecked)
         assert positions(pull) == [value.position]
 
 
@@ -127,7 +127,7 @@ def test_equal_indices_are_one_variable(b: FusionBuilder) -> None:
 # ---- accesses
 
 
-def accesses(b: FusionBuilder, tensor: TensorView, vector: int) -> tuple[Lanes, list[Access]]:
+def accesses(b: FusionBuilder, tensor: TensorView, vector: int) -> tuple[Lanes, list[RegisterArray]]:
     context = Context()
     fusion = b.build()
     layouts: dict[TensorView, Layout] = partition(fusion).layouts
@@ -143,7 +143,7 @@ def accesses(b: FusionBuilder, tensor: TensorView, vector: int) -> tuple[Lanes, 
     return lanes, list(plan_accesses(pull.graph, lanes, alignment))
 
 
-def of(found: list[Access], tensor: TensorView) -> Access:
+def of(found: list[RegisterArray], tensor: TensorView) -> RegisterArray:
     return next(access for access in found if access.loads[0].tensor is tensor)
 
 
@@ -249,7 +249,7 @@ def test_a_reduction_that_is_read_at_an_index_goes_through_memory(b: FusionBuild
     total = b.reduce("sum", x, [1])
     b.output(op(b, "mul", b.gather("index_select", total, 0, i), 2.0))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["row", "map"]
+    assert [s.kind for s in plan.segments] == ["reduction", "pointwise"]
     (boundary,) = plan.boundaries
     assert boundary.tensor is total
 

@@ -154,7 +154,7 @@ def test_cross_entropy_of_full_size_moves_what_it_must() -> None:
     forward, backward, mean = (definition.plan() for definition in full_size())
     # Targets, and the loss and logsumexp of each row: the logit of the target counts nothing more.
     assert forward.kernels == 1
-    assert [s.kind for s in forward.segments] == ["row"]
+    assert [s.kind for s in forward.segments] == ["reduction"]
     assert forward.bytes == forward.bytes_ideal == logits + rows * (8 + 4 + 4)
     assert backward.kernels == 1
     assert backward.bytes == backward.bytes_ideal == 2 * logits + rows * (8 + 4) + 4

@@ -18,7 +18,7 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.scalar_graph import Compute
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.transpose.schedule import TransposeSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -84,38 +84,38 @@ class Mode:
 
     name: str
     definition: Callable[[], FusionDefinition]
-    holds: Callable[[RowSchedule], bool]
+    holds: Callable[[ReductionSchedule], bool]
 
     def __str__(self) -> str:
         return self.name
 
 
-def computes(schedule: RowSchedule) -> bool:
+def computes(schedule: ReductionSchedule) -> bool:
     """Whether something is left to compute from what all blocks have reduced."""
-    return any(isinstance(node, Compute) for node in schedule.finishes[0].graph)
+    return any(isinstance(node, Compute) for node in schedule.epilogues[0].graph)
 
 
 REDUCTIONS = (
     Mode("persistent_registers", lambda: rms_norm(512, 16384),
-        lambda s: bool(s.residency.registers) and s.rows_per_block == 1),
+        lambda s: bool(s.row_cache.registers) and s.rows_per_block == 1),
     Mode("persistent_shared_memory", lambda: rms_norm(512, 65536),
-        lambda s: bool(s.residency.shared)),
+        lambda s: bool(s.row_cache.shared)),
     Mode("reread", lambda: rms_norm(512, 262144),
-        lambda s: not s.residency.registers and not s.residency.shared),
+        lambda s: not s.row_cache.registers and not s.row_cache.shared),
     Mode("rows_per_block", lambda: rms_norm(8192, 64), lambda s: s.rows_per_block > 1),
     Mode("partial_vectors", lambda: sum_over([1], 300, 1001), lambda s: bool(s.inside)),
     Mode("outer_registers", lambda: softmax(16, 65536, 0),
-        lambda s: s.is_stacked and bool(s.residency.registers)),
+        lambda s: s.is_outer_shared and bool(s.row_cache.registers)),
     Mode("outer_shared_memory", lambda: softmax(1024, 65536, 0),
-        lambda s: s.is_stacked and bool(s.residency.shared)),
+        lambda s: s.is_outer_shared and bool(s.row_cache.shared)),
     Mode("split", lambda: sum_over([1], 4, 1 << 22),
-        lambda s: s.sharing == "columns" and not computes(s)),
+        lambda s: s.grid_split == "columns" and not computes(s)),
     Mode("grid_with_epilogue", lambda: norm_of_all(1 << 24),
-        lambda s: s.sharing == "columns" and computes(s)),
+        lambda s: s.grid_split == "columns" and computes(s)),
     Mode("column_accumulators", lambda: sum_over([0], 4096, 1024),
-        lambda s: s.sharing == "rows" and s.totals[0].is_of_columns),
+        lambda s: s.grid_split == "rows" and s.totals[0].is_of_columns),
     Mode("rows_and_column_accumulators", lambda: norm_backward(4096, 1024),
-        lambda s: bool(s.folds) and bool(s.wide) and s.totals[0].is_of_columns),
+        lambda s: bool(s.folds) and bool(s.element_stores) and s.totals[0].is_of_columns),
 )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def kernel_of(definition: FusionDefinition) -> tuple[object, str]:
 @pytest.mark.parametrize("mode", REDUCTIONS, ids=str)
 def test_reduction(golden: Callable[[str, str], None], mode: Mode) -> None:
     schedule, text = kernel_of(mode.definition())
-    assert isinstance(schedule, RowSchedule)
+    assert isinstance(schedule, ReductionSchedule)
     assert mode.holds(schedule), schedule
     golden(f"reduction_{mode.name}.cu", f"// {schedule}\n{text}")
 

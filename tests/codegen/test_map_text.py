@@ -1,4 +1,4 @@
-"""The text of map kernels: index types, names, and golden files of small ones."""
+"""The text of pointwise kernels: index types, names, and golden files of small ones."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_names_carry_content(b: FusionBuilder) -> None:
     y = op(b, "mul", op(b, "rsqrt", op(b, "add", op(b, "mul", x, x), 1.0)), x)
     b.output(op(b, "where", op(b, "gt", y, 0.0), op(b, "exp", y), op(b, "sin", y)))
     kernel = kernel_of(b)
-    assert re.fullmatch(r"tf_map_mul_add_rsqrt_exp_[0-9a-f]{8}", kernel.name)
+    assert re.fullmatch(r"tf_pointwise_mul_add_rsqrt_exp_[0-9a-f]{8}", kernel.name)
     assert kernel.source.count(kernel.name) == 1
 
 
 def test_a_copy_is_called_one(b: FusionBuilder) -> None:
     b.output(b.set(b.tensor([64], Float)))
-    assert re.fullmatch(r"tf_map_copy_[0-9a-f]{8}", kernel_of(b).name)
+    assert re.fullmatch(r"tf_pointwise_copy_[0-9a-f]{8}", kernel_of(b).name)
 
 
 def test_the_same_program_has_the_same_name_and_another_has_another() -> None:
@@ -116,7 +116,7 @@ for seed in range(40):
 
 
 def test_plans_and_kernels_do_not_depend_on_the_order_of_hashes() -> None:
-    assert "tf_map_" in printed_under_any(SCRIPT)
+    assert "tf_pointwise_" in printed_under_any(SCRIPT)
 
 
 # ---- golden files

@@ -25,7 +25,7 @@ from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
 INF, NAN = float("inf"), float("nan")
@@ -39,15 +39,15 @@ def batch_for(device: torch.device, name: str) -> Batch:
     return Batch(device, H200 if name == "H200" else None)
 
 
-def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[RowSchedule]:
-    found = [schedule_segment(plan, s, device) for s in plan.segments if s.kind == "row"]
-    assert all(isinstance(s, RowSchedule) for s in found)
+def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
+    found = [schedule_segment(plan, s, device) for s in plan.segments if s.kind == "reduction"]
+    assert all(isinstance(s, ReductionSchedule) for s in found)
     return found  # type: ignore[return-value]
 
 
-def times_read(schedule: RowSchedule) -> int:
+def times_read(schedule: ReductionSchedule) -> int:
     """How often a row is read from memory, by the most that any of it is."""
-    return max(map(schedule.residency.reads, range(len(schedule.accesses))))
+    return max(map(schedule.row_cache.reads, range(len(schedule.accesses))))
 
 
 # ---- the fold
@@ -221,7 +221,7 @@ def test_blocks_share_the_few_rows_of_a_loss(device: torch.device, schedule: str
     run = executable(CompiledFusion(fusion), given, batch_for(device, schedule), device)
     for info in (H200, CPU):
         (made,) = row_schedules(run.plan, info)
-        assert (made.sharing, [f.op for f in made.totals]) == ("columns", ["max", "sum_exp"])
+        assert (made.grid_split, [f.op for f in made.totals]) == ("columns", ["max", "sum_exp"])
     found = [t.cpu() for t in run(given)]
     exact = losses.eager(logits.double(), target)
     for ours, truth in zip(found, exact, strict=False):
@@ -297,7 +297,7 @@ def test_blocks_share_the_only_row_of_a_variance() -> None:
         fd.add_output(fd.ops.var(fd.define_tensor([1 << 14, 1 << 14], True, Float)))
     for device in (H200, CPU):
         (made,) = row_schedules(fd.plan(), device)
-        assert (made.sharing, made.stages) == ("columns", 1)
+        assert (made.grid_split, made.stages) == ("columns", 1)
         assert made.blocks > 1
 
 

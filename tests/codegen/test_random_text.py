@@ -114,7 +114,7 @@ def test_two_readers_of_one_element_share_its_call() -> None:
 
 def test_the_name_says_what_is_drawn() -> None:
     kernel = read(lambda b: op(b, "exp", uniform(b)))
-    assert kernel.name.startswith("tf_map_uniform_exp_")
+    assert kernel.name.startswith("tf_pointwise_uniform_exp_")
     assert "philox.cuh" in kernel.headers
 
 

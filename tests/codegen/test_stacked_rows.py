@@ -25,7 +25,7 @@ from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float, Double = DataType.BFloat16, DataType.Float, DataType.Double
 DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
@@ -73,11 +73,11 @@ def fusion(define: Define, sizes: Sequence[int], dtype: DataType) -> Fusion:
     return b.build()
 
 
-def stacked(made: Fusion, device: DeviceInfo = H200) -> RowSchedule:
+def stacked(made: Fusion, device: DeviceInfo = H200) -> ReductionSchedule:
     (segment,) = (s for s in partition(made).segments if s.kernels)
     found = schedule_segment(partition(made), segment, device)
-    assert isinstance(found, RowSchedule)
-    assert found.is_stacked
+    assert isinstance(found, ReductionSchedule)
+    assert found.is_outer_shared
     return found
 
 
@@ -164,13 +164,13 @@ def test_a_row_is_read_once(columns: int, place: str) -> None:
     plan = partition(made)
     assert (plan.kernels, plan.bytes) == (1, plan.bytes_ideal)
     found = stacked(made)
-    assert f"held in {place}" in str(found)
-    assert all(found.residency.reads(k) == 1 for k in range(len(found.accesses)))
+    assert f"persistent in {place}" in str(found)
+    assert all(found.row_cache.reads(k) == 1 for k in range(len(found.accesses)))
 
 
 def test_rows_too_long_for_a_block_are_read_again() -> None:
     found = stacked(fusion(softmax, [1 << 14, 1 << 13], BFloat16))
-    assert found.residency.reread
+    assert found.row_cache.reread
 
 
 def test_neighbouring_threads_read_whole_sectors() -> None:

@@ -22,7 +22,7 @@ from thunder_fuser.runtime.cuda.program import Cubin, compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 SIZES = ((1, 64), (2, 33), (7, 1), (31, 127), (70, 1000), (300, 512), (40, 4096), (3, 8000))
@@ -95,7 +95,7 @@ def test_totals_of_numbers_and_positions_beside_scalars(
     given = [x.to(device), 2.0, 1 - 3j]
     run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
     scheduled = [schedule_segment(run.plan, s, H200) for s in run.plan.segments if s.kernels]
-    assert any(isinstance(s, RowSchedule) and s.totals for s in scheduled)
+    assert any(isinstance(s, ReductionSchedule) and s.totals for s in scheduled)
     found = [t.cpu() for t in run(given)]
     wanted = ((2 * x).sum(0), x.argmax(0), x.argmin(), x.sum(0) * (1 - 3j))
     for ours, exact in zip(found, wanted, strict=True):
@@ -113,10 +113,10 @@ def test_each_byte_moves_once_and_parts_are_few(reduction: Reduction) -> None:
     assert plan.bytes == plan.bytes_ideal == reduction.traffic(rows, columns)
     (segment,) = plan.segments
     made = schedule_segment(plan, segment, H200)
-    assert isinstance(made, RowSchedule)
+    assert isinstance(made, ReductionSchedule)
     limit = 0.04 if "norm" in reduction.name else 0.02 if "gelu" in reduction.name else 0.01
     assert made.workspace_bytes <= limit * plan.bytes_ideal
-    assert made.blocks <= H200.sm_count * max(made.crew.blocks_per_sm, 1) or not made.totals
+    assert made.blocks <= H200.sm_count * max(made.mapping.blocks_per_sm, 1) or not made.totals
 
 
 def test_the_tiles_of_wide_rows_have_no_stages() -> None:
@@ -172,19 +172,19 @@ def test_rows_up_to_64k_elements_are_read_once() -> None:
     for columns in (4096, 32768, 65536):
         for name in ("softmax", "softmax_backward", "layer_norm"):
             made = norm_schedule(name, columns)
-            assert not made.residency.reread, (name, columns)
-    assert norm_schedule("softmax", 65536).residency.shared
-    assert norm_schedule("softmax", 1 << 18).residency.reread
+            assert not made.row_cache.reread, (name, columns)
+    assert norm_schedule("softmax", 65536).row_cache.shared
+    assert norm_schedule("softmax", 1 << 18).row_cache.reread
 
 
-def norm_schedule(name: str, columns: int) -> RowSchedule:
+def norm_schedule(name: str, columns: int) -> ReductionSchedule:
     from tests.norms import NORMS
 
     norm = next(n for n in NORMS if n.name == name)
     plan = norm.definition(256, columns, BFloat16).plan()
     (segment,) = plan.segments
     made = schedule_segment(plan, segment, H200)
-    assert isinstance(made, RowSchedule)
+    assert isinstance(made, ReductionSchedule)
     return made
 
 
@@ -255,10 +255,10 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
     plan = reduction.definition(*reduction.full, BFloat16).plan()
     (segment,) = plan.segments
     made = schedule_segment(plan, segment, H200)
-    assert isinstance(made, RowSchedule)
+    assert isinstance(made, ReductionSchedule)
     streamed = [a for a in made.accesses if not a.is_uniform and a.loads[0].tensor.sizes[0] > 1]
     each = sum(a.loads[0].dtype.itemsize for a in streamed) * made.lanes.vector * made.unroll[-1]
-    resident = made.block_threads * made.crew.blocks_per_sm
+    resident = made.block_threads * made.mapping.blocks_per_sm
     assert each * resident >= 32 * 1024
     registers = full_cubin(H200).resources[full_kernel(reduction.name, H200).name].registers
     assert registers * resident <= H200.registers_per_sm

@@ -258,7 +258,7 @@ def test_nan_infinities_and_zeros_go_through_as_they_are(device: torch.device) -
 
 
 def two_parts() -> FusionBuilder:
-    """A tile with ragged edges, two inputs through it, and a part of a map kernel."""
+    """A tile with ragged edges, two inputs through it, and a part of a pointwise kernel."""
     b = FusionBuilder()
     x, z = b.tensor([3, 100, 72], BFloat16), b.tensor([3, 100, 72], BFloat16)
     total = op(b, "add", b.permute(x, [0, 2, 1]), op(b, "exp", b.permute(z, [0, 2, 1])))

@@ -351,7 +351,7 @@ def test_print_kernel() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([3, 4], True)
         fd.add_output(fd.ops.sum(x, [1]))
-    (name,) = re.findall(r"void .*?(tf_row_sum_\w+)\(", fd.fusion.print_kernel())
+    (name,) = re.findall(r"void .*?(tf_reduction_sum_\w+)\(", fd.fusion.print_kernel())
     with FusionDefinition() as same:
         same.add_output(same.ops.sum(same.define_tensor([3, 4], True), [1]))
     assert name in same.fusion.print_kernel()
@@ -458,8 +458,8 @@ def test_nvfusers_options_are_accepted() -> None:
 def check_profile(profile: Any) -> None:
     assert (profile.segments, len(profile.kernel_profiles)) == (1, 1)
     (kernel,) = profile.kernel_profiles
-    assert kernel.name.startswith("tf_row_")
-    assert (kernel.scheduler, kernel.segment_id, kernel.device, kernel.stream) == ("row", 0, -1, 0)
+    assert kernel.name.startswith("tf_reduction_")
+    assert (kernel.scheduler, kernel.segment_id, kernel.device, kernel.stream) == ("reduction", 0, -1, 0)
     assert 0 < kernel.time_ms <= profile.host_time_ms
     assert profile.kernel_time_ms == profile.cuda_evt_time_ms == kernel.time_ms
     assert (kernel.input_bytes, kernel.output_bytes) == (48, 12)

@@ -1,4 +1,4 @@
-"""Values that a row kernel keeps, so that it computes them once: which they are, and numbers."""
+"""Values that a reduction kernel caches, so that it computes them once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))
@@ -28,8 +28,8 @@ def held(fusion: Fusion, device: DeviceInfo = CPU) -> list[str]:
     plan = CompiledFusion(fusion).plan()
     (segment,) = plan.segments
     made = schedule_segment(plan, segment, device)
-    assert isinstance(made, RowSchedule)
-    return [value.op for value in made.residency.held]  # type: ignore[union-attr]
+    assert isinstance(made, ReductionSchedule)
+    return [value.op for value in made.row_cache.held]  # type: ignore[union-attr]
 
 
 def norm(name: str, rows: int, columns: int) -> Fusion:

@@ -18,7 +18,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.vectorize import Access, Variant
+from thunder_fuser.lower.vectorize import RegisterArray, Variant
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.pointwise import schedule as map_schedule
@@ -26,8 +26,8 @@ from thunder_fuser.templates.pointwise.schedule import (
     MAX_UNROLL,
     OCCUPANCY,
     THREADS,
-    MapPart,
-    MapSchedule,
+    PointwisePart,
+    PointwiseSchedule,
 )
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -35,14 +35,14 @@ CPU = HOST.device_info(torch.device("cpu"))
 CASES = 400
 
 
-def scheduled(b: FusionBuilder, device: DeviceInfo = H200) -> MapSchedule:
+def scheduled(b: FusionBuilder, device: DeviceInfo = H200) -> PointwiseSchedule:
     """The schedule of the only kernel."""
     plan = partition(b.build())
-    (segment,) = (s for s in plan.segments if s.kind == "map")
+    (segment,) = (s for s in plan.segments if s.kind == "pointwise")
     return schedule(plan, segment, device)
 
 
-def names(parts: Sequence[MapPart]) -> list[list[str]]:
+def names(parts: Sequence[PointwisePart]) -> list[list[str]]:
     return [[s.tensor.name for s in part.stores] for part in parts]
 
 
@@ -86,7 +86,7 @@ def test_the_numpy_run_notices_wrong_windows(monkeypatch: pytest.MonkeyPatch) ->
     simulate(plan, [x], H200)
     original = map_schedule.plan_accesses
 
-    def in_order(*args: object) -> tuple[Access, ...]:
+    def in_order(*args: object) -> tuple[RegisterArray, ...]:
         return tuple(
             replace(access, variants=tuple(map(sorted_picks, access.variants)))
             for access in original(*args)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_a_number_is_one_point(b: FusionBuilder) -> None:
 # ---- unrolling
 
 
-def in_flight(part: MapPart, device: DeviceInfo) -> float:
+def in_flight(part: PointwisePart, device: DeviceInfo) -> float:
     """Bytes that a multiprocessor's threads have asked for before the first use of any."""
     loaded = sum(
         a.loads[0].dtype.itemsize * part.lanes.vector for a in part.accesses if not a.is_uniform
@@ -277,7 +277,7 @@ def test_schedules_print_what_they_do(b: FusionBuilder) -> None:
     b.output(op(b, "mul", x, scale))
     b.output(op(b, "exp", b.tensor([5], Float)))
     assert str(scheduled(b)).splitlines() == [
-        "map",
+        "pointwise",
         "  T2: 117440512 points, vector 8, unroll 4, 14336 blocks of 256; 1 of 2 loads are vectors",
         "  T4: 4 points, vector 4, unroll 1, 1 blocks of 256; 1 of 1 loads are vectors",
         "  T4: 1 points, vector 1, unroll 1, 1 blocks of 256; 0 of 1 loads are vectors",

@@ -23,16 +23,16 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, RowSchedule
-from thunder_fuser.templates.reduction.scheduler import schedule_rows
+from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
+from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))
 
 
-def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> RowSchedule:
-    found = schedule_rows(
+def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> ReductionSchedule:
+    found = schedule_reduction(
         segment.outputs,
         segment.folds,
         plan.fusion.definitions(),
@@ -40,12 +40,12 @@ def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Row
         {t: plan.layouts[t] for t in segment.outputs},
         device,
     )
-    assert isinstance(found, RowSchedule), found
+    assert isinstance(found, ReductionSchedule), found
     return found
 
 
-def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[RowSchedule]:
-    return [schedule(plan, s, device) for s in plan.segments if s.kind == "row" and s.kernels]
+def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
+    return [schedule(plan, s, device) for s in plan.segments if s.kind == "reduction" and s.kernels]
 
 
 def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -> SegmentedFusion:
@@ -66,7 +66,7 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
     assert plan.bytes == plan.bytes_ideal
     assert plan.bytes == sum(elements[k] for k in norm.operands + norm.results)
     (found,) = row_schedules(plan)
-    assert not found.residency.reread
+    assert not found.row_cache.reread
     assert found.lane_axis == "columns"
     assert found.lanes.vector * 2 == 16
     assert found.threads == (1024 if "softmax" in norm.name else 256)
@@ -114,13 +114,13 @@ def test_several_reductions_of_one_input_share_its_kernel() -> None:
     assert [f.stage for f in found.folds].count(1) == 1
 
 
-def test_a_transposed_reader_is_a_map_kernel_of_the_stored_reduction() -> None:
+def test_a_transposed_reader_is_a_pointwise_kernel_of_the_stored_reduction() -> None:
     b = FusionBuilder()
     x = b.tensor([16, 8, 64], Float)
     b.output(op(b, "exp", b.permute(b.reduce("sum", x, [2]), [1, 0])))
     b.output(b.reduce("sum", x, [2]))
     plan = CompiledFusion(b.build()).plan()
-    assert [s.kind for s in plan.segments] == ["row", "map"]
+    assert [s.kind for s in plan.segments] == ["reduction", "pointwise"]
     (boundary,) = plan.boundaries
     assert boundary.bytes == 16 * 8 * 4
     assert plan.segments[1].bytes_read == boundary.bytes
@@ -133,7 +133,7 @@ def test_cuts_around_reductions() -> None:
     total = b.segment_set(b.reduce("sum", before, [1], keepdim=True))
     b.output(op(b, "div", before, total))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["map", "row", "map"]
+    assert [s.kind for s in plan.segments] == ["pointwise", "reduction", "pointwise"]
     assert [t.sizes for t in plan.segments[1].outputs] in ([(16,)], [(16, 1)])
     assert all("segment_set" in boundary.reason for boundary in plan.boundaries)
 
@@ -164,39 +164,39 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
             )
             assert bool(found.inside) == (lanes.vectors * lanes.vector != extent)
             assert found.block_threads <= MAX_THREADS
-            crew = found.crew
+            mapping = found.mapping
             if found.lane_axis == "columns":
                 assert found.threads & (found.threads - 1) == 0
-                workers = found.threads * crew.tiles * crew.splits
+                workers = found.threads * mapping.column_tiles * mapping.blocks_per_row
                 assert found.steps * workers >= lanes.vectors > (found.steps - 1) * workers
-                assert (found.sharing == "rows") >= (crew.tiles > 1)
-                assert (found.sharing == "columns") == (crew.splits > 1)
-            if found.sharing == "rows":
-                assert found.blocks == crew.parts * crew.tiles
+                assert (found.grid_split == "rows") >= (mapping.column_tiles > 1)
+                assert (found.grid_split == "columns") == (mapping.blocks_per_row > 1)
+            if found.grid_split == "rows":
+                assert found.blocks == mapping.partials * mapping.column_tiles
             elif found.lane_axis == "columns":
                 assert found.rows_per_block == 1 or found.threads <= WARP
-                assert found.blocks // crew.splits * found.rows_per_block >= found.rows
+                assert found.blocks // mapping.blocks_per_row * found.rows_per_block >= found.rows
             else:
-                assert found.is_stacked == (found.threads > 1)
+                assert found.is_outer_shared == (found.threads > 1)
                 assert found.steps * found.threads >= found.columns
                 assert found.blocks * found.rows_per_block >= lanes.vectors
             if not device.threads_are_serial and found.threads > 1:
                 assert found.block_threads % WARP == 0
             if found.totals and not device.threads_are_serial:
-                together = crew.blocks_per_sm * device.sm_count
+                together = mapping.blocks_per_sm * device.sm_count
                 assert found.blocks <= together
-                assert crew.blocks_per_sm * found.block_threads <= device.threads_per_sm
-            assert not (found.residency.registers and found.is_folded_in_parts)
+                assert mapping.blocks_per_sm * found.block_threads <= device.threads_per_sm
+            assert not (found.row_cache.registers and found.is_folded_in_parts)
             stages = {f.tensor: f.stage for f in found.folds}
             assert sorted(set(stages.values())) == list(range(found.stages if stages else 0))
             seen |= {
                 found.lane_axis,
-                bool(found.residency.registers),
+                bool(found.row_cache.registers),
                 found.stages,
                 found.lanes.vector,
             }
-            seen |= {f"sharing {found.sharing}", "stacked" if found.is_stacked else "alone"}
-    assert {"columns", "rows", True, False, 2, "sharing rows", "sharing nothing"} <= seen
+            seen |= {f"grid_split {found.grid_split}", "stacked" if found.is_outer_shared else "alone"}
+    assert {"columns", "rows", True, False, 2, "grid_split rows", "grid_split none"} <= seen
     assert ("stacked" in seen) == (not device.threads_are_serial)
 
 
@@ -226,8 +226,8 @@ def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
     # Totals of columns on the one hand, a row for each thread on the other.
     moved = partition(plan.fusion, [Layout((1, 4096))])
     (plain,), (transposed,) = (row_schedules(p, CPU) for p in (plan, moved))
-    assert (plain.lane_axis, plain.sharing) == ("columns", "rows")
-    assert (transposed.lane_axis, transposed.sharing) == ("columns", "nothing")
+    assert (plain.lane_axis, plain.grid_split) == ("columns", "rows")
+    assert (transposed.lane_axis, transposed.grid_split) == ("columns", "none")
     assert plain.accesses[0].is_vector
     assert transposed.accesses[0].is_vector
 
@@ -235,11 +235,11 @@ def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
 def test_long_rows_are_read_in_every_stage_and_folded_in_parts() -> None:
     plan = NORMS[2].definition(256, 1 << 20, Float).plan()
     (found,) = row_schedules(plan)
-    assert found.residency.reread
+    assert found.row_cache.reread
     assert found.is_folded_in_parts == (found.steps > LONGEST_CHAIN)
     (host,) = row_schedules(plan, CPU)
     assert host.is_folded_in_parts
-    assert "read in every stage" in str(found)
+    assert "re-read in every pass" in str(found)
     assert f"{found.rows} rows x {found.columns} columns" in str(found)
 
 
@@ -262,7 +262,7 @@ def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
     (output,) = fusion.outputs
     layouts = {output: Layout((16, 1))}
     memory = {x: plan.layouts[x]}
-    found = schedule_rows([output], [fold], fusion.definitions(), memory, layouts, H200)  # type: ignore[list-item]
+    found = schedule_reduction([output], [fold], fusion.definitions(), memory, layouts, H200)  # type: ignore[list-item]
     assert isinstance(found, Refusal)
     assert found.code == "stage"
     assert fold.output.name in str(found)
@@ -272,7 +272,7 @@ def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
     for value in folds:
         other.output(value)
     made = other.build()
-    refused = schedule_rows(
+    refused = schedule_reduction(
         folds, made.exprs, made.definitions(), {y: Layout((32, 4, 1))},  # type: ignore[arg-type]
         {t: Layout((t.sizes[1], 1)) for t in folds}, H200,
     )  # fmt: skip
@@ -304,4 +304,4 @@ def test_a_fold_that_could_read_a_total_and_does_not_is_no_total() -> None:
     padded = b.pad(b.broadcast(total, [True]), [-1, 3], 0.5)
     b.output(b.reduce("max", padded, [0]))
     plan = partition(b.build())
-    assert [type(found) for found in row_schedules(plan)] == [RowSchedule] * len(plan.segments)
+    assert [type(found) for found in row_schedules(plan)] == [ReductionSchedule] * len(plan.segments)

@@ -24,7 +24,7 @@ from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.pointwise.choose import schedule_pointwise
-from thunder_fuser.templates.pointwise.schedule import THREADS, MapPart, MapSchedule
+from thunder_fuser.templates.pointwise.schedule import THREADS, PointwisePart, PointwiseSchedule
 from thunder_fuser.templates.transpose.schedule import (
     RESIDENT_BLOCKS,
     TransposePart,
@@ -40,8 +40,8 @@ SMALL = replace(H200, sm_count=1)
 WARP, BANKS = 32, 32
 
 
-def scheduled(plan: SegmentedFusion, device: DeviceInfo = SMALL) -> MapSchedule | TransposeSchedule:
-    (segment,) = (s for s in plan.segments if s.kind == "map")
+def scheduled(plan: SegmentedFusion, device: DeviceInfo = SMALL) -> PointwiseSchedule | TransposeSchedule:
+    (segment,) = (s for s in plan.segments if s.kind == "pointwise")
     found = schedule_pointwise(
         segment.outputs,
         plan.fusion.definitions(),
@@ -55,12 +55,12 @@ def scheduled(plan: SegmentedFusion, device: DeviceInfo = SMALL) -> MapSchedule 
 
 
 def refused(plan: SegmentedFusion, device: DeviceInfo = SMALL) -> Refusal:
-    (segment,) = (s for s in plan.segments if s.kind == "map")
+    (segment,) = (s for s in plan.segments if s.kind == "pointwise")
     memory, definitions = plan.memory_of(segment), plan.fusion.definitions()
     destinations = {t: plan.layouts[t] for t in segment.outputs}
     found = schedule_transpose(segment.outputs, definitions, memory, destinations, (), device)
     assert isinstance(found, Refusal), found
-    assert isinstance(scheduled(plan, device), MapSchedule)
+    assert isinstance(scheduled(plan, device), PointwiseSchedule)
     return found
 
 
@@ -123,7 +123,7 @@ def test_permutations_that_stay_map_kernels(
     assert refused(permuted(sizes, order)).code == code
 
 
-def test_a_strided_read_behind_a_pad_stays_a_map_kernel(b: FusionBuilder) -> None:
+def test_a_strided_read_behind_a_pad_stays_a_pointwise_kernel(b: FusionBuilder) -> None:
     x, y = b.tensor([256, 256], Float), b.tensor([256, 264], Float)
     b.output(op(b, "add", y, b.pad(b.permute(x, [1, 0]), [4, 4])))
     found = refused(partition(b.build()))
@@ -165,7 +165,7 @@ def test_a_tensor_and_its_transpose_are_two_loads(b: FusionBuilder) -> None:
     assert (len(part.tiles), len(part.accesses)) == (1, 2)
 
 
-def test_other_outputs_of_the_launch_are_parts_of_a_map_kernel(b: FusionBuilder) -> None:
+def test_other_outputs_of_the_launch_are_parts_of_a_pointwise_kernel(b: FusionBuilder) -> None:
     x, y, z = (b.tensor([256, 256], Float) for _ in range(3))
     b.output(b.stride_order(op(b, "neg", b.permute(x, [1, 0])), [1, 0]))
     b.output(op(b, "exp", b.tensor([4096], Float)))
@@ -173,7 +173,7 @@ def test_other_outputs_of_the_launch_are_parts_of_a_map_kernel(b: FusionBuilder)
     for device in (SMALL, CPU):
         found = scheduled(partition(b.build()), device)
         assert sorted(type(p).__name__ for p in found.parts) == [
-            "MapPart", "TransposePart", "TransposePart",
+            "PointwisePart", "TransposePart", "TransposePart",
         ]  # fmt: skip
         assert found.block_threads == THREADS
         assert found.blocks == sum(p.blocks for p in found.parts)
@@ -389,7 +389,8 @@ def test_schedules_print_what_they_do(b: FusionBuilder) -> None:
     b.output(op(b, "exp", b.tensor([4096], Float)))
     assert str(scheduled(partition(b.build()))).splitlines() == [
         "transpose",
-        "  T3: 33554432 points, tiles of 128 x 128, vector 8, 2048 blocks of 256; turned: T0 by 8",
+        "  T3: 33554432 points, tiles of 128 x 128, vector 8, 2048 blocks of 256; "
+        "transposed: T0 by 8",
         "  T5: 4096 points, vector 4, unroll 1, 4 blocks of 256; 1 of 1 loads are vectors",
     ]
 
@@ -398,9 +399,9 @@ def test_workloads_that_exchange_their_innermost_dimension_are_the_only_ones() -
     turned = set()
     for name, workload in BY_NAME.items():
         plan = CompiledFusion(workload.fusion(workload.full)).plan()
-        if len([s for s in plan.segments if s.kind == "map"]) == 1:
+        if len([s for s in plan.segments if s.kind == "pointwise"]) == 1:
             found = scheduled(plan, H200)
-            turned |= {name for p in found.parts if not isinstance(p, MapPart)}
+            turned |= {name for p in found.parts if not isinstance(p, PointwisePart)}
     assert turned == {f"transpose_{k}_{t}" for k in ("add", "cube") for t in ("bf16", "float")}
 
 

@@ -35,7 +35,7 @@ def test_memory_of_results_stays(b: FusionBuilder) -> None:
     b.output(b.slice(b.segment_set(y), [0, 0], [5, 100]))
     b.output(op(b, "sin", b.segment_set(y)))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["map", "alias", "map"]
+    assert [s.kind for s in plan.segments] == ["pointwise", "alias", "pointwise"]
     assert lives(plan) == [(0, None), (2, None)]
 
 
@@ -45,7 +45,7 @@ def test_memory_of_a_view_goes_after_the_views_last_reader(b: FusionBuilder) -> 
     other = b.segment_set(op(b, "sin", whole))
     b.output(op(b, "cos", b.segment_set(op(b, "add", half, b.slice(other, [0, 0], [5, 100])))))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["map", "alias", "map", "map", "map"]
+    assert [s.kind for s in plan.segments] == ["pointwise", "alias", "pointwise", "pointwise", "pointwise"]
     assert lives(plan) == [(0, 3), (2, 3), (3, 4), (4, None)]
     assert plan.peak_bytes == (1000 + 1000 + 500) * 4
 

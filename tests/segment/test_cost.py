@@ -13,7 +13,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.anchors import AnchorGraph
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.segment.time_model import Prices
 
@@ -71,6 +71,6 @@ def test_inputs_whose_elements_lie_apart_are_dearer() -> None:
     b.output(op(b, "exp", x))
     fusion = b.build()
     for stride, moved in ((1, 4096), (2, 8192), (8, 32768), (100, 32768)):
-        assert Program(fusion, [Layout((stride,))]).bytes_of(x) == moved
+        assert AnchorGraph(fusion, [Layout((stride,))]).bytes_of(x) == moved
     (segment,) = partition(fusion, [Layout((8,))]).segments
     assert (segment.bytes_read, segment.sector_bytes) == (4096, 32768)

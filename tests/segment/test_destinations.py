@@ -35,7 +35,7 @@ def softmax(b: FusionBuilder, x: TensorView, dim: int = 1) -> TensorView:
 
 
 def two(b: FusionBuilder) -> tuple[TensorView, TensorView]:
-    """Rows of two lengths, which no row kernel takes together."""
+    """Rows of two lengths, which no reduction kernel takes together."""
     long, short = b.tensor([ROWS, LONG], Float), b.tensor([ROWS, SHORT], Float)
     return softmax(b, long), softmax(b, short)
 
@@ -53,7 +53,7 @@ def runs(fusion: Fusion, device: torch.device) -> list[torch.Tensor]:
 def pieces(plan: SegmentedFusion) -> list[tuple[str, ...]]:
     """What tensors are made of that no kernel writes, as the operations that make the pieces."""
     definitions = plan.fusion.definitions()
-    joins = [s for s in plan.segments if s.kind == "join"]
+    joins = [s for s in plan.segments if s.kind == "concat"]
     return [tuple(definitions[t].op for t in s.inputs) for s in joins]
 
 
@@ -228,7 +228,7 @@ def test_a_cat_behind_a_cut_is_read_whole_and_freed(b: FusionBuilder) -> None:
     whole = 4 * ROWS * (LONG + SHORT)
     assert pieces(plan) == [("div", "div")]
     (boundary,) = [v for v in plan.boundaries if v.bytes == whole]
-    assert plan.segments[boundary.producer].kind == "join"
+    assert plan.segments[boundary.producer].kind == "concat"
     assert plan.peak_bytes < 3 * whole
 
 
@@ -293,7 +293,7 @@ def test_copies_and_parts_share_a_launch(b: FusionBuilder) -> None:
     x, y = b.tensor([rows, 2], Float), softmax(b, b.tensor([rows, 32], Float))
     b.output(b.cat([x, y, b.slice(y, [0, 0], [rows, 3])], 1))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["row", "map", "join"]
+    assert [s.kind for s in plan.segments] == ["reduction", "pointwise", "concat"]
     assert len(plan.slices) == 3
     # The rows in and out, what is copied, and the part of the rows.
     assert plan.bytes == (2 * 32 + 2 * 2 + 2 * 3) * rows * 4

@@ -20,7 +20,7 @@ from thunder_fuser.ir.integer.counts import formula
 from thunder_fuser.runtime.cuda.program import compile_cubin
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float, Null = DataType.BFloat16, DataType.Float, DataType.Null
 FULL = (56, 1024, 1024)
@@ -128,9 +128,9 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert plan.bytes == plan.bytes_ideal == 353_132_544
     (segment,) = [s for s in plan.segments if s.kernels]
     schedule = schedule_segment(plan, segment, H200)
-    assert isinstance(schedule, RowSchedule)
+    assert isinstance(schedule, ReductionSchedule)
     # Two blocks a batch: a block's rows are of one batch, so that its sums are.
-    assert (schedule.crew.groups, schedule.crew.parts) == (56, 112)
+    assert (schedule.mapping.row_groups, schedule.mapping.partials) == (56, 112)
     assert plan.bytes + 2 * schedule.workspace_bytes <= 360_000_000
 
 

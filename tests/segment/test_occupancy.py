@@ -1,4 +1,4 @@
-"""Occupancy: rows that are few or long want several kernels, others do not."""
+"""BandwidthModel: rows that are few or long want several kernels, others do not."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.segment.anchors import Program
-from thunder_fuser.segment.bandwidth_loss import Occupancy, Strain
+from thunder_fuser.segment.anchors import AnchorGraph
+from thunder_fuser.segment.bandwidth_loss import BandwidthModel, BandwidthLoss
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float = DataType.BFloat16, DataType.Float
 EVERY_DEVICE = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
@@ -53,16 +53,16 @@ def plan(define: Define, sizes: list[int], dims: list[int]) -> SegmentedFusion:
     return partition(fusion(define, sizes, dims))
 
 
-def strain(found: Fusion, device: DeviceInfo = H200) -> Strain | None:
+def loss(found: Fusion, device: DeviceInfo = H200) -> BandwidthLoss | None:
     """Of everything in one kernel."""
-    program = Program(found, None, device=device)
-    occupancy = Occupancy(program, Legality(program))
+    program = AnchorGraph(found, None, device=device)
+    occupancy = BandwidthModel(program, Legality(program))
     return occupancy.of((1 << len(program.anchors)) - 1, found.tensor_inputs[0].bytes)
 
 
-def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[RowSchedule]:
-    schedules = [schedule_segment(found, s, device) for s in found.segments if s.kind == "row"]
-    return [s for s in schedules if isinstance(s, RowSchedule)]
+def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[ReductionSchedule]:
+    schedules = [schedule_segment(found, s, device) for s in found.segments if s.kind == "reduction"]
+    return [s for s in schedules if isinstance(s, ReductionSchedule)]
 
 
 # ---- one kernel, or two
@@ -73,7 +73,7 @@ def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[RowSchedule]:
 def test_one_large_row_is_shared_by_all_blocks(define: Define, device: DeviceInfo) -> None:
     """In one kernel a single block would read 512 MiB, twice."""
     found = partition(fusion(define, [1 << 28], [0]), device=device)
-    assert [s.kind for s in found.segments] == ["row", "map"]
+    assert [s.kind for s in found.segments] == ["reduction", "pointwise"]
     (statistics,) = rows_of(found, device)
     assert statistics.blocks >= device.sm_count
     # The row twice, the result once, and what goes between the kernels.
@@ -95,7 +95,7 @@ def test_statistics_of_few_channels_are_shared_by_blocks() -> None:
     few, many = (plan(normalised, [n, c, 512, 512], [0, 2, 3]) for n, c in ((2, 8), (2, 256)))
     assert (few.kernels, many.kernels) == (2, 1)
     (statistics,) = rows_of(few, H200)
-    assert statistics.crew.splits > 1
+    assert statistics.mapping.blocks_per_row > 1
 
 
 def test_rows_side_by_side_are_one_kernel_if_they_are_many() -> None:
@@ -106,7 +106,7 @@ def test_rows_side_by_side_are_one_kernel_if_they_are_many() -> None:
     assert (many.kernels, many.bytes) == (1, many.bytes_ideal)
     assert few.kernels == 2
     (statistics,) = rows_of(few, H200)
-    assert (statistics.stages, statistics.sharing) == (1, "rows")
+    assert (statistics.stages, statistics.grid_split) == (1, "rows")
 
 
 def test_the_reason_is_told() -> None:
@@ -135,7 +135,7 @@ def test_figures_of_the_device_decide() -> None:
 def test_the_share_is_that_of_the_threads() -> None:
     """A row of 131,072 has as many threads as a block can have; 132 of these use all bandwidth."""
     for rows in (1, 33, 66, 132, 1000):
-        found = strain(fusion(normalised, [rows, 131072], [1]))
+        found = loss(fusion(normalised, [rows, 131072], [1]))
         if rows >= 132:
             assert found is None
         else:
@@ -154,28 +154,28 @@ def test_schedules_agree_with_the_estimate(define: Define, dim: int) -> None:
         for columns in (1 << 10, 1 << 14, 1 << 17):
             sizes = [columns, rows] if dim == 0 else [rows, columns]
             defined = fusion(define, sizes, [dim])
-            found = strain(defined)
+            found = loss(defined)
             (made,) = rows_of(partition(defined, device=alone), H200)
-            assert made.is_stacked == (dim == 0)
+            assert made.is_outer_shared == (dim == 0)
             share = H200.share(made.blocks * made.block_threads)
             assert 0.45 < (1.0 if found is None else found.share) / share < 2.2, sizes
 
 
 def test_what_fits_on_chip_or_in_the_cache_is_not_read_again() -> None:
     long = fusion(normalised, [1024, 1 << 20], [1])
-    found = strain(long)
+    found = loss(long)
     assert found is not None
     assert (found.share, found.again) == (1, long.tensor_inputs[0].bytes)
     near = replace(H200, l2_bytes=132 * (2 << 20))
     held = replace(H200, shared_bytes_per_block=2 << 20)
-    assert strain(long, near) is None
-    assert strain(long, held) is None
+    assert loss(long, near) is None
+    assert loss(long, held) is None
 
 
 def test_passes_that_can_be_one_are_one() -> None:
     """The largest and the sum of a softmax: a row is read twice, not three times."""
     long = fusion(softmax, [1024, 1 << 20], [1])
-    found = strain(long)
+    found = loss(long)
     assert found is not None
     assert found.again == long.tensor_inputs[0].bytes
 
@@ -183,7 +183,7 @@ def test_passes_that_can_be_one_are_one() -> None:
 def test_nothing_waits_where_only_reductions_are_stored() -> None:
     b = FusionBuilder()
     b.output(b.reduce("sum", b.tensor([4, 1 << 22], Float), [1]))
-    found = strain(b.build())
+    found = loss(b.build())
     assert found is not None
     assert not found.is_waited
     assert partition(b.build()).kernels == 1

@@ -50,9 +50,9 @@ def test_a_plan_without_sizes_says_bytes_in_sizes(b: FusionBuilder) -> None:
     b.output(op(b, "exp", b.segment_set(h)))
     assert str(plan_of(b)).splitlines() == [
         "plan: 2 kernels, 14*i0*i1 + 2*i1 B moved (ideal 6*i0*i1 + 2*i1 B), peak 8*i0*i1 B",
-        "  segment 0 (map): (T0, T1) -> (T2): 1 kernel, 2*i0*i1 + 2*i1 B read, "
+        "  segment 0 (pointwise): (T0, T1) -> (T2): 1 kernel, 2*i0*i1 + 2*i1 B read, "
         "4*i0*i1 B written: add",
-        "  segment 1 (map): (T2) -> (T4): 1 kernel, 4*i0*i1 B read, 4*i0*i1 B written: exp",
+        "  segment 1 (pointwise): (T2) -> (T4): 1 kernel, 4*i0*i1 B read, 4*i0*i1 B written: exp",
         "  boundary T2 (4*i0*i1 B): segment 0 -> 1: [cut] the definition cuts here (segment_set)",
         "  sizes i0 = T0.size(0) (here 2,048), i1 = T0.size(1) = T1.size(0) (here 2,304)",
     ]

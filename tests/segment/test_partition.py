@@ -100,7 +100,7 @@ def test_a_cut_of_a_view_reads_the_memory_of_its_base(b: FusionBuilder) -> None:
     cut = b.segment_set(b.permute(b.slice(x, [0, 2], [10, 6]), [1, 0]))
     b.output(op(b, "exp", cut))
     plan = plan_of(b)
-    assert kinds(plan) == ["alias", "map"]
+    assert kinds(plan) == ["alias", "pointwise"]
     assert plan.boundaries == ()
     assert plan.kernels == 1
     assert plan.bytes == 2 * 160
@@ -112,7 +112,7 @@ def test_a_view_behind_a_cut_and_its_base_are_one_memory(b: FusionBuilder) -> No
     first = b.segment_set(b.slice(whole, [0], [50]))
     b.output(op(b, "add", first, b.slice(whole, [25], [75])))
     plan = plan_of(b)
-    assert kinds(plan) == ["map", "alias", "map"]
+    assert kinds(plan) == ["pointwise", "alias", "pointwise"]
     assert plan.segments[2].bytes_read == 75 * 4
     assert [v.consumers for v in plan.boundaries] == [(2,)]
 
@@ -283,8 +283,8 @@ def test_plans_print_what_they_do_and_why(b: FusionBuilder) -> None:
     assert str(plan_of(b)).splitlines() == [
         "plan: 2 kernels, 1,600 B moved (ideal 800 B), peak 800 B",
         "  segment 0 (alias): (T0) -> (T4): views, no kernel",
-        "  segment 1 (map): (T0) -> (T1): 1 kernel, 400 B read, 400 B written: exp",
-        "  segment 2 (map): (T1) -> (T3): 1 kernel, 400 B read, 400 B written: neg",
+        "  segment 1 (pointwise): (T0) -> (T1): 1 kernel, 400 B read, 400 B written: exp",
+        "  segment 2 (pointwise): (T1) -> (T3): 1 kernel, 400 B read, 400 B written: neg",
         "  boundary T1 (400 B): segment 1 -> 2: [cut] the definition cuts here (segment_set)",
     ]
 
@@ -359,7 +359,7 @@ def test_views_of_a_normalised_tensor_are_one_kernel_and_share_its_memory(
     for view in (b.reshape(y, [512, 256]), b.permute(y, [2, 0, 1]), b.reshape(y, [4, 128, 16, 16])):
         b.output(view)
     plan = plan_of(b)
-    assert kinds(plan) == ["row", "alias", "alias", "alias"]
+    assert kinds(plan) == ["reduction", "alias", "alias", "alias"]
     assert plan.bytes == plan.bytes_ideal == 2 * 4 * 128 * 256 * 4
     strides = [s.views[0].strides for s in plan.segments[1:]]
     assert strides == [(256, 1), (1, 128 * 256, 256), (128 * 256, 256, 16, 1)]
@@ -371,7 +371,7 @@ def test_a_copy_is_not_repeated_in_memory(b: FusionBuilder, pads: bool) -> None:
     copy = b.pad(x, [0, 0, 2, 2], b.scalar(0.0)) if pads else b.set(x)
     b.output(b.expand(copy, [copy.sizes[0], 96]))
     plan = plan_of(b)
-    assert kinds(plan) == ["map", "alias"]
+    assert kinds(plan) == ["pointwise", "alias"]
     assert plan.bytes == plan.bytes_ideal == (64 + copy.sizes[0]) * 4
 
 
@@ -396,7 +396,7 @@ def test_results_that_are_views_of_one_constant_share_its_memory(b: FusionBuilde
     b.output(full)
     b.output(b.reshape(full, [64 * 96]))
     plan = CompiledFusion(b.build()).plan()
-    assert kinds(plan) == ["map", "alias"]
+    assert kinds(plan) == ["pointwise", "alias"]
     assert plan.bytes == 64 * 96 * 4
 
 
@@ -404,7 +404,7 @@ def test_repeated_results_take_the_memory_of_one(b: FusionBuilder) -> None:
     x = b.tensor([64], Float)
     b.output(b.expand(b.broadcast(op(b, "exp", x), [False, True]), [64, 96]))
     plan = plan_of(b)
-    assert kinds(plan) == ["map", "alias"]
+    assert kinds(plan) == ["pointwise", "alias"]
     assert plan.bytes == plan.bytes_ideal == 2 * 64 * 4
     assert plan.segments[1].views[0].strides == (1, 0)
 
@@ -415,7 +415,7 @@ def test_a_view_of_what_others_read_anyway_is_not_written_again(b: FusionBuilder
     b.output(b.broadcast(rows, [False, True]))
     b.output(b.reduce("max", b.reshape(rows, [8, 8]), [1]))
     plan = plan_of(b)
-    assert kinds(plan) == ["row", "alias", "row"]
+    assert kinds(plan) == ["reduction", "alias", "reduction"]
     assert plan.segments[0].outputs == (plan.segments[1].alias_of,)
     assert plan.bytes == (64 * 96 + 64 + 64 + 8) * 4
 
@@ -437,7 +437,7 @@ def normalised(b: FusionBuilder, *, more: bool) -> None:
 def test_what_goes_through_memory_is_computed_from_reductions_once(b: FusionBuilder) -> None:
     normalised(b, more=False)
     plan = plan_of(b)
-    assert kinds(plan) == ["row", "map"]
+    assert kinds(plan) == ["reduction", "pointwise"]
     definitions = plan.fusion.definitions()
     assert {definitions[v.tensor].op for v in plan.boundaries} == {"div", "rsqrt"}
     assert all("[parallel]" in boundary.reason for boundary in plan.boundaries)

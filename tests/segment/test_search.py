@@ -16,9 +16,9 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.anchors import Anchors, Program, members
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members
 from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.dependencies import Relations, union
+from thunder_fuser.segment.dependencies import DependencyGraph, union
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.segment.recompute import grouped
@@ -32,7 +32,7 @@ def greedy(cost: Cost) -> list[Anchors]:
     it can share a kernel with.
     """
     program, legality = cost.program, cost.legality
-    relations = Relations(program)
+    relations = DependencyGraph(program)
     parts: list[Anchors] = []
     for k in range(len(program.anchors)):
         anchor = 1 << k
@@ -49,11 +49,11 @@ def greedy(cost: Cost) -> list[Anchors]:
     return order
 
 
-def program_of(seed: int) -> Program:
+def program_of(seed: int) -> AnchorGraph:
     case = random_case(seed, reductions=True)
     plan = CompiledFusion(case.fusion).plan(case.inputs)
     layouts = [plan.layouts[t] for t in plan.fusion.tensor_inputs]
-    return Program(plan.fusion, layouts)
+    return AnchorGraph(plan.fusion, layouts)
 
 
 def bit(anchor: int) -> Anchors:
@@ -70,7 +70,7 @@ def divisions(anchors: Sequence[int]) -> Iterator[list[Anchors]]:
         yield [1 << anchors[0], *parts]
 
 
-def orders(parts: Sequence[Anchors], relations: Relations) -> Iterator[Sequence[Anchors]]:
+def orders(parts: Sequence[Anchors], relations: DependencyGraph) -> Iterator[Sequence[Anchors]]:
     """Each set comes after what it waits for."""
     for order in permutations(parts):
         left = accumulate(reversed(order), or_)
@@ -86,7 +86,7 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
         program = program_of(seed)
         legality = Legality(program)
         cost = Cost(program, legality)
-        relations = Relations(program)
+        relations = DependencyGraph(program)
         anchors = range(len(program.anchors))
         # What is not related is not compared: it would gain no more than a launch.
         if (
@@ -155,8 +155,8 @@ def test_related_sets_are_ordered_and_circles_are_refused() -> None:
     first = b.reduce("sum", x, [0, 1])
     second = b.segment_set(op(b, "mul", x, first))
     b.output(op(b, "add", b.reduce("sum", second, [0, 1]), op(b, "neg", first)))
-    program = Program(b.build(), None)
-    relations = Relations(program)
+    program = AnchorGraph(b.build(), None)
+    relations = DependencyGraph(program)
     fold, product, total, result = (1 << k for k in range(4))
     assert [a.tensor.numel for a in program.anchors] == [1, 64 * 96, 1, 1]
     assert relations.in_order([result, total, product, fold]) == [fold, product, total, result]
@@ -210,7 +210,7 @@ print(*alone, sep="\\n")
 """
     found = printed_under_any(text)
     assert found.count("boundary") > 40
-    assert found.count("(join)") > 10
+    assert found.count("(concat)") > 10
 
 
 def test_groups_come_in_an_order_in_which_they_can_run() -> None:

@@ -87,7 +87,7 @@ def test_views_of_what_is_stored_may_be_results(device: torch.device) -> None:
     b.output(op(b, "neg", cut))
     compiled = CompiledFusion(b.build())
     plan = compiled.plan()
-    assert [s.kind for s in plan.segments] == ["map", "alias", "alias", "map"]
+    assert [s.kind for s in plan.segments] == ["pointwise", "alias", "alias", "pointwise"]
     x = torch.randn(24, 32, device=device)
     part, turned, other = compiled([x])
     assert part.untyped_storage().data_ptr() == turned.untyped_storage().data_ptr()
@@ -125,7 +125,7 @@ def test_a_slice_of_what_is_stored_launches_nothing_and_shares_its_memory() -> N
     b = FusionBuilder()
     rope_of_queries(b, 2, 1024)
     plan = CompiledFusion(b.build()).plan()
-    assert [s.kind for s in plan.segments] == ["map", "alias", "map"]
+    assert [s.kind for s in plan.segments] == ["pointwise", "alias", "pointwise"]
     (boundary,) = {v.tensor for v in plan.boundaries}
     # The slice itself is stored, and not the queries that it is a part of.
     assert boundary.bytes == 2 * 16 * 1024 * 8 * 2

@@ -62,7 +62,7 @@ def test_a_connected_region_is_one_kernel_at_ideal_bytes(name: str) -> None:
     assert plan.bytes_ideal == plan.bytes
     assert plan.boundaries == ()
     (segment,) = plan.segments
-    assert (segment.kind, segment.refusals) == ("map", ())
+    assert (segment.kind, segment.refusals) == ("pointwise", ())
     assert segment.bytes_read + segment.bytes_written == plan.bytes
 
 
@@ -100,8 +100,8 @@ def test_slices_between_two_kernels_launch_nothing() -> None:
     plan = planned(BY_NAME["relu_slices"])
     whole, part = 1024 * 64 * 4, 1024 * 8 * 4
     assert [(s.kind, s.operations[-1], s.bytes) for s in plan.segments] == [
-        ("map", "relu", 2 * whole),
-        ("map", "relu", 2 * part),
+        ("pointwise", "relu", 2 * whole),
+        ("pointwise", "relu", 2 * part),
     ]
     assert (plan.kernels, plan.bytes_ideal) == (2, 2 * part)
     (boundary,) = plan.boundaries

@@ -44,7 +44,7 @@ IMPORTS = [
     "import thunder_fuser.frontends.thunder.claims.table as table; assert table.TABLE",
     "from thunder_fuser.frontends.thunder import claims; assert claims.__doc__",
     "from thunder_fuser.frontends.thunder.report import fusions; import thunder_fuser",
-    "from thunder_fuser import executor; import thunder_fuser.frontends.thunder.fuser, thunder_fuser",
+    "from thunder_fuser import executor; import thunder_fuser.frontends.thunder.fuser",
 ]
 
 

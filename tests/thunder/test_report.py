@@ -46,7 +46,7 @@ def test_a_report_knows_the_users_lines() -> None:
 def test_a_report_prints() -> None:
     text = str(report())
     assert text.startswith("fuser0(x, y) -> (")
-    assert "segment 0 (map): (x, y) -> (" in text
+    assert "segment 0 (pointwise): (x, y) -> (" in text
     assert "  refused 1 x [unclaimed] cumsum" in text
 
 
@@ -70,7 +70,7 @@ def test_a_report_is_a_table_in_a_notebook() -> None:
     parser = Tags()
     parser.feed(report()._repr_html_())
     assert parser.open == []
-    assert parser.cells[:2] == ["0", "map"]
+    assert parser.cells[:2] == ["0", "pointwise"]
 
 
 def test_a_repro_script_runs_and_checks_itself() -> None:

@@ -206,7 +206,7 @@ _LOCAL = re.compile(r"\b(?!b?f16\b|f32\b)(?:tf_\w+|[A-Za-z]{1,2}\d+)\b")
 def normalized(text: str) -> str:
     """Kernel text without comments, and with its numbered names in order of appearance.
 
-    `tf_row_sum_12ab` and `t17` are names; what a text declares under them is not.
+    `tf_reduction_sum_12ab` and `t17` are names; what a text declares under them is not.
     """
     names: dict[str, str] = {}
 

@@ -1,5 +1,5 @@
 """Row kernels over the schedule space: norms and reductions at shapes on both sides of every choice
-(registers, shared memory, several rows a block, rows split over blocks, stacked rows, totals), for
+(registers, shared memory, several rows a block, rows split over blocks, rows side by side, totals), for
 every GPU that has a data sheet.
 
     python -m tests.tools.shape_sweep                  the front end of the host compiler reads all

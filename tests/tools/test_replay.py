@@ -94,8 +94,8 @@ def test_other_resources_are_told() -> None:
 
 
 def test_names_and_comments_are_no_text() -> None:
-    a = "void tf_map_add_0a(const bf16* T0) { // add\n  float t3 = T0[u]; }"
-    b = "void tf_map_add_9c(const bf16* T7) {\n  float t1 = T7[u]; }"
+    a = "void tf_pointwise_add_0a(const bf16* T0) { // add\n  float t3 = T0[u]; }"
+    b = "void tf_pointwise_add_9c(const bf16* T7) {\n  float t1 = T7[u]; }"
     assert replay.normalized(a) == replay.normalized(b)
     assert replay.normalized(a) != replay.normalized(b.replace("float", "double"))
     assert replay.normalized("t1 + t2") != replay.normalized("t1 + t1")

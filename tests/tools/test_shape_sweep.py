@@ -16,7 +16,7 @@ from thunder_fuser.device_table import H200
 
 
 def test_two_passes_that_load_one_access_ahead() -> None:
-    """The gradient of bias + GELU over stacked rows reads the bias anew in its second pass."""
+    """The gradient of bias + GELU over rows side by side reads the bias anew in its second pass."""
     (backward,) = planned_for(
         compiled_for(bias_gelu, fake((1024, 4096), (4096,), dtype=torch.bfloat16, grad=True))
     ).plans[1:]

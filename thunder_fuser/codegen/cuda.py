@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from thunder_fuser.codegen.expressions import argument_type
 from thunder_fuser.codegen.grid_text import COUNTER, WORKSPACE
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.codegen.pointwise_part import PartWriter
-from thunder_fuser.codegen.reduction_kernel import RowWriter
+from thunder_fuser.codegen.pointwise_part import PointwiseWriter
+from thunder_fuser.codegen.reduction_kernel import ReductionWriter
 from thunder_fuser.codegen.transpose_part import TransposeWriter
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.tables import pointwise
-from thunder_fuser.lower.scalar_graph import Argument, Compute, Draw, Load, Value
+from thunder_fuser.lower.scalar_graph import Argument, Compute, PhiloxCall, Load, Value
 from thunder_fuser.templates.choose import Schedule
-from thunder_fuser.templates.pointwise.schedule import MapSchedule
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.transpose.schedule import TransposePart, TransposeSchedule
 
-_KIND = {MapSchedule: "map", TransposeSchedule: "transpose", RowSchedule: "row"}
+_KIND = {PointwiseSchedule: "pointwise", TransposeSchedule: "transpose", ReductionSchedule: "reduction"}
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that say little about a kernel in its name."""
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
@@ -79,25 +79,25 @@ def generate(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> Ge
         block=(schedule.block_threads, 1, 1),
         shared_bytes=_shared_bytes(schedule),
         collectives=_synchronises(schedule),
-        cooperative=isinstance(schedule, RowSchedule) and bool(schedule.totals),
+        cooperative=isinstance(schedule, ReductionSchedule) and bool(schedule.totals),
     )
     return GeneratedKernel(kernel, tuple(dict.fromkeys(p.bound for p in parameters)))
 
 
 def _launch_bounds(schedule: Schedule) -> str:
     """Blocks that wait for each other must fit on the device together, whatever they hold."""
-    together = isinstance(schedule, RowSchedule) and schedule.crew.blocks_per_sm
+    together = isinstance(schedule, ReductionSchedule) and schedule.mapping.blocks_per_sm
     return f"{schedule.block_threads}, {together}" if together else f"{schedule.block_threads}"
 
 
 def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
-    if isinstance(schedule, RowSchedule):
-        index = "int" if RowWriter.fits_int32(schedule) else "long long"
-        return RowWriter(schedule, buffers, index).text()
+    if isinstance(schedule, ReductionSchedule):
+        index = "int" if ReductionWriter.fits_int32(schedule) else "long long"
+        return ReductionWriter(schedule, buffers, index).text()
     narrow = all(
         TransposeWriter.fits_int32(part)
         if isinstance(part, TransposePart)
-        else PartWriter.fits_int32(part)
+        else PointwiseWriter.fits_int32(part)
         for part in schedule.parts
     )
     index = "int" if narrow else "long long"
@@ -106,29 +106,29 @@ def _body(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) -> str:
         if isinstance(part, TransposePart):
             text = TransposeWriter(part, buffers, index, schedule.block_threads).text()
         else:
-            text = PartWriter(part, buffers, index).text()
+            text = PointwiseWriter(part, buffers, index).text()
         texts.append((part.blocks, text))
     return _blocks(texts, index)
 
 
 def _shared_bytes(schedule: Schedule) -> int:
     match schedule:
-        case RowSchedule():
+        case ReductionSchedule():
             return shared_bytes(schedule)
         case TransposeSchedule():
             return schedule.shared_bytes
-        case MapSchedule():
+        case PointwiseSchedule():
             return 0
 
 
 def _synchronises(schedule: Schedule) -> bool:
     match schedule:
-        case RowSchedule():
+        case ReductionSchedule():
             return bool(schedule.threads > 1 or schedule.totals)
         case TransposeSchedule():
             turned = (p for p in schedule.parts if isinstance(p, TransposePart))
             return any(part.threads > 1 for part in turned)
-        case MapSchedule():
+        case PointwiseSchedule():
             return False
 
 
@@ -157,7 +157,7 @@ def _parameters(schedule: Schedule, buffers: Mapping[TensorView, TensorView]) ->
         if t.id not in written
     ]
     found += [_Parameter(t.name, f"{t.dtype.ctype}*", t) for t in written.values()]
-    if isinstance(schedule, RowSchedule) and schedule.totals:
+    if isinstance(schedule, ReductionSchedule) and schedule.totals:
         found.append(_Parameter(WORKSPACE, "unsigned char*", Scratch(schedule.workspace_bytes)))
         found.append(_Parameter(COUNTER, "unsigned*", Scratch(8, is_counter=True)))
     # Launches take pointers first, then numbers.
@@ -220,11 +220,11 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
     computed = [node for node in _nodes(schedule) if isinstance(node, Compute)]
     if any(pointwise.lookup(node.op).header for node in computed):
         found.append("math.cuh")
-    if any(isinstance(node, Draw) for node in _nodes(schedule)):
+    if any(isinstance(node, PhiloxCall) for node in _nodes(schedule)):
         found.append("philox.cuh")
     if any(graph.checks for graph in schedule.graphs):
         found.append("gather.cuh")
-    if isinstance(schedule, RowSchedule):
+    if isinstance(schedule, ReductionSchedule):
         found.append("reduce.cuh")
     if isinstance(schedule, TransposeSchedule):
         found.append("tile.cuh")
@@ -233,7 +233,7 @@ def _headers(schedule: Schedule) -> tuple[str, ...]:
 
 def _operations(schedule: Schedule) -> Iterator[str]:
     for node in _nodes(schedule):
-        if isinstance(node, (Compute, Draw)):
+        if isinstance(node, (Compute, PhiloxCall)):
             yield node.op
 
 
@@ -241,7 +241,7 @@ def _name(schedule: Schedule, text: str) -> str:
     """tf_<template>_<up to four telling operations>_<hash of the text>: the same program,
     the same name.
     """
-    folded = [f.op for f in schedule.reductions] if isinstance(schedule, RowSchedule) else []
+    folded = [f.op for f in schedule.reductions] if isinstance(schedule, ReductionSchedule) else []
     gathers = ["gather" for graph in schedule.graphs if graph.checks]
     done = dict.fromkeys([*folded, *gathers, *_operations(schedule)])
     telling = [op for op in done if op not in _QUIET]

@@ -16,14 +16,14 @@ from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
-from thunder_fuser.templates.reduction.schedule import Finish, RowSchedule, Total
+from thunder_fuser.templates.reduction.schedule import GridEpilogue, ReductionSchedule, GridReduction
 from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_bytes
 
 WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
 
 
-def declared(schedule: RowSchedule, name: str) -> list[str]:
+def declared(schedule: ReductionSchedule, name: str) -> list[str]:
     """The accumulators of all totals, with the values that folding starts from."""
     lines: list[str] = []
     lanes = schedule.lanes.vector
@@ -38,14 +38,14 @@ def declared(schedule: RowSchedule, name: str) -> list[str]:
     return lines
 
 
-def _array(schedule: RowSchedule, total: Total, name: str, n: int) -> str:
+def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int) -> str:
     """Accumulators of columns: registers, or the part of the workspace that they become."""
-    lanes, crew = schedule.lanes.vector, schedule.crew
-    if not crew.is_alone:
+    lanes, mapping = schedule.lanes.vector, schedule.mapping
+    if not mapping.is_alone:
         return reduction_text.declared(f"{name}{n}", total, lanes, f"[{schedule.steps}]")
-    beside = f" + {crew.parts}" if name == "q" else ""
+    beside = f" + {mapping.partials}" if name == "q" else ""
     place = f"W{n} + {_vectors(schedule, total, f'((long long)part{beside})')}"
-    if crew.tiles > 1:
+    if mapping.column_tiles > 1:
         place += f" + tile * {schedule.steps * (1 if total.is_struct else lanes)}"
     ctype = reduction_text.lanes_type(total, lanes)
     if total.is_struct:
@@ -53,14 +53,14 @@ def _array(schedule: RowSchedule, total: Total, name: str, n: int) -> str:
     return f"{ctype} (*const {name}{n})[{lanes}] = ({ctype} (*)[{lanes}])({place});"
 
 
-def _vectors(schedule: RowSchedule, total: Total, part: str) -> str:
+def _vectors(schedule: ReductionSchedule, total: GridReduction, part: str) -> str:
     """Where the accumulators of columns of a part begin in the workspace."""
     if total.is_struct:
         return f"{part} * {total.points // schedule.lanes.vector}"
     return f"{part} * {total.points}"
 
 
-def joined(schedule: RowSchedule) -> list[str]:
+def joined(schedule: ReductionSchedule) -> list[str]:
     """What a part of the rows has come to, added to what there was."""
     lines: list[str] = []
     lanes = schedule.lanes.vector
@@ -73,7 +73,7 @@ def joined(schedule: RowSchedule) -> list[str]:
     return lines
 
 
-def taken_up(schedule: RowSchedule, name: str) -> list[str]:
+def taken_up(schedule: ReductionSchedule, name: str) -> list[str]:
     """Accumulators of the k-th vector of columns, in registers. Those of one number begin anew, so
     that no chain of roundings is longer than a block of rows; structs go on.
     """
@@ -88,7 +88,7 @@ def taken_up(schedule: RowSchedule, name: str) -> list[str]:
     return lines
 
 
-def put_back(schedule: RowSchedule, name: str) -> list[str]:
+def put_back(schedule: ReductionSchedule, name: str) -> list[str]:
     lanes = schedule.lanes.vector
     lines: list[str] = []
     for n, total in enumerate(schedule.totals):
@@ -100,18 +100,18 @@ def put_back(schedule: RowSchedule, name: str) -> list[str]:
     return lines
 
 
-def _copied(total: Total, to: str, place: str, lanes: int) -> list[str]:
+def _copied(total: GridReduction, to: str, place: str, lanes: int) -> list[str]:
     value = reduction_text.get(place, total, lanes)
     return reduction_text.for_lanes(
         reduction_text.put(to, total, lanes, value), total, lanes, "TF_VEC"
     )
 
 
-def _step_loop(schedule: RowSchedule) -> str:
+def _step_loop(schedule: ReductionSchedule) -> str:
     return f"for (int k = 0; k < {schedule.steps}; ++k)"
 
 
-def workspaces(schedule: RowSchedule) -> list[str]:
+def workspaces(schedule: ReductionSchedule) -> list[str]:
     """Pointers to the parts of each total."""
     lines: list[str] = []
     for n, total in enumerate(schedule.totals):
@@ -122,7 +122,7 @@ def workspaces(schedule: RowSchedule) -> list[str]:
     return lines
 
 
-def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
+def left_by_rows(schedule: ReductionSchedule, vector_of_step: str) -> list[str]:
     """The groups of a block meet in shared memory; the first leaves the block's part."""
     lines: list[str] = []
     meeting = f"(smem + {slot_bytes(schedule)})"
@@ -157,7 +157,7 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
                 ],
             )
         owner = ["g == 0"] if groups > 1 else []
-        if wide and schedule.crew.is_alone:
+        if wide and schedule.mapping.is_alone:
             continue
         if wide:
             place = f"W{n} + {_vectors(schedule, total, '(long long)part')}"
@@ -165,8 +165,8 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
             if total.is_struct:
                 store = f"*({place} + u) = s{n}[k];"
             steps = [f"const int u = {vector_of_step};"]
-            vectors, crew = schedule.lanes.vectors, schedule.crew
-            whole = schedule.steps * crew.threads * crew.tiles == vectors
+            vectors, mapping = schedule.lanes.vectors, schedule.mapping
+            whole = schedule.steps * mapping.threads_per_row * mapping.column_tiles == vectors
             steps += [store] if whole else braced(f"if (u < {vectors})", [store])
             text = ["TF_UNROLL", *braced(_step_loop(schedule), steps)]
         else:
@@ -176,14 +176,14 @@ def left_by_rows(schedule: RowSchedule, vector_of_step: str) -> list[str]:
     return lines
 
 
-def _each(schedule: RowSchedule, total: Total, statement: str) -> list[str]:
+def _each(schedule: ReductionSchedule, total: GridReduction, statement: str) -> list[str]:
     if not total.is_of_columns:
         return [statement]
     each = f"{lane_loop(schedule.lanes.vector)} {statement}"
     return ["TF_UNROLL", *braced(_step_loop(schedule), ["TF_UNROLL", each])]
 
 
-def left_by_columns(schedule: RowSchedule, n: int) -> list[str]:
+def left_by_columns(schedule: ReductionSchedule, n: int) -> list[str]:
     """A row's columns of this block, folded, are its part."""
     lines, value = reduction_text.reduced(schedule, n)
     total = schedule.totals[n]
@@ -192,13 +192,13 @@ def left_by_columns(schedule: RowSchedule, n: int) -> list[str]:
     return [*lines, held, f"if (t == 0) {store}" if schedule.threads > 1 else store]
 
 
-class FinishWriter(LaneWriter):
+class EpilogueWriter(LaneWriter):
     """Writes what one thread does at one point, when the parts of all blocks are there."""
 
     def __init__(
         self,
-        schedule: RowSchedule,
-        finish: Finish,
+        schedule: ReductionSchedule,
+        finish: GridEpilogue,
         buffers: Mapping[TensorView, TensorView],
         index_type: str,
     ) -> None:
@@ -210,7 +210,7 @@ class FinishWriter(LaneWriter):
         self._totals = {t.tensor: n for n, t in enumerate(schedule.totals)}
 
     @staticmethod
-    def fits_int32(finish: Finish) -> bool:
+    def fits_int32(finish: GridEpilogue) -> bool:
         """Every index that the text can mention fits into an int."""
         mentioned = [finish.lanes(f) for node in finish.graph for f in forms(node)]
         mentioned += [finish.lanes(s.address) for s in finish.stores]
@@ -245,19 +245,19 @@ class FinishWriter(LaneWriter):
         head = f"for ({ctype} tile = blockIdx.x; tile < {tiles}; tile += gridDim.x)"
         return braced(head, body)
 
-    def _wanted(self) -> Sequence[tuple[Total, int]]:
+    def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
         return [(t, n) for n, t in enumerate(self.schedule.totals) if t.tensor in read]
 
-    def _summed(self, total: Total, n: int) -> str:
+    def _summed(self, total: GridReduction, n: int) -> str:
         schedule = self.schedule
         functor = reductions.lookup(total.op).functor
         slots = f"({reduction_text.accumulator_type(total)}*)(smem + {slot_bytes(schedule)})"
-        parts, crew = f"W{n}", schedule.crew
-        count, point = crew.parts, "c"
+        parts, mapping = f"W{n}", schedule.mapping
+        count, point = mapping.partials, "c"
         if total.at == "group":
             # The parts of a group lie side by side; its points are the columns.
-            count = crew.parts // crew.groups
+            count = mapping.partials // mapping.row_groups
             parts += (
                 f" + {_vectors(schedule, total, f'(long long)(c / {schedule.columns}) * {count}')}"
             )

@@ -19,20 +19,20 @@ from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
 from thunder_fuser.lower.pull import at_least
 from thunder_fuser.lower.scalar_graph import (
     Argument,
-    Checked,
+    BoundsChecked,
     Compute,
-    Draw,
+    PhiloxCall,
     IndexValue,
     Literal,
     Load,
-    Position,
+    IndirectIndex,
     Random,
     Select,
     Value,
     ValueGraph,
     reachable,
 )
-from thunder_fuser.lower.vectorize import ALWAYS, Access, Disjunction, Window, simplify
+from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, Disjunction, VectorAccess, simplify
 from thunder_fuser.templates.store import Store
 
 
@@ -49,7 +49,7 @@ class LaneWriter:
     def __init__(
         self,
         graph: ValueGraph,
-        accesses: Sequence[Access],
+        accesses: Sequence[RegisterArray],
         lanes: LaneForms,
         roots: Sequence[Value],
         buffers: Mapping[TensorView, TensorView],
@@ -68,7 +68,7 @@ class LaneWriter:
         self._calls = {
             node: random_text.shared_calls(node, lanes)
             for node in self._live_nodes()
-            if isinstance(node, Draw)
+            if isinstance(node, PhiloxCall)
         }
         shared = {node for node, calls in self._calls.items() if calls is not None}
         self._varying = {node.order for node in varying if node not in shared}
@@ -79,7 +79,7 @@ class LaneWriter:
 
     # ---- loads
 
-    def _is_live(self, access: Access) -> bool:
+    def _is_live(self, access: RegisterArray) -> bool:
         return any(load in self._live for load in access.loads)
 
     def _array(self, k: int, copies: str) -> str:
@@ -111,7 +111,7 @@ class LaneWriter:
                 lines += self._variants(access, target, pointer, emitter)
         return lines
 
-    def _awaited(self, access: Access) -> list[Value]:
+    def _awaited(self, access: RegisterArray) -> list[Value]:
         """The positions that an access mentions, and what these are computed from, in order."""
         found = reachable(p for load in access.loads for p in load.positions)
         return sorted(found, key=lambda node: node.order)
@@ -137,7 +137,7 @@ class LaneWriter:
             lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
         return lines
 
-    def _variants(self, access: Access, target: str, pointer: str, emitter: Emitter) -> list[str]:
+    def _variants(self, access: RegisterArray, target: str, pointer: str, emitter: Emitter) -> list[str]:
         """Windows of all variants; equal ones become one load at a selected address."""
         variants = access.variants
         total = self._is_total(access)
@@ -180,7 +180,7 @@ class LaneWriter:
         return f"({result})"
 
     def _window(
-        self, access: Access, window: Window, target: str, pointer: str, address: str
+        self, access: RegisterArray, window: VectorAccess, target: str, pointer: str, address: str
     ) -> list[str]:
         if access.is_uniform:
             return [f"{target} = {pointer}[{address}];"]
@@ -200,7 +200,7 @@ class LaneWriter:
         return braced("", [*inside, " ".join(moves)])
 
     def _gather(
-        self, access: Access, target: str, pointer: str, emitter: Emitter, copy: str
+        self, access: RegisterArray, target: str, pointer: str, emitter: Emitter, copy: str
     ) -> list[str]:
         """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
         lines = taken(emitter)
@@ -249,7 +249,7 @@ class LaneWriter:
     def _lane_loop(self) -> str:
         return lane_loop(self.lanes.vector)
 
-    def _is_total(self, access: Access) -> bool:
+    def _is_total(self, access: RegisterArray) -> bool:
         """Whether every lane of every vector is read under some condition."""
         if access.gather:
             return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
@@ -298,14 +298,14 @@ class LaneWriter:
             case IndexValue():
                 index = emitter.emit(self.lanes(node.form), self._names)
                 text = expressions.convert(f"(long long)({index})", DataType.Int, node.dtype)
-            case Position():
+            case IndirectIndex():
                 return self._position(node, copy, emitter)
-            case Draw():
+            case PhiloxCall():
                 return random_text.draw(node, self._calls[node], self.lanes, name, index_text)
             case Random():
                 calls = self._calls[node.draw]
                 text = random_text.number(node, calls, self.lanes, name, index_text)
-            case Checked():
+            case BoundsChecked():
                 text = name(node.value)
             case Argument() if node.dtype.is_complex:
                 text = f"{node.dtype.ctype}{{{node.source.name}_real, {node.source.name}_imag}}"
@@ -316,7 +316,7 @@ class LaneWriter:
         ctype = expressions.register_dtype(node.dtype).ctype
         return f"const {ctype} t{node.order} = {text};"
 
-    def _position(self, node: Position, copy: str, emitter: Emitter) -> str:
+    def _position(self, node: IndirectIndex, copy: str, emitter: Emitter) -> str:
         """An index as a variable of the forms, checked wherever it is needed."""
         value = expressions.operand(node.value, DataType.Int, lambda v: self._name(v, copy))
         contexts = simplify(self.graph.checks[node])

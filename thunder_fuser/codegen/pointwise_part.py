@@ -1,4 +1,4 @@
-"""The text of one part of a map kernel: loads into register arrays, arithmetic, stores.
+"""The text of one part of a pointwise kernel: loads into register arrays, arithmetic, stores.
 
 With several vectors a thread, k is the vector's number within the thread.
 """
@@ -12,21 +12,21 @@ from thunder_fuser.codegen.lane_writer import LaneWriter, braced
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.scalar_graph import Value, forms
-from thunder_fuser.templates.pointwise.schedule import THREADS, MapPart
+from thunder_fuser.templates.pointwise.schedule import THREADS, PointwisePart
 
 
-class PartWriter(LaneWriter):
+class PointwiseWriter(LaneWriter):
     """Writes one part. `buffers` maps an output written in place to the input that holds it."""
 
     def __init__(
-        self, part: MapPart, buffers: Mapping[TensorView, TensorView], index_type: str
+        self, part: PointwisePart, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
         roots = [store.value for store in part.stores]
         super().__init__(part.graph, part.accesses, part.lanes, roots, buffers, index_type)
         self.part = part
 
     @staticmethod
-    def fits_int32(part: MapPart) -> bool:
+    def fits_int32(part: PointwisePart) -> bool:
         """Every index that the text can mention, and all steps towards it, fit into an int."""
         mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
         mentioned += [part.lanes(s.address) for s in part.stores]

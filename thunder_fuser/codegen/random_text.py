@@ -16,7 +16,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import random
 from thunder_fuser.lower.lanes import LaneForms
-from thunder_fuser.lower.scalar_graph import Draw, Random
+from thunder_fuser.lower.scalar_graph import PhiloxCall, Random
 
 Text = Callable[[Form], str]
 """A form over u and v as text."""
@@ -30,7 +30,7 @@ class Calls:
     count: int
 
 
-def shared_calls(draw: Draw, lanes: LaneForms) -> Calls | None:
+def shared_calls(draw: PhiloxCall, lanes: LaneForms) -> Calls | None:
     """The calls that lanes share; None where that is no fewer than one a lane."""
     if lanes.diverges([draw.call]):
         return None
@@ -45,7 +45,7 @@ def shared_calls(draw: Draw, lanes: LaneForms) -> Calls | None:
     return Calls(calls[steps.index(min(steps))], count)
 
 
-def draw(node: Draw, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
+def draw(node: PhiloxCall, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
     """The declaration of an array with the numbers of all calls, or of the lane's own call."""
     array = f"t{node.order}"
     found = calls or Calls(lanes(node.call), 1)

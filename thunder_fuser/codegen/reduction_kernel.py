@@ -1,4 +1,4 @@
-"""The text of a row kernel: loads, then a loop over the columns for each stage, then the stores.
+"""The text of a reduction kernel: loads, then a loop over the columns for each stage, then the stores.
 
 Names beyond those of `row_values`: a<n> are the accumulators of a fold, p<n> those of a part of the
 row, e<n> the elements of a vector that one accumulator takes.
@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from thunder_fuser.codegen import grid_text, reduction_text
 from thunder_fuser.codegen.index_text import Emitter, fits
 from thunder_fuser.codegen.lane_writer import braced, taken
-from thunder_fuser.codegen.reduction_values import RowValueWriter
+from thunder_fuser.codegen.reduction_values import ReductionValueWriter
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.scalar_graph import forms
-from thunder_fuser.templates.reduction.schedule import Fold, RowSchedule, Total
+from thunder_fuser.templates.reduction.schedule import RowReduction, ReductionSchedule, GridReduction
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.store import Store
 
 
-class RowWriter(RowValueWriter):
-    """Writes the body of one row kernel."""
+class ReductionWriter(ReductionValueWriter):
+    """Writes the body of one reduction kernel."""
 
     @staticmethod
-    def fits_int32(schedule: RowSchedule) -> bool:
+    def fits_int32(schedule: ReductionSchedule) -> bool:
         """Every index that the text can mention, and all steps towards it, fit into an int."""
         mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
-        mentioned += [schedule.lanes(s.address) for s in (*schedule.wide, *schedule.narrow)]
+        mentioned += [schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)]
         points = max(schedule.rows, 1) * max(schedule.columns, 1)
-        finishes = all(grid_text.FinishWriter.fits_int32(f) for f in schedule.finishes)
+        finishes = all(grid_text.EpilogueWriter.fits_int32(f) for f in schedule.epilogues)
         return finishes and points < 2**31 and all(fits(form) for form in mentioned)
 
     def text(self) -> str:
@@ -41,9 +41,9 @@ class RowWriter(RowValueWriter):
             lines += grid_text.workspaces(schedule)
         if in_blocks:
             lines += self._loops.over_blocks_of_rows(body)
-        elif schedule.sharing == "rows":
+        elif schedule.grid_split == "rows":
             lines += self._loops.over_rows(body, self._first_row())
-        elif schedule.lane_axis == "rows" and not schedule.is_stacked:
+        elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
             lines += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
             lines += body if exact else braced(f"if (u < {self.lanes.vectors})", body)
@@ -52,8 +52,8 @@ class RowWriter(RowValueWriter):
             lines += [*self._loops.owned_rows(), *body]
         if schedule.totals:
             lines.append(f"tf::grid_barrier({grid_text.COUNTER}, {schedule.blocks}u);")
-        for finish in schedule.finishes:
-            writer = grid_text.FinishWriter(schedule, finish, self._buffers, self._index_type)
+        for finish in schedule.epilogues:
+            writer = grid_text.EpilogueWriter(schedule, finish, self._buffers, self._index_type)
             lines += writer.lines()
         return "\n".join(lines)
 
@@ -71,7 +71,7 @@ class RowWriter(RowValueWriter):
             if folds:
                 body += self._stage(folds, row)
             body += self._row_section(stage, row)
-        if schedule.sharing == "columns":
+        if schedule.grid_split == "columns":
             body += self._stage(schedule.totals, row)
         return [*body, *self._stores(row)]
 
@@ -84,17 +84,17 @@ class RowWriter(RowValueWriter):
 
     # ---- passes over the columns
 
-    def _stage(self, folds: Sequence[Fold | Total], row: Emitter) -> list[str]:
+    def _stage(self, folds: Sequence[RowReduction | GridReduction], row: Emitter) -> list[str]:
         """One pass over the columns that leaves the values of `folds`."""
         rounds = {fold for fold in folds if not reductions.lookup(fold.op).selects}
         in_parts = self.schedule.is_folded_in_parts and bool(rounds)
         roots = [v for f in folds for v in f.roots]
-        number = folds[0].stage if isinstance(folds[0], Fold) else -1
+        number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
         ahead = self._loads_ahead(roots, row, number)
         before: list[str] = []
         partial: list[str] = []
         lane: list[str] = []
-        vectors: list[tuple[str, str, Fold | Total]] = []
+        vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
         joined: list[str] = []
         after: list[str] = []
         for n, fold in enumerate(self.schedule.reductions):
@@ -113,7 +113,7 @@ class RowWriter(RowValueWriter):
                 seen = reduction_text.get(f"{name}{n}", fold, lanes)
                 one_more = reduction_text.with_element(seen, fold, self._column_name)
                 lane.append(reduction_text.put(f"{name}{n}", fold, lanes, one_more))
-            if isinstance(fold, Total):
+            if isinstance(fold, GridReduction):
                 after += grid_text.left_by_columns(self.schedule, n)
             else:
                 after += reduction_text.combined(self.schedule, n)
@@ -130,7 +130,7 @@ class RowWriter(RowValueWriter):
 
     def _with_vectors(
         self,
-        vectors: Sequence[tuple[str, str, Fold | Total]],
+        vectors: Sequence[tuple[str, str, RowReduction | GridReduction]],
         body: Sequence[str],
         row: Emitter,
     ) -> list[str]:
@@ -152,7 +152,7 @@ class RowWriter(RowValueWriter):
     # ---- stores
 
     def _stores(self, row: Emitter) -> list[str]:
-        wide, narrow = self.schedule.wide, self.schedule.narrow
+        wide, narrow = self.schedule.element_stores, self.schedule.row_stores
         totals = enumerate(self.schedule.totals)
         sums = [n for n, total in totals if total.is_of_columns]
         lines: list[str] = []
@@ -161,14 +161,14 @@ class RowWriter(RowValueWriter):
             lines += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
             self._ahead = set()
         if self.schedule.lane_axis == "rows":
-            first = "if (t == 0)" if self.schedule.is_stacked else ""
+            first = "if (t == 0)" if self.schedule.is_outer_shared else ""
             return lines + (braced(first, self._vector_stores(narrow, row)) if narrow else [])
         return lines + self._row_stores(row)
 
     def _row_stores(self, row: Emitter) -> list[str]:
         """Stores of one value a row, where lanes are columns: one thread does them."""
         lines: list[str] = []
-        for store in self.schedule.narrow:
+        for store in self.schedule.row_stores:
             target = self._buffers.get(store.tensor, store.tensor)
             value = self._stored(store, self._copy)
             address = row.emit(self.lanes(store.address), self._names)

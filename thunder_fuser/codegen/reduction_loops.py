@@ -1,4 +1,4 @@
-"""The loops of a row kernel: which rows and columns a thread works on, one after the other.
+"""The loops of a reduction kernel: which rows and columns a thread works on, one after the other.
 
 Names: r is the row, t the thread's number within the row, g the row's number within the block, u
 the vector's number, k its number within the thread, part what a block leaves of totals.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.codegen import grid_text
 from thunder_fuser.codegen.lane_writer import braced
-from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, RowSchedule
+from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
 
@@ -28,10 +28,10 @@ class StepsAhead:
 NOTHING_AHEAD = StepsAhead()
 
 
-class RowLoops:
+class ReductionLoops:
     """Writes loops around statements that it is given."""
 
-    def __init__(self, schedule: RowSchedule, index_type: str) -> None:
+    def __init__(self, schedule: ReductionSchedule, index_type: str) -> None:
         self._schedule = schedule
         self._vectors = schedule.lanes.vectors
         self._index_type = index_type
@@ -41,19 +41,19 @@ class RowLoops:
         done before the first.
         """
         schedule, ctype = self._schedule, self._index_type
-        crew = schedule.crew
-        threads, groups = crew.threads, crew.rows
+        mapping = schedule.mapping
+        threads, groups = mapping.threads_per_row, mapping.rows_per_block
         lines: list[str] = []
         if threads > 1:
             lines.append(f"const int t = threadIdx.x{f' % {threads}u' if groups > 1 else ''};")
         if groups > 1:
             lines.append(f"const int g = threadIdx.x{f' / {threads}u' if threads > 1 else ''};")
-        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
-        if crew.tiles > 1:
-            lines.append(f"const int tile = blockIdx.x % {crew.tiles}u;")
+        part = f"blockIdx.x / {mapping.column_tiles}u" if mapping.column_tiles > 1 else "blockIdx.x"
+        if mapping.column_tiles > 1:
+            lines.append(f"const int tile = blockIdx.x % {mapping.column_tiles}u;")
         lines += [f"const int part = {part};", *grid_text.declared(schedule, "s")]
         begin, bound = self._rows_of_part(groups)
-        if crew.groups > 1:
+        if mapping.row_groups > 1:
             lines.append(f"const {ctype} bound = {bound};")
             bound = "bound"
         lines += before
@@ -66,7 +66,7 @@ class RowLoops:
         inner = [*here, *body]
         unroll = [] if schedule.folds else self._unrolled(-1)
         # A copy of all that is done with a row makes no load earlier than it is anyway.
-        unroll = ["TF_UNROLL_BY(1)"] if schedule.ahead else unroll
+        unroll = ["TF_UNROLL_BY(1)"] if schedule.prefetched else unroll
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             loop = f"for ({ctype} first = from; first < to; first += {stride})"
@@ -89,26 +89,26 @@ class RowLoops:
         """The declaration of the row of a thread that comes first, `r`, or of the `next` one; after
         the last that is the last again.
         """
-        begin, bound = self._rows_of_part(self._schedule.crew.rows)
+        begin, bound = self._rows_of_part(self._schedule.mapping.rows_per_block)
         if row == "r":
             return self._place_of_row(begin)
-        bound = "bound" if self._schedule.crew.groups > 1 else bound
+        bound = "bound" if self._schedule.mapping.row_groups > 1 else bound
         after = f"r + {self._stride}"
         return [f"const {self._index_type} next = {after} < {bound} ? {after} : r;"]
 
     @property
     def _stride(self) -> int:
         """From one row of a thread to its next."""
-        crew = self._schedule.crew
-        return crew.parts // crew.groups * crew.rows
+        mapping = self._schedule.mapping
+        return mapping.partials // mapping.row_groups * mapping.rows_per_block
 
     def _place_of_row(self, first: str) -> list[str]:
         """The row of a thread where its block works on some rows from `first` on."""
-        crew, ctype = self._schedule.crew, self._index_type
-        own = f"{first} + g" if crew.rows > 1 else first
+        mapping, ctype = self._schedule.mapping, self._index_type
+        own = f"{first} + g" if mapping.rows_per_block > 1 else first
         if not self._has_spare_rows:
             return [f"const {ctype} r = {own};"]
-        last = "bound - 1" if crew.groups > 1 else str(self._schedule.rows - 1)
+        last = "bound - 1" if mapping.row_groups > 1 else str(self._schedule.rows - 1)
         return [
             f"const {ctype} own = {own};",
             f"const {ctype} r = own < {last} ? own : {last};",
@@ -117,10 +117,10 @@ class RowLoops:
     def over_blocks_of_rows(self, body: Sequence[str]) -> list[str]:
         """One vector of columns after the other for some rows, its accumulators in registers."""
         schedule, ctype = self._schedule, self._index_type
-        crew, rows = schedule.crew, schedule.rows
-        lines = [f"const int tile = blockIdx.x % {crew.tiles}u;"] if crew.tiles > 1 else []
-        part = f"blockIdx.x / {crew.tiles}u" if crew.tiles > 1 else "blockIdx.x"
-        share = crew.rows_per_thread(rows)
+        mapping, rows = schedule.mapping, schedule.rows
+        lines = [f"const int tile = blockIdx.x % {mapping.column_tiles}u;"] if mapping.column_tiles > 1 else []
+        part = f"blockIdx.x / {mapping.column_tiles}u" if mapping.column_tiles > 1 else "blockIdx.x"
+        share = mapping.rows_per_thread(rows)
         begin, bound = self._rows_of_part(share)
         lines += [
             f"const int part = {part};",
@@ -155,11 +155,11 @@ class RowLoops:
 
     def _rows_of_part(self, share: int) -> tuple[str, str]:
         """The first row of a part that has `share` rows at a time, and the end of its group."""
-        crew, rows, ctype = self._schedule.crew, self._schedule.rows, self._index_type
+        mapping, rows, ctype = self._schedule.mapping, self._schedule.rows, self._index_type
         times = f" * {share}" if share > 1 else ""
-        if crew.groups == 1:
+        if mapping.row_groups == 1:
             return f"({ctype})part{times}", str(rows)
-        each, size = crew.parts // crew.groups, rows // crew.groups
+        each, size = mapping.partials // mapping.row_groups, rows // mapping.row_groups
         within = f" + ({ctype})(part % {each}){times}" if each > 1 else ""
         return (
             f"({ctype})(part / {each}) * {size}{within}",
@@ -169,16 +169,16 @@ class RowLoops:
     @property
     def _vector_of_step(self) -> str:
         """The number of the k-th vector that this thread works on."""
-        crew = self._schedule.crew
-        step = f"tile * {self._schedule.steps} + k" if crew.tiles > 1 else "k"
-        if crew.threads == 1:
+        mapping = self._schedule.mapping
+        step = f"tile * {self._schedule.steps} + k" if mapping.column_tiles > 1 else "k"
+        if mapping.threads_per_row == 1:
             return step
-        return f"({step}) * {crew.threads} + t" if crew.tiles > 1 else f"k * {crew.threads} + t"
+        return f"({step}) * {mapping.threads_per_row} + t" if mapping.column_tiles > 1 else f"k * {mapping.threads_per_row} + t"
 
     def owned_rows(self) -> list[str]:
         schedule, ctype = self._schedule, self._index_type
         owned = schedule.rows_per_block
-        if schedule.is_stacked:
+        if schedule.is_outer_shared:
             return self._stacked_rows()
         if schedule.lane_axis == "rows":
             return [f"const {ctype} u = ({ctype})blockIdx.x * {owned} + threadIdx.x;"]
@@ -186,8 +186,8 @@ class RowLoops:
         number = "threadIdx.x" if owned == 1 else f"threadIdx.x % {threads}u"
         lines = [f"const int t = {number};"] if threads > 1 else []
         own = f"({ctype})blockIdx.x"
-        if schedule.crew.splits > 1:
-            splits, share = schedule.crew.splits, schedule.steps * threads
+        if schedule.mapping.blocks_per_row > 1:
+            splits, share = schedule.mapping.blocks_per_row, schedule.steps * threads
             lines += [
                 f"const int part = blockIdx.x % {splits}u;",
                 f"const {ctype} begin = ({ctype})part * {share}{' + t' if threads > 1 else ''};",
@@ -230,12 +230,12 @@ class RowLoops:
 
     @property
     def _has_spare_rows(self) -> bool:
-        schedule, crew = self._schedule, self._schedule.crew
-        if schedule.sharing == "rows":
-            return schedule.rows // crew.groups % crew.rows != 0
+        schedule, mapping = self._schedule, self._schedule.mapping
+        if schedule.grid_split == "rows":
+            return schedule.rows // mapping.row_groups % mapping.rows_per_block != 0
         if schedule.lane_axis == "rows":
-            return schedule.is_stacked and crew.blocks * crew.rows != self._vectors
-        return crew.blocks // crew.splits * crew.rows != schedule.rows
+            return schedule.is_outer_shared and mapping.blocks * mapping.rows_per_block != self._vectors
+        return mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block != schedule.rows
 
     def over_columns(
         self, lines: Sequence[str], number: int = -1, ahead: StepsAhead = NOTHING_AHEAD
@@ -260,8 +260,8 @@ class RowLoops:
         schedule = self._schedule
         name, _, _, _ = self._walk
         ctype = self._index_type
-        end = schedule.columns if schedule.is_stacked else self._vectors
-        whole = schedule.steps * schedule.threads * schedule.crew.tiles == end
+        end = schedule.columns if schedule.is_outer_shared else self._vectors
+        whole = schedule.steps * schedule.threads * schedule.mapping.column_tiles == end
         inside = lines if whole else braced(f"if ({name} < {end})", lines)
         head = f"for (int k = 0; k < {schedule.steps}; ++k)"
         place = f"const {ctype} {name} = {self._vector_of_step};"
@@ -295,8 +295,8 @@ class RowLoops:
         """Variable, begin, end and step of the loop over the columns."""
         schedule = self._schedule
         if schedule.lane_axis == "rows":
-            return "c", "t" if schedule.is_stacked else "0", schedule.columns, schedule.threads
-        if schedule.crew.splits > 1:
+            return "c", "t" if schedule.is_outer_shared else "0", schedule.columns, schedule.threads
+        if schedule.mapping.blocks_per_row > 1:
             return "u", "begin", "end", schedule.threads
         begin = "t" if schedule.threads > 1 else "0"
         return "u", begin, self._vectors, schedule.threads
@@ -331,5 +331,5 @@ class RowLoops:
 
     @property
     def own_row(self) -> list[str]:
-        own = "u" if self._schedule.is_stacked else "r"
+        own = "u" if self._schedule.is_outer_shared else "r"
         return [f"own == {own}"] if self._has_spare_rows else []

@@ -1,4 +1,4 @@
-"""The text of one fold of a row kernel: its accumulators, and how they become one value of the row.
+"""The text of one fold of a reduction kernel: its accumulators, and how they become one value of the row.
 
 a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
 the value that results. g is the row's number within the block.
@@ -11,67 +11,67 @@ from thunder_fuser.codegen.lane_writer import lane_loop
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.tables import reductions
-from thunder_fuser.templates.reduction.schedule import WORD, Folding, RowSchedule
+from thunder_fuser.templates.reduction.schedule import WORD, Accumulation, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
 
 
-def accumulator_type(fold: Folding) -> str:
+def accumulator_type(fold: Accumulation) -> str:
     """C++ type of what a fold carries along."""
     return _spelled(fold, reductions.lookup(fold.op).accumulator.ctype)
 
 
-def start(fold: Folding) -> str:
+def start(fold: Accumulation) -> str:
     """An accumulator that has seen nothing."""
     row = reductions.lookup(fold.op)
     identity = literal(row.identity(fold.accumulate), fold.accumulate)
     return _spelled(fold, row.accumulator.start, identity=identity)
 
 
-def lanes_type(fold: Folding, lanes: int) -> str:
+def lanes_type(fold: Accumulation, lanes: int) -> str:
     """C++ type of what holds so many structs, or else of one of so many numbers."""
     ctype = accumulator_type(fold)
     return f"tf::Lanes<{ctype}, {lanes}>" if fold.is_struct and lanes > 1 else ctype
 
 
-def declared(name: str, fold: Folding, lanes: int, steps: str = "") -> str:
+def declared(name: str, fold: Accumulation, lanes: int, steps: str = "") -> str:
     """Accumulators of so many lanes."""
     if fold.is_struct:
         return f"{lanes_type(fold, lanes)} {name}{steps};"
     return f"{accumulator_type(fold)} {name}{steps}[{lanes}];"
 
 
-def get(place: str, fold: Folding, lanes: int, v: str = "v") -> str:
+def get(place: str, fold: Accumulation, lanes: int, v: str = "v") -> str:
     """The accumulator of a lane."""
     if not fold.is_struct:
         return f"{place}[{v}]"
     return place if lanes == 1 else f"{place}.get({v})"
 
 
-def put(place: str, fold: Folding, lanes: int, value: str, v: str = "v") -> str:
+def put(place: str, fold: Accumulation, lanes: int, value: str, v: str = "v") -> str:
     """The statement that changes it."""
     if fold.is_struct and lanes > 1:
         return f"{place}.set({v}, {value});"
     return f"{get(place, fold, lanes, v)} = {value};"
 
 
-def for_lanes(statement: str, fold: Folding, lanes: int, pragma: str = "") -> list[str]:
+def for_lanes(statement: str, fold: Accumulation, lanes: int, pragma: str = "") -> list[str]:
     """A statement on the accumulators of all lanes."""
     if fold.is_struct and lanes == 1:
         return [statement]
     return [*([pragma] if pragma else []), f"{lane_loop(lanes)} {statement}"]
 
 
-def started(place: str, fold: Folding, lanes: int) -> list[str]:
+def started(place: str, fold: Accumulation, lanes: int) -> list[str]:
     """Statements after which accumulators have seen nothing."""
     return for_lanes(put(place, fold, lanes, start(fold)), fold, lanes, "TF_UNROLL")
 
 
-def accumulators(name: str, fold: Folding, lanes: int) -> list[str]:
+def accumulators(name: str, fold: Accumulation, lanes: int) -> list[str]:
     """As folding starts."""
     return [declared(name, fold, lanes), *started(name, fold, lanes)]
 
 
-def with_element(value: str, fold: Folding, name: expressions.Name) -> str:
+def with_element(value: str, fold: Accumulation, name: expressions.Name) -> str:
     """An accumulator that has seen what `value` has, and the present element."""
     element = expressions.operand(fold.value, fold.accumulate, name)
     position = "" if fold.position is None else name(fold.position)
@@ -79,42 +79,42 @@ def with_element(value: str, fold: Folding, name: expressions.Name) -> str:
     return _spelled(fold, take, value=value, element=element, position=position)
 
 
-def takes_vectors(fold: Folding, lanes: int) -> bool:
+def takes_vectors(fold: Accumulation, lanes: int) -> bool:
     """Whether one accumulator takes the elements of all lanes at once."""
     return lanes == 1 and bool(reductions.lookup(fold.op).accumulator.vector)
 
 
-def element(fold: Folding, name: expressions.Name) -> str:
+def element(fold: Accumulation, name: expressions.Name) -> str:
     """The present element in the type that folds it."""
     return f"({_element_type(fold)}){expressions.operand(fold.value, fold.accumulate, name)}"
 
 
-def elements(fold: Folding, name: str, lanes: int) -> str:
+def elements(fold: Accumulation, name: str, lanes: int) -> str:
     """The declaration of an array that holds those of a vector."""
     return f"{_element_type(fold)} {name}[{lanes}];"
 
 
-def with_vector(value: str, fold: Folding, array: str, present: str) -> str:
+def with_vector(value: str, fold: Accumulation, array: str, present: str) -> str:
     """An accumulator that has seen what `value` has, and the first elements of an array."""
     take = reductions.lookup(fold.op).accumulator.vector
     return _spelled(fold, take, value=value, elements=array, present=present)
 
 
-def combination(fold: Folding, first: str, second: str) -> str:
+def combination(fold: Accumulation, first: str, second: str) -> str:
     return f"{reductions.lookup(fold.op).functor}::combine({first}, {second})"
 
 
-def joined(place: str, part: str, fold: Folding, lanes: int, pragma: str = "") -> list[str]:
+def joined(place: str, part: str, fold: Accumulation, lanes: int, pragma: str = "") -> list[str]:
     """Statements that add the accumulators of a part."""
     both = combination(fold, get(place, fold, lanes), get(part, fold, lanes))
     return for_lanes(put(place, fold, lanes, both), fold, lanes, pragma)
 
 
-def _element_type(fold: Folding) -> str:
+def _element_type(fold: Accumulation) -> str:
     return "int" if fold.accumulate.itemsize < WORD else fold.accumulate.ctype
 
 
-def _spelled(fold: Folding, template: str, **texts: str) -> str:
+def _spelled(fold: Accumulation, template: str, **texts: str) -> str:
     """A text of the reduction's accumulator with its types filled in."""
     element = _element_type(fold)
     position = "" if fold.position is None else fold.position.dtype.ctype
@@ -122,7 +122,7 @@ def _spelled(fold: Folding, template: str, **texts: str) -> str:
     return template.format(T=element, P=position, op=functor, **texts)
 
 
-def combined(schedule: RowSchedule, n: int) -> list[str]:
+def combined(schedule: ReductionSchedule, n: int) -> list[str]:
     """The lanes' accumulators of the n-th fold as one value of the row, in a fixed order."""
     fold = schedule.folds[n]
     vector = schedule.lanes.vector
@@ -135,9 +135,9 @@ def combined(schedule: RowSchedule, n: int) -> list[str]:
     return [*lines, f"const {held} f{n} = {finished(value, fold)};"]
 
 
-def _stacked(schedule: RowSchedule, n: int) -> list[str]:
+def _stacked(schedule: ReductionSchedule, n: int) -> list[str]:
     """Threads that share rows which lie side by side give each other what they have folded."""
-    if not schedule.is_stacked:
+    if not schedule.is_outer_shared:
         return []
     fold = schedule.folds[n]
     shape = f"{schedule.block_threads}, {schedule.rows_per_block}, {schedule.lanes.vector}"
@@ -148,7 +148,7 @@ def _stacked(schedule: RowSchedule, n: int) -> list[str]:
     return [f"tf::stacked_reduce<{functor}, {shape}>(a{n}, {slots});"]
 
 
-def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
+def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[str], str]:
     """Statements, and then the accumulators of all lanes of all threads of a row as one value."""
     fold = schedule.reductions[n]
     lanes = schedule.lanes_of(fold)
@@ -167,7 +167,7 @@ def reduced(schedule: RowSchedule, n: int) -> tuple[list[str], str]:
     return lines, value
 
 
-def _slots(schedule: RowSchedule, n: int) -> str:
+def _slots(schedule: ReductionSchedule, n: int) -> str:
     """Where the warps of a row exchange what they have folded."""
     text = f"smem + {slot_offset(schedule, n)}"
     row, turns = row_slot_bytes(schedule), takes_turns(schedule)
@@ -176,7 +176,7 @@ def _slots(schedule: RowSchedule, n: int) -> str:
     return f"{text} + turn * {row}" if turns else text
 
 
-def finished(text: str, fold: Folding) -> str:
+def finished(text: str, fold: Accumulation) -> str:
     """An accumulated value as the reduction's result, in its register type."""
     dtype = fold.tensor.dtype
     row = reductions.lookup(fold.op)

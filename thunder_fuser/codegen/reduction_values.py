@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from thunder_fuser.codegen import expressions
 from thunder_fuser.codegen.index_text import Emitter
 from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
-from thunder_fuser.codegen.reduction_loops import RowLoops, StepsAhead
+from thunder_fuser.codegen.reduction_loops import ReductionLoops, StepsAhead
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.scalar_graph import (
-    Draw,
+    PhiloxCall,
     Folded,
     IndexValue,
     Load,
-    Position,
+    IndirectIndex,
     Random,
     Select,
     Value,
@@ -30,9 +30,9 @@ from thunder_fuser.lower.scalar_graph import (
     operands,
     reachable,
 )
-from thunder_fuser.lower.vectorize import Access, Window
+from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess
 from thunder_fuser.templates.reduction.cached_values import held_bytes
-from thunder_fuser.templates.reduction.schedule import WORD, RowSchedule
+from thunder_fuser.templates.reduction.schedule import WORD, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
 
 _AHEAD = 1024
@@ -44,13 +44,13 @@ _WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 
 
-class RowValueWriter(LaneWriter):
+class ReductionValueWriter(LaneWriter):
     """Writes loads and values of one row, in the order in which passes over it want them."""
 
     def __init__(
-        self, schedule: RowSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
+        self, schedule: ReductionSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
     ) -> None:
-        stores = [*schedule.wide, *schedule.narrow]
+        stores = [*schedule.element_stores, *schedule.row_stores]
         roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
         super().__init__(
             schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
@@ -62,7 +62,7 @@ class RowValueWriter(LaneWriter):
         self._row_loads = self._find_row_loads()
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
-        self._loops = RowLoops(schedule, index_type)
+        self._loops = ReductionLoops(schedule, index_type)
         # Accesses of which all vectors are loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
@@ -90,11 +90,11 @@ class RowValueWriter(LaneWriter):
                 # One that wants it without a condition has it loaded without one.
                 if all(contexts):
                     mentioned += [condition for context in contexts for condition in context]
-            case IndexValue() | Draw() | Random():
+            case IndexValue() | PhiloxCall() | Random():
                 mentioned = [*forms(node)]
             case Select():
                 mentioned = list(node.conditions)
-            case Position():
+            case IndirectIndex():
                 mentioned = [c for context in self.graph.checks[node] for c in context]
             case _:
                 mentioned = []
@@ -160,7 +160,7 @@ class RowValueWriter(LaneWriter):
     # ---- loads
 
     def _window(
-        self, access: Access, window: Window, target: str, pointer: str, address: str
+        self, access: RegisterArray, window: VectorAccess, target: str, pointer: str, address: str
     ) -> list[str]:
         lines = super()._window(access, window, target, pointer, address)
         tensor = access.loads[0].tensor
@@ -174,7 +174,7 @@ class RowValueWriter(LaneWriter):
         """What stays in registers, for every column of the row, before the first use of any."""
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         copies = f"[{self.schedule.steps}]"
-        ahead = [k for k in wanted if k in self.schedule.ahead]
+        ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
         loads = [f"tf::unpack(n{k}[k], x{k}[k]);" for k in ahead]
         loads += self._loads(now, "[k]", row.child(), set(self._written))
@@ -184,17 +184,17 @@ class RowValueWriter(LaneWriter):
 
     def _first_row(self) -> list[str]:
         """What is on its way before the first row is worked on."""
-        if not self.schedule.ahead:
+        if not self.schedule.prefetched:
             return []
         steps = self.schedule.steps
-        arrays = [f"tf::Vec<unsigned, 4> n{k}[{steps}];" for k in self.schedule.ahead]
+        arrays = [f"tf::Vec<unsigned, 4> n{k}[{steps}];" for k in self.schedule.prefetched]
         return [*arrays, *braced("", self._fetched_row("r"))]
 
     def _fetched_row(self, row: str) -> list[str]:
         """Vectors of a row, for later."""
         emitter = self._emitter()
         loads: list[str] = []
-        for k in self.schedule.ahead:
+        for k in self.schedule.prefetched:
             access = self.accesses[k]
             (window,) = access.variants[0].windows
             address = emitter.emit(window.address, self._names | {"r": row})
@@ -211,7 +211,7 @@ class RowValueWriter(LaneWriter):
         together = schedule.unroll[number]
         if schedule.is_written_out or not schedule.walks_columns or together == 1:
             return StepsAhead()
-        if schedule.crew.tiles > 1 and together < schedule.steps:
+        if schedule.mapping.column_tiles > 1 and together < schedule.steps:
             return StepsAhead()
         vector, words = self.lanes.vector, 0
         for k in self._column_accesses(self._needed(roots)):
@@ -228,7 +228,7 @@ class RowValueWriter(LaneWriter):
     def _held_places(self) -> list[str]:
         """Where this thread's row of each value that is held lies."""
         lines: list[str] = []
-        for value in self.schedule.residency.held:
+        for value in self.schedule.row_cache.held:
             place = f"smem + {held_offset(self.schedule, value)}"
             if self.schedule.rows_per_block > 1:
                 threads = self.schedule.threads
@@ -246,7 +246,7 @@ class RowValueWriter(LaneWriter):
         """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
         if access in self._late_loads or access in self._row_loads:
             return False
-        return access in self.schedule.residency.registers
+        return access in self.schedule.row_cache.registers
 
     def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
@@ -254,7 +254,7 @@ class RowValueWriter(LaneWriter):
         for k in accesses:
             ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
             place, target = "", self._register(k, self._copy)
-            if k in self.schedule.residency.shared:
+            if k in self.schedule.row_cache.shared:
                 row = f"smem + {kept_offset(self.schedule, k)}"
                 place = f"({ctype}*)({row}) + {self._vector_of_block} * {vector}"
             if k in self._kept:
@@ -270,7 +270,7 @@ class RowValueWriter(LaneWriter):
     @property
     def _vector_of_block(self) -> str:
         """The number of the vector at hand among those that a block shares."""
-        if not self.schedule.is_stacked:
+        if not self.schedule.is_outer_shared:
             return "u"
         return f"(c * {self.schedule.rows_per_block} + g)"
 
@@ -290,7 +290,7 @@ class RowValueWriter(LaneWriter):
         inside: list[str] = []
         lane_emitter = emitter.child()
         computed = self._needed(roots, loaded=True)
-        held = [node for node in self.schedule.residency.held if node in computed]
+        held = [node for node in self.schedule.row_cache.held if node in computed]
         for node in self._live_nodes():
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
@@ -323,7 +323,7 @@ class RowValueWriter(LaneWriter):
 
     @property
     def _copy(self) -> str:
-        return "[k]" if self.schedule.residency.registers or self._ahead else ""
+        return "[k]" if self.schedule.row_cache.registers or self._ahead else ""
 
     def _is_of_row(self, node: Value) -> bool:
         return self.schedule.lane_axis == "columns" and node.order in self._row_values

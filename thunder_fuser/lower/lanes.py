@@ -14,11 +14,11 @@ from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
-    Draw,
+    PhiloxCall,
     Folded,
     IndexValue,
     Load,
-    Position,
+    IndirectIndex,
     Random,
     Select,
     Value,
@@ -122,7 +122,7 @@ def wave_of(graph: ValueGraph) -> dict[Value, int]:
     waves: dict[Value, int] = {}
     for node in graph:
         before = max((waves[o] for o in operands(node)), default=0)
-        waves[node] = before + isinstance(node, Position)
+        waves[node] = before + isinstance(node, IndirectIndex)
     return waves
 
 
@@ -138,7 +138,7 @@ def diverging_positions(
 
 def varying_nodes(
     nodes: Iterable[Value],
-    checks: Mapping[Position, Sequence[Conjunction]],
+    checks: Mapping[IndirectIndex, Sequence[Conjunction]],
     scattered: AbstractSet[Value],
     lanes: LaneForms,
 ) -> set[Value]:
@@ -150,13 +150,13 @@ def varying_nodes(
         match node:
             case Load():
                 differs = node in scattered
-            case IndexValue() | Draw() | Random():
+            case IndexValue() | PhiloxCall() | Random():
                 differs = any(map(lanes.varies, forms(node)))
             case Folded():
                 differs = any(map(lanes.varies, node.point))
             case Select():
                 differs = any(lanes.uniform(c) is None for c in node.conditions)
-            case Position():
+            case IndirectIndex():
                 differs = any(lanes.uniform(c) is None for each in checks[node] for c in each)
             case _:
                 differs = False

@@ -39,7 +39,7 @@ totals.
 
 
 @dataclass(frozen=True, slots=True)
-class PulledTotal:
+class PulledGridReduction:
     """A reduction that is ready when all blocks have done their part, and what it folds."""
 
     fold: ReductionOp
@@ -49,7 +49,7 @@ class PulledTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class PulledFinish:
+class PulledEpilogue:
     """What is computed from totals: stores, as functions of `index` below `points`."""
 
     at: Point
@@ -61,16 +61,16 @@ class PulledFinish:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """What a row kernel computes: values of reductions' elements (and their positions, where these
+    """What a reduction kernel computes: values of reductions' elements (and their positions, where these
     are folded too) and of stores, with addresses.
     """
 
     graph: ValueGraph
     folds: tuple[tuple[ReductionOp, Value, Value | None], ...]
-    totals: tuple[PulledTotal, ...]
+    totals: tuple[PulledGridReduction, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
     narrow: tuple[tuple[TensorView, Value, Form], ...]
-    finishes: tuple[PulledFinish, ...]
+    epilogues: tuple[PulledEpilogue, ...]
     lane_index: Form
     inside: Conjunction
 
@@ -81,7 +81,7 @@ def refuse_rows(
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
 ) -> Refusal | None:
-    """Why one row kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
+    """Why one reduction kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
     destinations = dict.fromkeys(outputs, None)
     refusals: list[Refusal] = []
     for arrangement in arrangements(folds, definitions, memory):
@@ -116,15 +116,15 @@ def pull_rows(
             way_out = "a kernel has one set of rows, so that each needs its own"
             return Refusal("space", f"{text}: {way_out}", fold.output.name)
     totals = {t for t, role in roles.items() if role != "fold"}
-    if (arrangement.sharing == "nothing") == bool(totals):
-        return Refusal("sharing", _ALONE, folds[0].output.name)
+    if (arrangement.grid_split == "none") == bool(totals):
+        return Refusal("grid_split", _ALONE, folds[0].output.name)
     of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
     if arrangement.groups > MAX_GROUPS:
         text = (
             f"{arrangement.groups:,} groups of rows have column accumulators of their own, and a "
             f"kernel has blocks for {MAX_GROUPS}; what reads them is in another kernel"
         )
-        return Refusal("sharing", text, of_columns[-1].output.name)
+        return Refusal("grid_split", text, of_columns[-1].output.name)
     if len(of_columns) < len(folds):
         words = sum(accumulator_words(fold) for fold in of_columns)
         if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
@@ -145,7 +145,7 @@ def pull_rows(
     narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
     pull = Pull(definitions, memory, context, inside)
     made: list[tuple[ReductionOp, Value, Value | None]] = []
-    accumulated: list[PulledTotal] = []
+    accumulated: list[PulledGridReduction] = []
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
     late: dict[TensorView, None] = {}
@@ -164,7 +164,7 @@ def pull_rows(
                 made.append((fold, value, position))
                 pull.fold_at(fold.output, narrow_index)
             else:
-                accumulated.append(PulledTotal(fold, value, position, role))
+                accumulated.append(PulledGridReduction(fold, value, position, role))
         for tensor in outputs:
             placed = _point(tensor, space, index, context.const(0))
             found = None if placed is None else _value_at(tensor, placed[0], pull, totals)
@@ -226,8 +226,8 @@ def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Poin
     """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
     space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
     if sizes == space.sizes and dims == set(space.folded):
-        return "row" if arrangement.sharing == "columns" else "fold"
-    if arrangement.sharing != "rows":
+        return "row" if arrangement.grid_split == "columns" else "fold"
+    if arrangement.grid_split != "rows":
         return None
     if sizes == space.sizes and dims == set(space.kept):
         return "column"
@@ -253,7 +253,7 @@ def _finishes(
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout | None],
-) -> Iterator[PulledFinish]:
+) -> Iterator[PulledEpilogue]:
     """What is left to do at each column, at each row and once, when the totals are there."""
     space = arrangement.space
     kinds: tuple[tuple[Point, tuple[int, ...]], ...] = (
@@ -282,7 +282,7 @@ def _finishes(
             if point is not None:
                 address = _store_address(point, destinations[tensor], context)
                 stores.append((tensor, pull.emit(tensor, point), address))
-        yield PulledFinish(at, points, variable, pull.graph, tuple(stores))
+        yield PulledEpilogue(at, points, variable, pull.graph, tuple(stores))
 
 
 def _placed(

@@ -18,7 +18,7 @@ from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, 
 
 LaneAxis = Literal["columns", "rows"]
 """What consecutive lanes of a vector are."""
-Sharing = Literal["nothing", "rows", "columns"]
+GridSplit = Literal["none", "rows", "columns"]
 """What blocks share before the last results are ready: nothing (each block finishes its rows), the
 rows behind totals, or the columns of each row."""
 
@@ -74,7 +74,7 @@ class Arrangement:
     """
 
     space: Space
-    sharing: Sharing
+    grid_split: GridSplit
     grouped: tuple[int, ...] = ()
 
     @property
@@ -92,7 +92,7 @@ def arrangements(
     """
     spaces = _spaces(folds, definitions, memory)
     if len(spaces) == 1:
-        return (Arrangement(spaces[0], "nothing"),)
+        return (Arrangement(spaces[0], "none"),)
     return tuple(_grouped(space, spaces) for space in spaces)
 
 

@@ -44,11 +44,11 @@ class IndexValue:
     order: int
     dtype: DataType
     form: Form
-    positions: tuple[Position, ...] = ()
+    positions: tuple[IndirectIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Position:
+class IndirectIndex:
     """An index that data decide: forms call it `form`, a variable of the node's name.
 
     `value` is checked where the node is defined: where it is needed and not below `extent` the
@@ -62,7 +62,7 @@ class Position:
     extent: int
     form: Form
     error: str
-    positions: tuple[Position, ...]
+    positions: tuple[IndirectIndex, ...]
 
     @property
     def name(self) -> str:
@@ -74,13 +74,13 @@ def position_name(order: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checked:
+class BoundsChecked:
     """`value`, which is the same at any position, with the position checked all the same."""
 
     order: int
     dtype: DataType
     value: Value
-    position: Position
+    position: IndirectIndex
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ class Load:
     dtype: DataType
     tensor: TensorView
     address: Form
-    positions: tuple[Position, ...] = ()
+    positions: tuple[IndirectIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,11 +119,11 @@ class Select:
     conditions: Conjunction
     inside: Value
     outside: Value
-    positions: tuple[Position, ...] = ()
+    positions: tuple[IndirectIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draw:
+class PhiloxCall:
     """The standard numbers of the distribution `op`, in `dtype`, that the generator's call number
     `call` gives for a seed and an offset.
     """
@@ -134,7 +134,7 @@ class Draw:
     seed: Value
     offset: Value
     call: Form
-    positions: tuple[Position, ...] = ()
+    positions: tuple[IndirectIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,10 +143,10 @@ class Random:
 
     order: int
     dtype: DataType
-    draw: Draw
+    draw: PhiloxCall
     component: Form
     parameters: tuple[Value, Value]
-    positions: tuple[Position, ...] = ()
+    positions: tuple[IndirectIndex, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,12 +163,12 @@ Value = (
     Literal
     | Argument
     | IndexValue
-    | Position
-    | Checked
+    | IndirectIndex
+    | BoundsChecked
     | Load
     | Compute
     | Select
-    | Draw
+    | PhiloxCall
     | Random
     | Folded
 )
@@ -180,11 +180,11 @@ def operands(value: Value) -> tuple[Value, ...]:
             return value.operands
         case Select():
             return (value.inside, value.outside, *value.positions)
-        case Position():
+        case IndirectIndex():
             return (value.value, *value.positions)
-        case Checked():
+        case BoundsChecked():
             return (value.value, value.position)
-        case Draw():
+        case PhiloxCall():
             return (value.seed, value.offset, *value.positions)
         case Random():
             return (value.draw, *value.parameters, *value.positions)
@@ -211,13 +211,13 @@ def reachable(
 def forms(value: Value) -> tuple[Form, ...]:
     """The index forms that a node itself mentions."""
     match value:
-        case IndexValue() | Position():
+        case IndexValue() | IndirectIndex():
             return (value.form,)
         case Load():
             return (value.address,)
         case Select():
             return value.conditions
-        case Draw():
+        case PhiloxCall():
             return (value.call,)
         case Random():
             return (value.component,)
@@ -234,8 +234,8 @@ class ValueGraph:
 
     nodes: dict[tuple[object, ...], Value] = field(default_factory=dict)
     contexts: dict[Load, list[Conjunction]] = field(default_factory=dict)
-    checks: dict[Position, list[Conjunction]] = field(default_factory=dict)
-    positions: dict[Variable, Position] = field(default_factory=dict)
+    checks: dict[IndirectIndex, list[Conjunction]] = field(default_factory=dict)
+    positions: dict[Variable, IndirectIndex] = field(default_factory=dict)
 
     def literal(self, value: Number, dtype: DataType) -> Value:
         key = ("literal", repr(value), dtype)
@@ -255,7 +255,7 @@ class ValueGraph:
 
     def position(
         self, value: Value, extent: int, error: str, context: Conjunction, forms: Context
-    ) -> Position:
+    ) -> IndirectIndex:
         """`value` as an index of a dimension with `extent` elements."""
         positions = self._mentioned(context)
         key = ("position", value.order, extent, positions)
@@ -263,20 +263,20 @@ class ValueGraph:
         if found is None:
             order = len(self.nodes)
             form = forms.var(position_name(order), 0, extent - 1)
-            found = Position(order, DataType.Int, value, extent, form, error, positions)
+            found = IndirectIndex(order, DataType.Int, value, extent, form, error, positions)
             self._add(key, found)
             self.positions.update(dict.fromkeys(form.variables(), found))
-        assert isinstance(found, Position)
+        assert isinstance(found, IndirectIndex)
         _note(self.checks.setdefault(found, []), context)
         return found
 
-    def checked(self, value: Value, position: Position) -> Value:
+    def checked(self, value: Value, position: IndirectIndex) -> Value:
         key = ("checked", value.order, position.order)
         return self.nodes.get(key) or self._add(
-            key, Checked(len(self.nodes), value.dtype, value, position)
+            key, BoundsChecked(len(self.nodes), value.dtype, value, position)
         )
 
-    def _mentioned(self, forms: Iterable[Form]) -> tuple[Position, ...]:
+    def _mentioned(self, forms: Iterable[Form]) -> tuple[IndirectIndex, ...]:
         """The positions that some forms mention, in order."""
         names = {v for form in forms for v in form.variables() if v in self.positions}
         return tuple(sorted((self.positions[v] for v in names), key=lambda p: p.order))
@@ -304,18 +304,18 @@ class ValueGraph:
             key, Compute(len(self.nodes), dtype, op, args, operand_dtypes)
         )
 
-    def draw(self, op: str, seed: Value, offset: Value, call: Form, dtype: DataType) -> Draw:
+    def draw(self, op: str, seed: Value, offset: Value, call: Form, dtype: DataType) -> PhiloxCall:
         key = ("draw", op, seed.order, offset.order, call, dtype)
         found = self.nodes.get(key)
         if found is None:
             positions = self._mentioned([call])
-            draw = Draw(len(self.nodes), dtype, op, seed, offset, call, positions)
+            draw = PhiloxCall(len(self.nodes), dtype, op, seed, offset, call, positions)
             found = self._add(key, draw)
-        assert isinstance(found, Draw)
+        assert isinstance(found, PhiloxCall)
         return found
 
     def random(
-        self, draw: Draw, component: Form, parameters: tuple[Value, Value], dtype: DataType
+        self, draw: PhiloxCall, component: Form, parameters: tuple[Value, Value], dtype: DataType
     ) -> Value:
         key = ("random", draw.order, component, *(p.order for p in parameters), dtype)
         return self.nodes.get(key) or self._add(

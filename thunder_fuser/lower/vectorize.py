@@ -30,7 +30,7 @@ ALWAYS: Disjunction = ((),)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class VectorAccess:
     """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k]."""
 
     address: Form
@@ -53,7 +53,7 @@ class Variant:
     """The windows that are read where `conditions` (the same for all lanes) hold."""
 
     conditions: Disjunction
-    windows: tuple[Window, ...]
+    windows: tuple[VectorAccess, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RegisterArray:
     """All that one register array is read from.
 
     loads        nodes of the value graph that the array stands for
@@ -94,13 +94,13 @@ class Access:
 
 def plan_accesses(
     graph: ValueGraph, lanes: LaneForms, alignment: dict[int, int]
-) -> tuple[Access, ...]:
+) -> tuple[RegisterArray, ...]:
     """Accesses for all loads of a graph, those that wait for others behind them. `alignment`:
     bytes, per id of the tensor that is loaded.
     """
     needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
     waves = wave_of(graph)
-    found: list[Access] = []
+    found: list[RegisterArray] = []
     for wave in range(1 + max(waves.values(), default=0)):
         # What the loads of a wave wait for has been read: how it varies is known.
         scattered = {load for a in found if not a.is_uniform for load in a.loads}
@@ -112,7 +112,7 @@ def plan_accesses(
 
 def _plan_wave(
     needed: dict[Load, Disjunction], lanes: LaneForms, alignment: dict[int, int]
-) -> list[Access]:
+) -> list[RegisterArray]:
     groups: list[list[Load]] = []
     for load, when in needed.items():
         home = None
@@ -129,7 +129,7 @@ def _plan_wave(
             groups.append([load])
         else:
             home.append(load)
-    found: list[Access] = []
+    found: list[RegisterArray] = []
     for group in groups:
         joined = _plan(group, needed, lanes, alignment[group[0].tensor.id])
         if joined.gather and len(group) > 1:
@@ -143,7 +143,7 @@ def _plan_wave(
 
 def plan_store(
     address: Form, lanes: LaneForms, itemsize: int, alignment: int
-) -> tuple[Window, ...]:
+) -> tuple[VectorAccess, ...]:
     """Windows of a store, every lane in exactly one; empty where it must be done lane by lane."""
     whole = lanes(address)
     windows = _windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
@@ -154,7 +154,7 @@ def plan_store(
 
 def _plan(
     group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, alignment: int
-) -> Access:
+) -> RegisterArray:
     """The windows of a group of exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
     for load in group:
@@ -170,7 +170,7 @@ def _plan(
             for k in active:
                 table[k] = address[k]
     itemsize = group[0].dtype.itemsize
-    planned: dict[tuple[Window, ...], list[Conjunction]] = {}
+    planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
     for outer, table in variants.items():
         windows = _windows(table, lanes.vector, itemsize, alignment)
         if windows is None:
@@ -181,10 +181,10 @@ def _plan(
         len(v.windows) == 1 and v.windows[0].width == 1 and len(v.windows[0].lanes) == lanes.vector
         for v in found
     )
-    return Access(tuple(group), found, is_uniform=uniform)
+    return RegisterArray(tuple(group), found, is_uniform=uniform)
 
 
-def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms) -> Access:
+def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms) -> RegisterArray:
     alternatives = [
         Alternative(
             tuple(tuple(lane_condition(c, lanes) for c in conj) for conj in needed[load]),
@@ -192,7 +192,7 @@ def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneF
         )
         for load in group
     ]
-    return Access(tuple(group), gather=tuple(alternatives))
+    return RegisterArray(tuple(group), gather=tuple(alternatives))
 
 
 def _split(
@@ -234,7 +234,7 @@ def _restricted(form: Form, known: Iterable[Condition]) -> Form:
 
 def _windows(
     table: dict[int, Form], vector: int, itemsize: int, alignment: int
-) -> tuple[Window, ...] | None:
+) -> tuple[VectorAccess, ...] | None:
     """The widest windows that hold the given lanes' addresses; None where lanes must go
     one by one.
     """
@@ -253,7 +253,7 @@ def _windows(
     return None
 
 
-def _filled(table: dict[int, Form], width: int) -> tuple[Window, ...] | None:
+def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | None:
     """Aligned windows of `width` elements in which every element is wanted by a lane, if they
     exist.
     """
@@ -268,7 +268,7 @@ def _filled(table: dict[int, Form], width: int) -> tuple[Window, ...] | None:
     for base, members in found.items():
         if len({pick for _, pick in members}) != width:
             return None
-        windows.append(Window(base, width, *map(tuple, zip(*members, strict=True))))
+        windows.append(VectorAccess(base, width, *map(tuple, zip(*members, strict=True))))
     return tuple(windows)
 
 

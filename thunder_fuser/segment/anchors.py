@@ -50,7 +50,7 @@ def union(sets: Iterable[Anchors]) -> Anchors:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Dependencies:
     """Where computing a value ends.
 
     folds    reductions that it reads
@@ -68,8 +68,8 @@ class Reach:
         """All that must be done before what a kernel computes from is there."""
         return self.folds | self.behind
 
-    def with_(self, other: Reach) -> Reach:
-        return Reach(
+    def with_(self, other: Dependencies) -> Dependencies:
+        return Dependencies(
             self.folds | other.folds, self.behind | other.behind, self.sources | other.sources
         )
 
@@ -82,11 +82,11 @@ class Anchor:
 
     tensor: TensorView
     fold: ReductionOp | None
-    reach: Reach
+    reach: Dependencies
     is_stored: bool
 
 
-class Program:
+class AnchorGraph:
     """A fusion as anchors, and what is known about its tensors before there are kernels.
 
     layouts  of tensors in memory: inputs, anchors that are stored, views, results of cuts
@@ -123,7 +123,7 @@ class Program:
         self.anchors: list[Anchor] = []
         self._bytes: dict[Val, int] = {}
         self.number: dict[TensorView, int] = {}
-        self._reach: dict[Val, Reach] = {t: Reach(sources=frozenset({t})) for t in tensors}
+        self._reach: dict[Val, Dependencies] = {t: Dependencies(sources=frozenset({t})) for t in tensors}
         cut = (
             e.input for e in self.fusion.exprs if isinstance(e, ViewOp) and e.op == "segment_set"
         )
@@ -137,12 +137,12 @@ class Program:
         self.stops = frozenset((*self.fusion.tensor_inputs, *self.storage))
         self.users = self._users()
 
-    def reach(self, value: Val) -> Reach:
+    def reach(self, value: Val) -> Dependencies:
         """Where computing a value ends; of a reduction, where computing its elements does."""
-        return self._reach.get(value, Reach())
+        return self._reach.get(value, Dependencies())
 
     def has_fold(self, anchors: Anchors) -> bool:
-        """Whether a kernel of these anchors does a reduction: it is a row kernel then."""
+        """Whether a kernel of these anchors does a reduction: it is a reduction kernel then."""
         return any(self.anchors[k].fold is not None for k in members(anchors))
 
     def bytes_of(self, value: Val) -> int:
@@ -202,11 +202,11 @@ class Program:
             elif output in wanted:
                 self._settle(output, bases)
 
-    def _seen(self, operand: Val) -> Reach:
+    def _seen(self, operand: Val) -> Dependencies:
         """What reading an operand reaches: a reduction's result, or what it is computed from."""
         number = self.number.get(operand) if isinstance(operand, TensorView) else None
         if number is not None and self.anchors[number].fold is not None:
-            return Reach(folds=1 << number)
+            return Dependencies(folds=1 << number)
         return self.reach(operand)
 
     def _settle(self, tensor: TensorView, bases: set[TensorView]) -> None:
@@ -274,7 +274,7 @@ class Program:
         known = self.number.get(tensor)
         if known is None:
             self.number[tensor] = len(self.anchors)
-            reach = self.reach(tensor) if tensor.numel or fold is not None else Reach()
+            reach = self.reach(tensor) if tensor.numel or fold is not None else Dependencies()
             self.anchors.append(Anchor(tensor, fold, reach, is_stored))
         else:
             found = self.anchors[known]
@@ -288,7 +288,7 @@ class Program:
         # The anchors that it consists of: itself, its pieces, or none.
         parts = self.destinations.pieces.get(made, (made,))
         behind = union(1 << self.number[part] for part in parts if part in self.number)
-        self._reach[output] = Reach(0, behind, frozenset({output}))
+        self._reach[output] = Dependencies(0, behind, frozenset({output}))
 
     def owner(self, tensor: TensorView) -> TensorView:
         """The tensor whose memory a tensor lies in."""

@@ -1,4 +1,4 @@
-"""Occupancy: what kernels take longer because their rows are few, or long.
+"""BandwidthModel: what kernels take longer because their rows are few, or long.
 
 What waits for a reduction of its row is computed by the threads of that row. Where rows are few
 these leave most of a device idle, and rows that do not fit on chip are read once more in each pass.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.lower.row_space import Orders, Space
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
 from thunder_fuser.segment.legality import Legality
 
 _STACKED, _COLUMNS = 8, 4
@@ -27,7 +27,7 @@ theirs walks at once.
 
 
 @dataclass(frozen=True, slots=True)
-class Strain:
+class BandwidthLoss:
     """What a kernel suffers from: `rows` that its threads have to themselves, of `columns`.
 
     share      of the threads that can use all of the device's bandwidth
@@ -58,10 +58,10 @@ class Strain:
         )
 
 
-class Occupancy:
-    """The strain of sets of anchors."""
+class BandwidthModel:
+    """The loss of sets of anchors."""
 
-    def __init__(self, program: Program, legality: Legality) -> None:
+    def __init__(self, program: AnchorGraph, legality: Legality) -> None:
         self.program = program
         self.legality = legality
         self.device = program.prices.device
@@ -79,20 +79,20 @@ class Occupancy:
         self._spaces: dict[int, Space] = {}
         self._orders: Orders = {}
 
-    def of(self, anchors: Anchors, read: int) -> Strain | None:
+    def of(self, anchors: Anchors, read: int) -> BandwidthLoss | None:
         """What slows a kernel of these anchors, which reads so many bytes."""
-        strain = self._strain(anchors, 0, read)
-        if strain is None or not strain.lost(read):
+        loss = self._loss(anchors, 0, read)
+        if loss is None or not loss.lost(read):
             return None
         # Fewer passes, where a reduction that waits for another can be done along with it.
         alone = self.legality.singles(anchors)
-        return self._strain(anchors, alone, read) if alone else strain
+        return self._loss(anchors, alone, read) if alone else loss
 
     def is_waited(self, anchors: Anchors) -> bool:
         """Whether something in a kernel of these waits for a reduction of its rows."""
         return self._waited_for(anchors, anchors) is not None
 
-    def _strain(self, anchors: Anchors, alone: Anchors, read: int) -> Strain | None:
+    def _loss(self, anchors: Anchors, alone: Anchors, read: int) -> BandwidthLoss | None:
         """Reductions that are `alone` wait for none."""
         number = waited = self._waited_for(anchors & ~alone, anchors)
         if number is None:
@@ -108,7 +108,7 @@ class Occupancy:
         waited = union(self._passed[k] for k in members(waiting)) & anchors
         return waited.bit_length() - 1 if waited else None
 
-    def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[Strain]:
+    def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[BandwidthLoss]:
         """How the rows of a reduction can be read."""
         device, rows = self.device, self._results[number]
         columns = self._points[number] // rows
@@ -121,23 +121,23 @@ class Occupancy:
         kept = {t: self.program.bytes_of(t) for t, n in passes.items() if n > 1}
         row = sum(kept.values()) / rows
 
-        def strain(threads: float, together: float, sectors: int) -> Strain:
+        def loss(threads: float, together: float, sectors: int) -> BandwidthLoss:
             """So many threads, in blocks that work on so many rows together."""
             again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
             is_held = row * together <= device.shared_bytes_per_block
             is_near = row * min(rows, together * device.sm_count) <= device.l2_bytes
             reread = 0 if is_held or is_near else again
             share = device.share(weight * threads)
-            return Strain(rows, columns, share, sectors, reread, is_waited)
+            return BandwidthLoss(rows, columns, share, sectors, reread, is_waited)
 
         # Lanes are columns, or rows that lie side by side, of which blocks have some vectors.
         is_outer = self._space(number).is_outer
         apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
-        yield strain(rows * self._threads_of(columns / lanes), 1, apart)
+        yield loss(rows * self._threads_of(columns / lanes), 1, apart)
         if is_outer:
             beside = max(4, min(_STACKED, rows / lanes / device.sm_count))
             each = max(1, min(device.max_threads_per_block / beside, columns / _COLUMNS))
-            yield strain(rows / lanes * each, lanes * beside, 1)
+            yield loss(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
         """Which pass over a row computes each anchor. Those that are `alone` wait for none."""

@@ -20,14 +20,14 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.row_program import pull_rows
 from thunder_fuser.lower.row_space import arrangements
-from thunder_fuser.segment.anchors import Program
+from thunder_fuser.segment.anchors import AnchorGraph
 from thunder_fuser.segment.recompute import Group, computed_and_loaded
 
 MANY_BYTES = 1 << 16
 """Tensors of fewer bytes stay in caches, however they are read."""
 
 
-def order_boundaries(program: Program, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
+def order_boundaries(program: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
     """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
     involved: dict[TensorView, list[_Reading]] = {}
     readings = [_Reading(group, computed_and_loaded(program, group)[1]) for group in groups]
@@ -59,7 +59,7 @@ class _Reading:
 
 
 def _order(
-    program: Program,
+    program: AnchorGraph,
     tensor: TensorView,
     names: Sequence[TensorView],
     involved: Sequence[_Reading],
@@ -104,7 +104,7 @@ class _Access:
         return False
 
 
-def _strided(program: Program, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
+def _strided(program: AnchorGraph, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
     """Bytes that a kernel accesses with steps of a sector and more."""
     group = reading.group
     key = tuple(layouts[t] for t in (*reading.loaded, *group.outputs))
@@ -114,20 +114,20 @@ def _strided(program: Program, reading: _Reading, layouts: Mapping[TensorView, L
 
 
 def _stepped(
-    program: Program,
+    program: AnchorGraph,
     group: Group,
     loaded: Collection[TensorView],
     layouts: Mapping[TensorView, Layout],
 ) -> int:
     memory = {t: layouts[t] for t in loaded}
-    accesses = _row_accesses if group.kernel.kind == "row" else _map_accesses
+    accesses = _row_accesses if group.kernel.kind == "reduction" else _map_accesses
     sector = program.prices.device.sector_bytes
     found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}
     return sum(t.bytes for t in found)
 
 
 def _map_accesses(
-    program: Program,
+    program: AnchorGraph,
     group: Group,
     memory: Mapping[TensorView, Layout],
     layouts: Mapping[TensorView, Layout],
@@ -144,7 +144,7 @@ def _map_accesses(
 
 
 def _row_accesses(
-    program: Program,
+    program: AnchorGraph,
     group: Group,
     memory: Mapping[TensorView, Layout],
     layouts: Mapping[TensorView, Layout],

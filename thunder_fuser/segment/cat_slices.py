@@ -116,7 +116,7 @@ def destinations(
 
 
 def _late(fusion: Fusion) -> set[Val]:
-    """Values that cannot all be in the first map kernel, or need not: a kernel that folds what they
+    """Values that cannot all be in the first pointwise kernel, or need not: a kernel that folds what they
     are computed from can compute them as well.
     """
     folded: set[Val] = set()

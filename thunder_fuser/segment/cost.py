@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
-from thunder_fuser.segment.bandwidth_loss import Occupancy
-from thunder_fuser.segment.dependencies import Relations
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.bandwidth_loss import BandwidthModel
+from thunder_fuser.segment.dependencies import DependencyGraph
 from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.recompute import Group, grouped
 
 
 class Cost:
-    def __init__(self, program: Program, legality: Legality) -> None:
+    def __init__(self, program: AnchorGraph, legality: Legality) -> None:
         self.program = program
         self.legality = legality
-        self.occupancy = Occupancy(program, legality)
-        self.relations = Relations(program)
+        self.occupancy = BandwidthModel(program, legality)
+        self.relations = DependencyGraph(program)
         self._known: dict[Anchors, int] = {}
         self._exact: dict[object, int] = {}
         self._readers = self._overwriting()
@@ -58,15 +58,15 @@ class Cost:
         whole = self.legality.of(a | b)
         if isinstance(whole, Refusal):
             return whole
-        strain = self.occupancy.of(a | b, self._read(a | b))
-        is_slow = strain is not None and strain.is_waited
+        loss = self.occupancy.of(a | b, self._read(a | b))
+        is_slow = loss is not None and loss.is_waited
         if not is_slow or self.of(a | b) <= self.of(a) + self.of(b):
             return None
-        return Refusal("parallel", str(strain))
+        return Refusal("parallel", str(loss))
 
     def apart(self, a: Anchors, b: Anchors) -> str:
         """Why two kernels are not one, in words."""
-        other = "others gain more by sharing a kernel, or kernels would wait for each other"
+        other = "others gain more by grid_split a kernel, or kernels would wait for each other"
         return str(self.refusal(a, b) or other)
 
     def shares(self, a: Anchors, b: Anchors) -> bool:
@@ -99,16 +99,16 @@ class Cost:
         return self._exact[key]
 
     def _more(self, anchors: Anchors, read: int) -> int:
-        prices, strain = self.program.prices, self.occupancy.of(anchors, read)
+        prices, loss = self.program.prices, self.occupancy.of(anchors, read)
         # Waiting that takes no longer than a launch goes on while the next kernel is launched.
-        lost = 0 if strain is None else max(0, prices(0, strain.lost(read)) - prices.launch)
-        if strain is not None and not strain.is_waited:
+        lost = 0 if loss is None else max(0, prices(0, loss.lost(read)) - prices.launch)
+        if loss is not None and not loss.is_waited:
             # What blocks pay that share rows: a barrier takes about as long as a launch.
             lost = min(lost, prices.launch)
         return lost + self._of_copies(anchors)
 
     def _of_copies(self, anchors: Anchors) -> int:
-        """Updates that a kernel cannot write in place: a map kernel can, if it does all that reads
+        """Updates that a kernel cannot write in place: a pointwise kernel can, if it does all that reads
         what is overwritten, the update among that.
         """
         overwriting = list(members(anchors & self._overwriters))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
 
 NEIGHBOURS = 8
 """Anchors that are near the next one for the same reason: what is far apart in a program rarely
@@ -17,12 +17,12 @@ goes together.
 """
 
 
-class Relations:
+class DependencyGraph:
     """needs  for each anchor, those that must be done before what it is computed from is there
     near   for each anchor, those that it needs, that meet with it, or that read what it reads
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: AnchorGraph) -> None:
         self.needs = [a.reach.needs for a in program.anchors]
         self.near: list[Anchors] = [0] * len(self.needs)
         self._ways: dict[Anchors, tuple[Anchors, Anchors]] = {}
@@ -128,7 +128,7 @@ class Order:
     Places of sets that are gone stay empty, so that a change moves only what lies between.
     """
 
-    def __init__(self, relations: Relations, parts: Sequence[Anchors]) -> None:
+    def __init__(self, relations: DependencyGraph, parts: Sequence[Anchors]) -> None:
         self._relations = relations
         self._places: list[Anchors | None] = list(parts)
         self._place = {part: n for n, part in enumerate(parts)}

@@ -15,7 +15,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CanonicalSegment:
     """What a segment does, whatever its values are called, and its values in the order of names.
 
     shape  None where the kernel mentions names: an index that does not exist is told with them
@@ -25,9 +25,9 @@ class Program:
     values: tuple[Val, ...]
 
 
-def program_of(
+def canonical_segment(
     plan: SegmentedFusion, segment: Segment, memory: Mapping[TensorView, Layout]
-) -> Program:
+) -> CanonicalSegment:
     """The program of a segment that loads what is in `memory`."""
     roots = (*segment.outputs, *(v for f in segment.folds for v in (f.output, f.input)))
     exprs = (*plan.fusion.backward_slice(roots, memory), *segment.folds)
@@ -35,7 +35,7 @@ def program_of(
     targets = {t: plan.in_place[t] for t in segment.outputs if t in plan.in_place}
     values = sorted(mentioned | set(targets.values()), key=lambda v: v.id)
     if any(isinstance(e, GatherOp) for e in exprs):
-        return Program(None, tuple(values))
+        return CanonicalSegment(None, tuple(values))
     number = {v: k for k, v in enumerate(values)}
     overwritten = set(plan.in_place.values())
     shape = (
@@ -46,7 +46,7 @@ def program_of(
         tuple((number[t], memory[t], t in overwritten) for t in memory),
         tuple((number[t], number[target]) for t, target in targets.items()),
     )
-    return Program(shape, tuple(values))
+    return CanonicalSegment(shape, tuple(values))
 
 
 def _described(value: Val) -> Hashable:

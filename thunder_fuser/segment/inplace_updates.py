@@ -31,7 +31,7 @@ def updates_in_place(
 ) -> dict[TensorView, TensorView]:
     """Value -> target of the updates that their kernel writes directly; fills in their layouts.
 
-    written  tensors that kernels write; `rows`: those of row kernels, which write nothing in place
+    written  tensors that kernels write; `rows`: those of reduction kernels, which write nothing so
     loaded   for each of them, where computing it ends: what its kernel loads
     kernel   that writes a tensor, by number
     """

@@ -1,7 +1,7 @@
 """Legality: whether one kernel can compute some anchors, and of which kind it is.
 
-A pure function of a set of anchors, asked often and remembered. A map kernel computes any tensors
-point by point, side by side; a row kernel does reductions, and what can be computed where these
+A pure function of a set of anchors, asked often and remembered. A pointwise kernel computes any tensors
+point by point, side by side; a reduction kernel does reductions, and what can be computed where these
 are ready.
 """
 
@@ -17,7 +17,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""
@@ -30,7 +30,7 @@ CUT = Refusal("cut", "the definition cuts here (segment_set)")
 class Legal:
     """A kernel that can be: its kind, and its reductions in the form in which it does them."""
 
-    kind: Literal["map", "row"]
+    kind: Literal["pointwise", "reduction"]
     folds: tuple[ReductionOp, ...]
 
 
@@ -72,7 +72,7 @@ class _Shape:
 class Legality:
     """What kernels of a program can be. `memory`: what they may find there."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: AnchorGraph) -> None:
         self.program = program
         self._known: dict[Anchors, Legal | Refusal] = {}
         self._writable: dict[object, bool] = {}
@@ -152,7 +152,7 @@ class Legality:
         kernel = self.of(anchors)
         if isinstance(kernel, Refusal) or len(outputs) >= MAX_OUTPUTS:
             return False
-        if kernel.kind == "map":
+        if kernel.kind == "pointwise":
             return True
         key = anchors, more, frozenset(outputs)
         if key not in self._writable:
@@ -172,15 +172,15 @@ class Legality:
         if self._shape(anchors).pointers > MAX_POINTERS and len(mine) > 1:
             return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")
         if not folds:
-            return Legal("map", ())
+            return Legal("pointwise", ())
         refusal = self._refuse(outputs, folds)
         if refusal is None:
-            return Legal("row", tuple(folds))
+            return Legal("reduction", tuple(folds))
         # A kernel less, where a reduction that waits for another can be done along with it.
         singles = [self._single(fold, folds) for fold in folds]
         if singles != folds:
             refusal = self._refuse(outputs, singles)
-        return refusal or Legal("row", tuple(singles))
+        return refusal or Legal("reduction", tuple(singles))
 
     def _refuse(
         self, outputs: Sequence[TensorView], folds: Sequence[ReductionOp]

@@ -17,7 +17,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import Condition, most
 
-Kind = Literal["map", "row", "alias", "join"]
+Kind = Literal["pointwise", "reduction", "alias", "concat"]
 """Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
 where it has them.
 """
@@ -69,7 +69,7 @@ class Segment:
         outputs = ", ".join(t.name for t in self.outputs)
         head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
         if not self.kernels:
-            why = "written in place" if self.kind == "join" else "views" if self.views else "empty"
+            why = "written in place" if self.kind == "concat" else "views" if self.views else "empty"
             return f"{head}: {why}, no kernel"
         beside = self.sector_bytes - self.bytes_read
         wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES

@@ -20,7 +20,7 @@ from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
-from thunder_fuser.segment.anchors import Anchors, Program
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import joined_tensors
 from thunder_fuser.segment.cost import Cost
@@ -78,7 +78,7 @@ def partition(
         return prices(plan.kernels, int(plan.bytes))
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
-        program = Program(
+        program = AnchorGraph(
             within.fusion, layouts, (*within.joined, *joined), device, within.cuts, promised
         )
         return _Partition(program, divide).plan()
@@ -104,11 +104,11 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     others wrote, or read for their reductions, and views of what others wrote for it.
     """
     consumers = {k for b in pulled.boundaries for k in b.consumers}
-    folded = {t for s in pulled.segments if s.kind == "row" for t in s.inputs}
+    folded = {t for s in pulled.segments if s.kind == "reduction" for t in s.inputs}
     late = [
         s
         for s in pulled.segments
-        if s.index in consumers or (s.kind == "map" and not folded.isdisjoint(s.inputs))
+        if s.index in consumers or (s.kind == "pointwise" and not folded.isdisjoint(s.inputs))
     ]
     between = {boundary.tensor for boundary in pulled.boundaries}
     shown = [t for t, view in pulled.views.items() if view.base in between]
@@ -119,7 +119,7 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
 class _Partition:
     """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
 
-    def __init__(self, program: Program, divide: Divide) -> None:
+    def __init__(self, program: AnchorGraph, divide: Divide) -> None:
         self.program = program
         self.fusion = program.fusion
         self.cost = Cost(program, Legality(program))
@@ -177,7 +177,7 @@ class _Partition:
             program.storage,
             program.views,
             written,
-            {t for g in self.groups if g.kernel.kind == "row" for t in g.outputs},
+            {t for g in self.groups if g.kernel.kind == "reduction" for t in g.outputs},
             {t: g.loads(program) for g in self.groups for t in g.outputs},
         )
         with conditions() as assumed:
@@ -211,7 +211,7 @@ class _Partition:
                     touching.setdefault(tensor, []).append((made.index, group))
                 segments.append(made)
             for tensor in joins.get(level, ()):
-                joined = Segment(len(segments), "join", pieces[tensor], (tensor,), ())
+                joined = Segment(len(segments), "concat", pieces[tensor], (tensor,), ())
                 segments.append(joined)
             for tensor in views.get(level, ()):
                 view = self.program.views[tensor]

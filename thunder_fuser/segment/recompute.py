@@ -29,7 +29,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.segment.anchors import Anchors, Program, members, union
+from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.min_cut import INFINITE
 from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
@@ -51,9 +51,9 @@ class Group:
     kernel: Legal
     level: int
     outputs: list[TensorView]
-    reads: dict[TensorView, Offer] = field(default_factory=dict)
+    reads: dict[TensorView, StoreCandidate] = field(default_factory=dict)
 
-    def loads(self, program: Program) -> Loaded:
+    def loads(self, program: AnchorGraph) -> Loaded:
         """Tensors in memory, where computing what it writes ends."""
         return Loaded(program.stops, self.reads)
 
@@ -71,7 +71,7 @@ class Loaded(Container[Val]):
         return value in self.always or value in self.written
 
 
-def computed_and_loaded(program: Program, group: Group) -> tuple[set[Val], set[TensorView]]:
+def computed_and_loaded(program: AnchorGraph, group: Group) -> tuple[set[Val], set[TensorView]]:
     """What a kernel computes for its results that have elements, and what it loads for them."""
     stops, outputs = group.loads(program), set(group.outputs)
 
@@ -89,7 +89,7 @@ def computed_and_loaded(program: Program, group: Group) -> tuple[set[Val], set[T
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StoreCandidate:
     """A group that can write a value. `reason`: why a reader would not compute it; nothing where it
     cannot, because a reduction is not in its kernel.
     """
@@ -98,7 +98,7 @@ class Offer:
     reason: str = ""
 
 
-def grouped(program: Program, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
+def grouped(program: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
     """The kernels of sets of anchors, which come in an order in which they can run."""
     groups: list[Group] = []
     home: dict[int, Group] = {}
@@ -130,7 +130,7 @@ class _Boundaries:
 
     def __init__(
         self,
-        program: Program,
+        program: AnchorGraph,
         legality: Legality,
         groups: Sequence[Group],
         home: Mapping[int, Group],
@@ -148,14 +148,14 @@ class _Boundaries:
     def choose(self) -> None:
         """Give each group what it reads, and to others what they write for it."""
         for group in self.groups:
-            self._read(group, _Cone(self.program, group))
+            self._read(group, _Subgraph(self.program, group))
 
-    def _read(self, group: Group, cone: _Cone) -> None:
+    def _read(self, group: Group, subgraph: _Subgraph) -> None:
         """Decide what a group reads, and what it computes."""
-        offers = {v: o for v in cone.order if (o := self._offer(v, group, cone)) is not None}
+        offers = {v: o for v in subgraph.order if (o := self._offer(v, group, subgraph)) is not None}
         while True:
-            choice = cone.choose(offers, self.writer)
-            read = [v for v in map(cone.order.__getitem__, sorted(choice.read)) if v in offers]
+            choice = subgraph.choose(offers, self.writer)
+            read = [v for v in map(subgraph.order.__getitem__, sorted(choice.read)) if v in offers]
             refused = self._unwritable(read, offers)
             if not refused:
                 break
@@ -168,20 +168,20 @@ class _Boundaries:
             group.reads[v] = offers[v]
             if v not in writer.outputs:
                 writer.outputs.append(v)
-        for v in map(cone.order.__getitem__, sorted(choice.computed)):
+        for v in map(subgraph.order.__getitem__, sorted(choice.computed)):
             self.computing.setdefault(v, group)
-        found = map(cone.order.__getitem__, choice.read)
+        found = map(subgraph.order.__getitem__, choice.read)
         self.sources[group] = self.program.stops.intersection(found)
         for source in self.sources[group]:
             self.readers.setdefault(source, []).append(group)
 
-    def _offer(self, v: Val, reader: Group, cone: _Cone) -> Offer | None:
+    def _offer(self, v: Val, reader: Group, subgraph: _Subgraph) -> StoreCandidate | None:
         """Who would write a value that a group could read, or None."""
         if not isinstance(v, TensorView):
             return None
-        if cone.is_foreign(v):
-            return Offer(self.home[self.program.number[v]])
-        if not cone.is_inner(v):
+        if subgraph.is_foreign(v):
+            return StoreCandidate(self.home[self.program.number[v]])
+        if not subgraph.is_inner(v):
             return None
         able = (
             [(self.writer[v], "it is in memory anyway")]
@@ -194,7 +194,7 @@ class _Boundaries:
         )
         for writer, reason in able:
             if writer is not None and self.place[writer] < self.place[reader]:
-                return Offer(writer, reason)
+                return StoreCandidate(writer, reason)
         return None
 
     def _beside(self, v: TensorView, reader: Group) -> Group | None:
@@ -224,7 +224,7 @@ class _Boundaries:
     def _is_after(self, group: Group, anchors: Anchors) -> bool:
         return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
 
-    def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, Offer]) -> list[Val]:
+    def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, StoreCandidate]) -> list[Val]:
         """Values that their writers cannot write beside what they write, and the others of these.
         Its own reductions a kernel can.
         """
@@ -260,10 +260,10 @@ class _Boundaries:
         return footprint(fusion, [*done, v], loaded) != footprint(fusion, done, loaded)
 
 
-class _Cone:
+class _Subgraph:
     """Everything that a kernel computes, back to where it stops; operands come before results."""
 
-    def __init__(self, program: Program, group: Group) -> None:
+    def __init__(self, program: AnchorGraph, group: Group) -> None:
         self.program = program
         # What it computes, whoever else does.
         anchors = [program.anchors[k].tensor for k in members(group.anchors)]
@@ -289,7 +289,7 @@ class _Cone:
             return False
         return isinstance(self.program.definitions.get(v), PointwiseOp)
 
-    def choose(self, offers: Mapping[Val, Offer], written: Mapping[Val, Group]) -> Choice:
+    def choose(self, offers: Mapping[Val, StoreCandidate], written: Mapping[Val, Group]) -> Choice:
         """What the kernel reads, and what it computes."""
         if not offers:
             read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)

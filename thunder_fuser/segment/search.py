@@ -198,7 +198,7 @@ class _Search:
         return order if order is not None and all(map(self._is_legal, new)) else None
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
-        """The same sets in order, with one launch for map kernels, and for row kernels, of which
+        """The same sets in order, with one launch for pointwise kernels, and for reduction kernels, of which
         none waits for another, though they share nothing. What waits for rows wants registers.
         """
         parts = self._ordered(parts)
@@ -268,7 +268,7 @@ class _Search:
         return not isinstance(self.legality.of(anchors), Refusal)
 
     def _is_one_piece(self, anchors: Anchors) -> bool:
-        """Whether a kernel has more than a launch to gain; map kernels may do with that."""
+        """Whether a kernel has more than a launch to gain; pointwise kernels may do with that."""
         return (
             not self.program.has_fold(anchors)
             or next(self.relations.components(anchors)) == anchors

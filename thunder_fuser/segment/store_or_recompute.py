@@ -83,11 +83,11 @@ class _Problem:
     def __init__(self, values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        self.cones = [_backward_slice(values, names) for names in self.wanted]
-        self.users = Counter(v for cone in self.cones for v in cone)
+        self.subgraphs = [_backward_slice(values, names) for names in self.wanted]
+        self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
         common = set(self.shared)
-        self._common = [[v for v in cone if v in common] for cone in self.cones]
+        self._common = [[v for v in subgraph if v in common] for subgraph in self.subgraphs]
         self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
 
     def price(self, choices: Sequence[Choice]) -> int:
@@ -103,7 +103,7 @@ class _Problem:
         network = Network()
         source, sink = network.node(), network.node()
         inside: dict[int, int] = {}
-        for v in self.cones[consumer]:
+        for v in self.subgraphs[consumer]:
             value = self.values[v]
             before, after = network.node(), network.node()
             inside[v] = after
@@ -161,7 +161,7 @@ class _Problem:
             offered = stored - {v} if banned is not None else stored | {v}
             changed = [
                 self._answer(k, offered.intersection(self._common[k]), banned)
-                if v in self.cones[k]
+                if v in self.subgraphs[k]
                 else choice
                 for k, choice in enumerate(best)
             ]

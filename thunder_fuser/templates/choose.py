@@ -6,12 +6,12 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.pointwise.choose import schedule_pointwise
-from thunder_fuser.templates.pointwise.schedule import MapSchedule
-from thunder_fuser.templates.reduction.schedule import RowSchedule
-from thunder_fuser.templates.reduction.scheduler import schedule_rows
+from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.transpose.schedule import TransposeSchedule
 
-Schedule = MapSchedule | TransposeSchedule | RowSchedule
+Schedule = PointwiseSchedule | TransposeSchedule | ReductionSchedule
 
 
 def schedule_segment(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
@@ -20,8 +20,8 @@ def schedule_segment(plan: SegmentedFusion, segment: Segment, device: DeviceInfo
     memory = plan.memory_of(segment)
     destinations = {t: plan.layouts[t] for t in segment.outputs}
     schedule: Schedule | Refusal
-    if segment.kind == "row":
-        schedule = schedule_rows(
+    if segment.kind == "reduction":
+        schedule = schedule_reduction(
             segment.outputs, segment.folds, definitions, memory, destinations, device
         )
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.scalar_graph import Value
-from thunder_fuser.lower.vectorize import Window
+from thunder_fuser.lower.vectorize import VectorAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,4 +20,4 @@ class Store:
     tensor: TensorView
     value: Value
     address: Form
-    windows: tuple[Window, ...]
+    windows: tuple[VectorAccess, ...]

@@ -33,7 +33,7 @@ from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, refuse_call, role
 from thunder_fuser.frontends.thunder.fuel import Tank
-from thunder_fuser.frontends.thunder.fusion_record import Compilation
+from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
 from thunder_fuser.frontends.thunder.gradients import RULES
 from thunder_fuser.frontends.thunder.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.lookasides import lookasides
@@ -41,7 +41,7 @@ from thunder_fuser.frontends.thunder.origin import Recorded
 from thunder_fuser.frontends.thunder.region_to_fusion import build
 from thunder_fuser.frontends.thunder.rematerialization import rematerialize
 from thunder_fuser.frontends.thunder.retype import Retyped, retype
-from thunder_fuser.frontends.thunder.rng_state import Draws
+from thunder_fuser.frontends.thunder.rng_state import RngStates
 from thunder_fuser.frontends.thunder.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.single_assignment import single_assignment
 from thunder_fuser.frontends.thunder.split_regions import take_apart
@@ -125,8 +125,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         retyped = retype(trace, self._is_fusible)
         trace = retyped.trace
         recorded = Recorded(trace, originals)
-        compilation = Compilation(recorded)
-        draws = Draws(trace, recorded, self._draw)
+        compilation = FusionRecord(recorded)
+        draws = RngStates(trace, recorded, self._draw)
         facts = regions.survey(trace, recorded, saves_like_torch=saves_like_torch)
         fusible = self._fusible(retyped, compilation)
         parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
@@ -185,7 +185,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         )
         return bind_fusion(self, call, inputs, outputs, prims)
 
-    def _fusible(self, retyped: Retyped, compilation: Compilation) -> set[int]:
+    def _fusible(self, retyped: Retyped, compilation: FusionRecord) -> set[int]:
         """By `id`, the symbols that consist of claimed primitives and give what torch gives."""
         symbols = retyped.trace.bound_symbols
         fusible = {id(bsym) for bsym in symbols if self._is_fusible(bsym)}
@@ -199,7 +199,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         # What another executor has claimed is its own, even where its parts are claimable.
         return bsym.sym.executor is None and bool(self.can_fuse(bsym))
 
-    def _fuelled(self, part: regions.Part) -> regions.Part:
+    def _fuelled(self, part: regions.RegionCandidate) -> regions.RegionCandidate:
         """The part, refused where it could be fused and no fuel is left."""
         if not part.is_fusible or self.get_fuel():
             return part
@@ -207,9 +207,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     def _fuse_all(
         self,
-        parts: list[regions.Part],
+        parts: list[regions.RegionCandidate],
         prims: dict[int, Sequence[BoundSymbol]],
-        facts: regions.Survey,
+        facts: regions.TraceInfo,
     ) -> dict[int, _Fused]:
         """Calls by the position of their part. A part that cannot be built is refused in `parts`,
         and the others are decided again, for it reads and gives other tensors then.

@@ -47,7 +47,7 @@ def records_of(trace: TraceCtx) -> Sequence[Record]:
     return _records.get(trace.siginfo(), [])
 
 
-class Compilation:
+class FusionRecord:
     """A record in the making."""
 
     def __init__(self, recorded: Recorded) -> None:

@@ -20,7 +20,7 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, renamed
-from thunder_fuser.frontends.thunder.regions import Part, Region, Survey
+from thunder_fuser.frontends.thunder.regions import RegionCandidate, Region, TraceInfo
 
 _SMALLEST = 512
 """Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""
@@ -87,10 +87,10 @@ class _Crossing(NamedTuple):
 
 
 def liveness(
-    parts: Sequence[Part],
+    parts: Sequence[RegionCandidate],
     prims: Prims,
     regions: Mapping[int, Region],
-    facts: Survey,
+    facts: TraceInfo,
     as_split: bool = True,
 ) -> Liveness:
     """Of a trace of these parts, where `regions` stand for those that have `prims`.
@@ -120,7 +120,7 @@ def liveness(
     )
 
 
-def _crossing(part: Part, region: Region | None, is_region: bool) -> _Crossing:
+def _crossing(part: RegionCandidate, region: Region | None, is_region: bool) -> _Crossing:
     if region is not None:
         inputs, outputs = (tuple(map(unvariableify, x)) for x in (region.inputs, region.outputs))
         shown = [p for view in region.views for p in view.flat_proxy_outs]
@@ -130,7 +130,7 @@ def _crossing(part: Part, region: Region | None, is_region: bool) -> _Crossing:
     return _Crossing(symbols, reads, [p for bsym in symbols for p in bsym.flat_proxy_outs])
 
 
-def _as_split(parts: Sequence[Part], crossings: Sequence[_Crossing], facts: Survey) -> list[int]:
+def _as_split(parts: Sequence[RegionCandidate], crossings: Sequence[_Crossing], facts: TraceInfo) -> list[int]:
     """The parts as they will run: Thunder leaves to the backward what no result of the forward
     needs.
     """
@@ -151,7 +151,7 @@ def _as_split(parts: Sequence[Part], crossings: Sequence[_Crossing], facts: Surv
     return [*(k for k in everything[:end] if k not in later), *later, *everything[end:]]
 
 
-def _begins_backward(part: Part) -> bool:
+def _begins_backward(part: RegionCandidate) -> bool:
     return part.symbols[0].sym.id is PrimIDs.GET_GRAD
 
 

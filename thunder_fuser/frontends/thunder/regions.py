@@ -33,27 +33,27 @@ from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs,
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.origin import LIKE, Recorded
-from thunder_fuser.frontends.thunder.rng_state import Draws
+from thunder_fuser.frontends.thunder.rng_state import RngStates
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePhase:
     """What the symbols of one region have in common."""
 
     device: torch.device
     is_backward: bool
 
 
-Places = Mapping[int, Place | tuple[Refusal, ...]]
+Places = Mapping[int, DevicePhase | tuple[Refusal, ...]]
 """By `id` of a symbol: where it can be fused, or why it cannot although it is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RegionCandidate:
     """Neighbours in a trace.  They are to be fused if they have a place and nothing was refused."""
 
     symbols: tuple[BoundSymbol, ...]
-    place: Place | None
+    place: DevicePhase | None
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -100,7 +100,7 @@ def made_by(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class TraceInfo:
     """What deciding about a part takes to know of the whole trace.
 
     on_cuda   some tensor is on a GPU
@@ -121,7 +121,7 @@ class Survey:
     unsaved: frozenset[str] = frozenset()
 
 
-def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = False) -> Survey:
+def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = False) -> TraceInfo:
     """Look at every symbol of a trace once."""
     aliases = Aliases(trace, recorded)
     on_cuda = is_joint = False
@@ -135,7 +135,7 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
             repeated.update({name, first} if first in drawn else ())
             drawn.add(name)
     if not is_joint:
-        return Survey(on_cuda, None, frozenset(), frozenset(), aliases)
+        return TraceInfo(on_cuda, None, frozenset(), frozenset(), aliases)
     returned = trace.bound_symbols[-1].args[0]
     flat, _ = tree_flatten_with_dataclass((returned["fw_flat_out"], returned["flat_args"]))
     kept = frozenset(p.name for p in flat if isinstance(p, Proxy))
@@ -144,7 +144,7 @@ def survey(trace: TraceCtx, recorded: Recorded, *, saves_like_torch: bool = Fals
         arguments, _ = tree_flatten_with_dataclass(returned["flat_args"])
         free = {p.name for p in _tensors(arguments)} | recorded.saved_results
         unsaved -= frozenset(map(aliases.memory, free))
-    return Survey(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
+    return TraceInfo(on_cuda, _forward(trace, kept), kept, frozenset(repeated), aliases, unsaved)
 
 
 def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozenset[str]:
@@ -168,8 +168,8 @@ def _forward(joint: TraceCtx, kept: frozenset[str]) -> frozenset[str]:
 
 
 def form(
-    trace: TraceCtx, facts: Survey, is_fusible: Callable[[BoundSymbol], bool]
-) -> Iterator[Part]:
+    trace: TraceCtx, facts: TraceInfo, is_fusible: Callable[[BoundSymbol], bool]
+) -> Iterator[RegionCandidate]:
     """The symbols of a trace, in order, as parts."""
     symbols = trace.bound_symbols
     aliases = facts.aliases
@@ -177,7 +177,7 @@ def form(
 
     def in_one_place(a: Node, b: Node) -> bool:
         place = places[id(a.group_bsyms[0])]
-        return isinstance(place, Place) and place == places[id(b.group_bsyms[0])]
+        return isinstance(place, DevicePhase) and place == places[id(b.group_bsyms[0])]
 
     memory = inplace.Memory(aliases)
     for found in consecutive_fusion(trace, in_one_place):
@@ -186,7 +186,7 @@ def form(
             yield part if refused is None else replace(part, refusals=(refused,))
 
 
-def _place(bsym: BoundSymbol, aliases: Aliases) -> Place | tuple[Refusal, ...]:
+def _place(bsym: BoundSymbol, aliases: Aliases) -> DevicePhase | tuple[Refusal, ...]:
     """Where a symbol of claimed primitives runs."""
     prims = list(flatten(bsym))
     given = {p.device for b in prims for p in b.flat_proxy_outs}
@@ -201,34 +201,34 @@ def _place(bsym: BoundSymbol, aliases: Aliases) -> Place | tuple[Refusal, ...]:
     device = to_torch_device(given.pop())
     if device.type == "cuda" and current().target == "host":
         return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
-    return Place(device, BoundSymbolTag.BACKWARD in bsym.tags)
+    return DevicePhase(device, BoundSymbolTag.BACKWARD in bsym.tags)
 
 
 def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
     return [p for p in proxies if isinstance(p, TensorProxy)]
 
 
-def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[Part]:
+def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[RegionCandidate]:
     """A group as the longest parts, in order, that one fusion can hold."""
     part: list[BoundSymbol] = []
-    shared: Place | None = None
+    shared: DevicePhase | None = None
     for bsym in group:
         place = places[id(bsym)]
-        if not isinstance(place, Place):
-            yield Part((bsym,), None, place)
+        if not isinstance(place, DevicePhase):
+            yield RegionCandidate((bsym,), None, place)
             continue
         if place != shared or not memory.accepts(bsym):
             if part:
-                yield Part(tuple(part), shared)
+                yield RegionCandidate(tuple(part), shared)
             part, shared = [], place
             memory.begin()
             memory.accepts(bsym)
         part.append(bsym)
     if part:
-        yield Part(tuple(part), shared)
+        yield RegionCandidate(tuple(part), shared)
 
 
-def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
+def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
     """Why neighbours that could be fused are better left to torch, or None."""
     if part.place is None:
         return None
@@ -250,7 +250,7 @@ def _refuse_part(part: Part, facts: Survey) -> Refusal | None:
 
 
 def primitives(
-    part: Part, recorded: Recorded, draws: Draws, facts: Survey
+    part: RegionCandidate, recorded: Recorded, draws: RngStates, facts: TraceInfo
 ) -> tuple[BoundSymbol, ...]:
     """What a part consists of; each knows its line, and none has a state."""
     prims = [

@@ -18,14 +18,14 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.frontends.thunder.canonical_names import Prims, one_input, one_name
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
-from thunder_fuser.frontends.thunder.regions import Part, Place, Region, Survey, made_by, region_of
+from thunder_fuser.frontends.thunder.regions import RegionCandidate, DevicePhase, Region, TraceInfo, made_by, region_of
 from thunder_fuser.frontends.thunder.view_replay import replay_views
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.store_or_recompute import NEVER, Choice, Value, materialize
 from thunder_fuser.segment.time_model import Prices
 
 
-def rematerialize(parts: Sequence[Part], prims: Prims, facts: Survey) -> dict[int, Region]:
+def rematerialize(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> dict[int, Region]:
     """A region for each part that is to be fused, with what it computes again in front.
 
     `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
@@ -65,12 +65,12 @@ class _Table:
     places   of the parts that are to be fused
     """
 
-    def __init__(self, parts: Sequence[Part], prims: Prims, facts: Survey) -> None:
+    def __init__(self, parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> None:
         self.made_by: list[BoundSymbol | None] = []
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, DevicePhase] = {}
         self._proxies: list[Proxy] = []
         self._numbers: dict[str, int] = {}
-        self._of_part: list[Place | None] = []
+        self._of_part: list[DevicePhase | None] = []
         self._is_backward: list[bool] = []
         # The first value that lies where a value would, and whether both are in one order.
         self._memory: list[tuple[int, bool]] = []
@@ -106,7 +106,7 @@ class _Table:
         self._unsaved = facts.unsaved
 
     def _add(
-        self, proxy: Proxy, made_by: BoundSymbol | None, place: Place | None, backward: bool
+        self, proxy: Proxy, made_by: BoundSymbol | None, place: DevicePhase | None, backward: bool
     ) -> int:
         number = self._numbers[proxy.name] = len(self._proxies)
         self._proxies.append(proxy)
@@ -150,7 +150,7 @@ class _Table:
         """What a part reads and does not compute itself."""
         return tuple(self._wanted[part])
 
-    def values(self, place: Place, stored: frozenset[int]) -> list[Value]:
+    def values(self, place: DevicePhase, stored: frozenset[int]) -> list[Value]:
         """Prices for the regions of one place; `stored` is in memory already."""
         there = self._outside | stored
         memories, alive = self._memories(there), self._memories(self._alive)
@@ -163,7 +163,7 @@ class _Table:
     def _value(
         self,
         number: int,
-        place: Place,
+        place: DevicePhase,
         prices: Prices,
         is_there: bool,
         in_memory: bool,

@@ -20,7 +20,7 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import operands
 from thunder_fuser.frontends.thunder.liveness import Liveness, Step, liveness
-from thunder_fuser.frontends.thunder.regions import Part, Survey
+from thunder_fuser.frontends.thunder.regions import RegionCandidate, TraceInfo
 from thunder_fuser.frontends.thunder.rematerialization import rematerialize
 
 _REACH = 64
@@ -45,13 +45,13 @@ class _Unit:
     makes: frozenset[str]
 
 
-def join(parts: Sequence[Part], prims: Prims, facts: Survey) -> tuple[list[Part], Prims]:
+def join(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> tuple[list[RegionCandidate], Prims]:
     """The same trace with fewer regions, as parts and the primitives of those to be fused."""
     regions = rematerialize(parts, prims, facts)
     alive = liveness(parts, prims, regions, facts, as_split=False)
     groups = [unit.parts for unit in _Order(parts, prims, alive).joined()]
     new = [
-        Part(
+        RegionCandidate(
             tuple(b for k in group for b in parts[k].symbols),
             parts[group[0]].place,
             parts[group[0]].refusals,
@@ -80,7 +80,7 @@ class _Order:
     position  of a part
     """
 
-    def __init__(self, parts: Sequence[Part], prims: Prims, alive: Liveness) -> None:
+    def __init__(self, parts: Sequence[RegionCandidate], prims: Prims, alive: Liveness) -> None:
         self._alive = alive
         self._places = [part.place if k in prims else None for k, part in enumerate(parts)]
         peaks = alive.peaks()
@@ -216,7 +216,7 @@ class _Order:
 
 
 def _values(
-    part: Part, prims: Sequence[BoundSymbol] | None
+    part: RegionCandidate, prims: Sequence[BoundSymbol] | None
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Names of what a part is computed from, and of what it computes."""
     symbols = part.symbols if prims is None else prims
@@ -230,7 +230,7 @@ _EFFECTS = frozenset(
 )
 
 
-def _is_fence(part: Part, is_region: bool) -> bool:
+def _is_fence(part: RegionCandidate, is_region: bool) -> bool:
     """Whether order around a part means more than its arguments and results say: it writes into
     memory, talks to other processes, or begins the backward.
     """

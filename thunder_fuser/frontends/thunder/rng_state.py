@@ -45,7 +45,7 @@ def _draw(device: Any, count: int) -> tuple[int, ...]:
     return (seed, *range(offset, offset + count))
 
 
-class Draws:
+class RngStates:
     """The seeds and offsets of one trace, in the making."""
 
     def __init__(self, trace: TraceCtx, recorded: Recorded, symbol: Symbol) -> None:

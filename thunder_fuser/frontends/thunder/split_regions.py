@@ -19,14 +19,14 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import flatten, operands
 from thunder_fuser.frontends.thunder.liveness import liveness
-from thunder_fuser.frontends.thunder.regions import Part, Region, Survey, region_of
+from thunder_fuser.frontends.thunder.regions import RegionCandidate, Region, TraceInfo, region_of
 from thunder_fuser.frontends.thunder.rematerialization import rematerialize
 
 Pieces = Sequence[Sequence[int]]
 """Symbols of a part, by position."""
 
 
-def take_apart(parts: Sequence[Part], prims: Prims, facts: Survey) -> tuple[list[Part], Prims]:
+def take_apart(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> tuple[list[RegionCandidate], Prims]:
     """The same parts and primitives, with the pieces of regions that hold too much."""
     pieces = {
         k: found
@@ -47,7 +47,7 @@ def take_apart(parts: Sequence[Part], prims: Prims, facts: Survey) -> tuple[list
     return _with_pieces(parts, prims, pieces)
 
 
-def _pieces(part: Part, prims: Sequence[BoundSymbol]) -> Pieces:
+def _pieces(part: RegionCandidate, prims: Sequence[BoundSymbol]) -> Pieces:
     """Symbols that share tensors, directly or through others, in the order of their first."""
     whole = list(range(len(part.symbols)))
 
@@ -68,17 +68,17 @@ def _pieces(part: Part, prims: Sequence[BoundSymbol]) -> Pieces:
     return list(found.values())
 
 
-def _by_symbol(part: Part, prims: Sequence[BoundSymbol]) -> list[Sequence[BoundSymbol]]:
+def _by_symbol(part: RegionCandidate, prims: Sequence[BoundSymbol]) -> list[Sequence[BoundSymbol]]:
     """The primitives of a part, symbol by symbol."""
     ends = list(accumulate(sum(1 for _ in flatten(b)) for b in part.symbols))
     return [prims[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _with_pieces(
-    parts: Sequence[Part], prims: Prims, pieces: Mapping[int, Pieces]
-) -> tuple[list[Part], Prims]:
+    parts: Sequence[RegionCandidate], prims: Prims, pieces: Mapping[int, Pieces]
+) -> tuple[list[RegionCandidate], Prims]:
     """Each part as its pieces, where it has some."""
-    new: list[Part] = []
+    new: list[RegionCandidate] = []
     own: dict[int, Sequence[BoundSymbol]] = {}
     for k, part in enumerate(parts):
         if k not in pieces:
@@ -93,7 +93,7 @@ def _with_pieces(
     return new, own
 
 
-def _storing_all(parts: Sequence[Part], prims: Prims, facts: Survey) -> Mapping[int, Region]:
+def _storing_all(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> Mapping[int, Region]:
     """Regions that compute nothing again."""
     readers: dict[str, set[int]] = {}
     for k, part in enumerate(parts):

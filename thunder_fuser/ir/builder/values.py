@@ -32,6 +32,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.sizes import Solution, equations_of
 from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Op
 
 Size = int | float | Form | Scalar
 """What users may write where a size is wanted."""
@@ -202,7 +203,7 @@ class ValueBuilder:
         return out
 
     def _scalar_result(
-        self, row: pointwise.Op, vals: tuple[Scalar, ...], dtype: DataType
+        self, row: Op, vals: tuple[Scalar, ...], dtype: DataType
     ) -> Scalar:
         if all(v.is_constant for v in vals):
             kinds = [Operand(v.dtype, None) for v in vals]

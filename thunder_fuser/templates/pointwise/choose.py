@@ -9,7 +9,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.templates.pointwise.point_groups import pull_groups
-from thunder_fuser.templates.pointwise.schedule import MapSchedule, map_groups
+from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule, pointwise_groups
 from thunder_fuser.templates.transpose.schedule import TransposeSchedule, transpose_groups
 
 
@@ -20,12 +20,12 @@ def schedule_pointwise(
     destinations: Mapping[TensorView, Layout],
     overwritten: Container[TensorView],
     device: DeviceInfo,
-) -> MapSchedule | TransposeSchedule:
+) -> PointwiseSchedule | TransposeSchedule:
     """Schedule the outputs of one segment; see `pull_groups` for the arguments.
 
-    Plans call such a segment "map" either way: they exist without a device, and which of the two
-    is better depends on it.
+    Plans call such a segment "pointwise" either way: they exist without a device, and which of the
+    two is better depends on it.
     """
     groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
     found = transpose_groups(groups, memory, destinations, device)
-    return map_groups(groups, memory, destinations, device) if isinstance(found, Refusal) else found
+    return pointwise_groups(groups, memory, destinations, device) if isinstance(found, Refusal) else found

@@ -111,7 +111,7 @@ def _reads(
 ) -> dict[TensorView, set[int]]:
     """For each output the tensors (ids) that it shares if another output needs them too.
 
-    Single elements are not worth sharing, unless they are overwritten.
+    Single elements are not worth grid_split, unless they are overwritten.
     """
 
     def producers(tensor: TensorView) -> list[TensorView]:

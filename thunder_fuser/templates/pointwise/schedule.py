@@ -18,7 +18,7 @@ from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
-from thunder_fuser.lower.vectorize import Access, plan_accesses
+from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
 from thunder_fuser.templates.store import Store
 
@@ -40,7 +40,7 @@ PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class MapPart:
+class PointwisePart:
     """A range of blocks that computes `stores` at `count` points of one iteration space.
 
     prefetches  tensors, and addresses in them, that later vectors will want
@@ -48,7 +48,7 @@ class MapPart:
 
     stores: tuple[Store, ...]
     graph: ValueGraph
-    accesses: tuple[Access, ...]
+    accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     count: int
     unroll: int
@@ -77,10 +77,10 @@ class MapPart:
 
 
 @dataclass(frozen=True, slots=True)
-class MapSchedule:
-    """A map kernel: its parts in block order."""
+class PointwiseSchedule:
+    """A pointwise kernel: its parts in block order."""
 
-    parts: tuple[MapPart, ...]
+    parts: tuple[PointwisePart, ...]
 
     @property
     def blocks(self) -> int:
@@ -99,7 +99,7 @@ class MapSchedule:
         return tuple(store for part in self.parts for store in part.stores)
 
     def __str__(self) -> str:
-        return "\n".join(["map", *(f"  {part}" for part in self.parts)])
+        return "\n".join(["pointwise", *(f"  {part}" for part in self.parts)])
 
 
 def schedule_map(
@@ -109,39 +109,39 @@ def schedule_map(
     destinations: Mapping[TensorView, Layout],
     overwritten: Container[TensorView],
     device: DeviceInfo,
-) -> MapSchedule:
+) -> PointwiseSchedule:
     """Schedule the outputs of one segment; see `pull_groups` for the arguments."""
     groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
-    return map_groups(groups, memory, destinations, device)
+    return pointwise_groups(groups, memory, destinations, device)
 
 
-def map_groups(
+def pointwise_groups(
     groups: Sequence[PointGroup],
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
-) -> MapSchedule:
-    parts = [part for g in groups for part in map_parts(g, memory, destinations, device)]
-    return MapSchedule(tuple(parts))
+) -> PointwiseSchedule:
+    parts = [part for g in groups for part in pointwise_parts(g, memory, destinations, device)]
+    return PointwiseSchedule(tuple(parts))
 
 
-def map_parts(
+def pointwise_parts(
     group: PointGroup,
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
-) -> list[MapPart]:
+) -> list[PointwisePart]:
     """One part, and one for the points that its vectors leave over."""
     alignment = {t.id: layout.alignment for t, layout in memory.items()}
     most = most_points(group.graph, device)
 
-    def plan(count: int, offset: int, vector: int) -> MapPart:
+    def plan(count: int, offset: int, vector: int) -> PointwisePart:
         lanes = Lanes(group.point, count, offset, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
         stores = group.stores(lanes, destinations)
         unroll = _unroll(accesses, lanes, most // vector, device)
         prefetches = _prefetches(accesses, lanes, device)
-        return MapPart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
+        return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
 
     widest, *narrower = vectors_to_try(group, min(group.count, most), device)
     best = plan(group.count - group.count % widest, 0, widest)
@@ -156,13 +156,13 @@ def map_parts(
     return [best] + ([plan(left, best.count, 1)] if left else [])
 
 
-def _cost(part: MapPart) -> float:
+def _cost(part: PointwisePart) -> float:
     """Memory instructions for each point; the widest of parts with equally many is best."""
     vector = part.lanes.vector
     return instructions(part.stores, part.accesses, vector) / vector
 
 
-def instructions(stores: Sequence[Store], accesses: Sequence[Access], vector: int) -> int:
+def instructions(stores: Sequence[Store], accesses: Sequence[RegisterArray], vector: int) -> int:
     """Memory instructions of one thread for a vector of points."""
     stored = sum(
         sum(w.instructions(s.tensor.dtype.itemsize) for w in s.windows) or vector for s in stores
@@ -197,7 +197,7 @@ def _arithmetic(node: Value) -> int:
             return 0
 
 
-def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceInfo) -> int:
+def _unroll(accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: DeviceInfo) -> int:
     """Vectors per thread such that enough bytes are in flight, while blocks still fill
     the device.
     """
@@ -216,7 +216,7 @@ def _unroll(accesses: Sequence[Access], lanes: Lanes, most: int, device: DeviceI
 
 
 def far_reads(
-    accesses: Sequence[Access], device: DeviceInfo
+    accesses: Sequence[RegisterArray], device: DeviceInfo
 ) -> Iterator[tuple[TensorView, Form, int]]:
     """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
 
@@ -234,7 +234,7 @@ def far_reads(
 
 
 def _prefetches(
-    accesses: Sequence[Access], lanes: Lanes, device: DeviceInfo
+    accesses: Sequence[RegisterArray], lanes: Lanes, device: DeviceInfo
 ) -> tuple[tuple[TensorView, Form], ...]:
     """What is read where memory jumps before a core follows it.
 

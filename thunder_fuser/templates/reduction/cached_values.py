@@ -18,7 +18,7 @@ from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
-    Draw,
+    PhiloxCall,
     IndexValue,
     Load,
     Random,
@@ -73,7 +73,7 @@ def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:
         match node:
             case Load():
                 own = _moves(node.address, lanes)
-            case IndexValue() | Draw() | Random():
+            case IndexValue() | PhiloxCall() | Random():
                 own = any(_moves(form, lanes) for form in forms(node))
             case _:
                 own = False

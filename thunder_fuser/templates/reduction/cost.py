@@ -1,4 +1,4 @@
-"""What a row kernel is estimated to cost: candidates are compared by it."""
+"""What a reduction kernel is estimated to cost: candidates are compared by it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.templates.reduction.schedule import RowSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS
 
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
 
-def seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
+def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
     moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
     moved += 2 * schedule.workspace_bytes
@@ -23,11 +23,11 @@ def seconds(schedule: RowSchedule, device: DeviceInfo) -> float:
     return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
 
 
-def _vectors(schedule: RowSchedule) -> float:
+def _vectors(schedule: ReductionSchedule) -> float:
     return max(schedule.rows * schedule.columns, 1) / schedule.lanes.vector
 
 
-def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int]:
+def _bytes_per_vector(schedule: ReductionSchedule, device: DeviceInfo) -> Iterator[int]:
     lanes = schedule.lanes
     least = _JUMP if device.threads_are_serial and schedule.lane_axis == "rows" else 0
     for address, dtype, times in _accesses(schedule, device):
@@ -36,7 +36,7 @@ def _bytes_per_vector(schedule: RowSchedule, device: DeviceInfo) -> Iterator[int
         yield times * max(lanes.vector * each, least)
 
 
-def _accesses(schedule: RowSchedule, device: DeviceInfo) -> Iterator[tuple[Form, DataType, int]]:
+def _accesses(schedule: ReductionSchedule, device: DeviceInfo) -> Iterator[tuple[Form, DataType, int]]:
     """Addresses that differ from vector to vector, the types of what is there, and how often it is
     read or written.
     """
@@ -44,7 +44,7 @@ def _accesses(schedule: RowSchedule, device: DeviceInfo) -> Iterator[tuple[Form,
         (a.loads[0].address, a.loads[0].dtype, _reads(schedule, k, device))
         for k, a in enumerate(schedule.accesses)
     ]
-    found += [(store.address, store.tensor.dtype, 1) for store in schedule.wide]
+    found += [(store.address, store.tensor.dtype, 1) for store in schedule.element_stores]
     for address, dtype, times in found:
         if schedule.lane_axis == "rows" or _moves(address, schedule.lanes):
             yield address, dtype, times
@@ -56,12 +56,12 @@ def _moves(address: Form, lanes: Lanes) -> bool:
     return whole.depends_on(lanes.u) or whole.depends_on(lanes.v) or lanes.diverges([address])
 
 
-def _reads(schedule: RowSchedule, access: int, device: DeviceInfo) -> int:
+def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
     """How often memory gives an access; what is read again is in the cache of a host's core."""
-    return 1 if device.threads_are_serial else schedule.residency.reads(access)
+    return 1 if device.threads_are_serial else schedule.row_cache.reads(access)
 
 
-def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
+def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     """The share of the device that the kernel keeps busy; a host core is busy with one block."""
     if device.threads_are_serial:
         # As many as there could be: results must not depend on how many there are.
@@ -69,7 +69,7 @@ def _share_of(schedule: RowSchedule, device: DeviceInfo) -> float:
     return device.share(schedule.blocks * schedule.block_threads)
 
 
-def wastes(schedule: RowSchedule, device: DeviceInfo) -> bool:
+def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """Whether it takes longer than moving each byte once: what fewer stages may repair."""
     each = sum(dtype.itemsize for _, dtype, _ in _accesses(schedule, device))
     least = _vectors(schedule) * schedule.lanes.vector * each / device.bandwidth

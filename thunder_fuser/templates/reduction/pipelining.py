@@ -1,4 +1,4 @@
-"""What keeps memory busy: loads of a row kernel that go out together, or before they are wanted."""
+"""What keeps memory busy: loads of a reduction kernel that go out together, or before they are wanted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
-from thunder_fuser.lower.vectorize import ACCESS_BYTES, ALWAYS, Access
+from thunder_fuser.lower.vectorize import ACCESS_BYTES, ALWAYS, RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
-from thunder_fuser.templates.reduction.schedule import WORD, RowSchedule
+from thunder_fuser.templates.reduction.schedule import WORD, ReductionSchedule
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
@@ -19,7 +19,7 @@ _REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
 """What a thread computes with, beside the rows that it has and what it accumulates."""
 
 
-def choose_unroll(schedule: RowSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """Iterations that together have enough bytes in flight, of loops that are not unrolled
     anyway: over rows without stages, and over columns that do not fit into registers.
     """
@@ -28,25 +28,25 @@ def choose_unroll(schedule: RowSchedule, device: DeviceInfo) -> tuple[int, ...]:
         return tuple(
             schedule.steps if schedule.loads_in_pass(n) else 1 for n in range(len(schedule.passes))
         )
-    walks = schedule.lane_axis == "columns" or schedule.is_stacked
+    walks = schedule.lane_axis == "columns" or schedule.is_outer_shared
     is_long = walks and schedule.steps > MAX_STEPS
     if not is_long and (schedule.folds or not schedule.totals):
         return (1,) * len(schedule.passes)
-    if schedule.wide and _has_enough_ahead(schedule, device):
+    if schedule.element_stores and _has_enough_ahead(schedule, device):
         return (1,) * len(schedule.passes)
     return tuple(_unroll_of(schedule, roots, device) for roots in schedule.passes)
 
 
-def _unroll_of(schedule: RowSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
+def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
     """How often the loop of one pass is unrolled, which computes `roots`."""
     wanted = reachable(roots)
     accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
     each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
     each *= schedule.lanes.vector * schedule.block_threads
-    each *= max(schedule.crew.blocks_per_sm, 1)
+    each *= max(schedule.mapping.blocks_per_sm, 1)
     # Lanes that may not exist are loaded one by one, with an address and a condition each.
     most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
-    if schedule.is_stacked:
+    if schedule.is_outer_shared:
         words = each // schedule.block_threads // WORD
         most = max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
     unroll = 1
@@ -55,7 +55,7 @@ def _unroll_of(schedule: RowSchedule, roots: Sequence[Value], device: DeviceInfo
     return unroll
 
 
-def _room_of_stacked(schedule: RowSchedule, device: DeviceInfo) -> int:
+def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """Registers that a thread has beside an accumulator for each lane of one fold, whole and of a
     part, and what others have left.
     """
@@ -64,38 +64,38 @@ def _room_of_stacked(schedule: RowSchedule, device: DeviceInfo) -> int:
     return device.registers_per_sm // schedule.block_threads - _STACKED_REGISTERS_BESIDE - taken
 
 
-def _has_enough_ahead(schedule: RowSchedule, device: DeviceInfo) -> bool:
+def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """Whether two rows, this one and the next, are enough bytes in flight."""
     found = choose_ahead(replace(schedule, unroll=(1,)), device)
     each = sum(schedule.accesses[k].loads[0].dtype.itemsize for k in found)
     each *= schedule.lanes.vector * schedule.steps * schedule.block_threads
-    each *= schedule.crew.blocks_per_sm
+    each *= schedule.mapping.blocks_per_sm
     return 2 * each >= device.bytes_in_flight_per_sm > 0
 
 
-def choose_ahead(schedule: RowSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of the next row is loaded before this one is computed, where one follows the other
     and registers have room: whole vectors that nothing decides about.
     """
-    if schedule.sharing != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
+    if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
     found = [
         k
-        for k in schedule.residency.registers
+        for k in schedule.row_cache.registers
         if _is_vector_of_row(schedule.accesses[k], schedule.lanes)
     ]
     wide = [t for t in schedule.totals if t.is_of_columns]
     words = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector
     words += sum(
         schedule.accesses[k].loads[0].dtype.itemsize * schedule.lanes.vector // WORD
-        for k in (*schedule.residency.registers, *found)
+        for k in (*schedule.row_cache.registers, *found)
         if not schedule.accesses[k].is_uniform
     )
     room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
     return tuple(found) if words * schedule.steps <= room else ()
 
 
-def _is_vector_of_row(access: Access, lanes: Lanes) -> bool:
+def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
     """Whether an access is one vector of the row, wherever the row is."""
     load = access.loads[0]
     small = load.dtype in (DataType.BFloat16, DataType.Half, DataType.Float)

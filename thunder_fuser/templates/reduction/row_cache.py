@@ -1,8 +1,8 @@
-"""Where a block keeps what it has read of a row until the last pass over it.
+"""On-chip row cache of persistent kernels: registers first, then shared memory, else a re-read.
 
-Registers hold all of it, or shared memory comes first: there the vectors of a thread lie at places
-that no other thread uses, so that nobody waits. What does not fit there may fit into registers, and
-what fits into neither is read again in each pass that needs it.
+Where registers do not hold all of a row, shared memory does: the vectors of a thread lie at places
+that no other thread uses, so that no barrier is needed. What does not fit there may fit into
+registers, and what fits into neither is read from global memory again in each pass that needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
-from thunder_fuser.lower.vectorize import Access
+from thunder_fuser.lower.vectorize import RegisterArray
 
 MAX_STEPS = 8
 """Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
@@ -26,8 +26,8 @@ _FEWEST_REGISTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
-    """Accesses by number.
+class RowCache:
+    """What a block keeps of a row between passes; accesses by number.
 
     registers  kept by the thread that read them
     shared     kept in shared memory
@@ -47,20 +47,21 @@ class Residency:
         return self.passes[access] if access in self.reread else 1
 
     def __str__(self) -> str:
-        kept = f", {len(self.held)} values kept" if self.held else ""
+        kept = f", {len(self.held)} values cached" if self.held else ""
         return f"{self._reads}{kept}"
 
     @property
     def _reads(self) -> str:
         if self.reread:
-            return "read in every stage" if not (self.registers or self.shared) else "partly held"
+            kept = self.registers or self.shared
+            return "partly persistent" if kept else "re-read in every pass"
         if self.shared:
-            return "held in shared memory"
-        return "held in registers" if self.registers else "read once"
+            return "persistent in shared memory"
+        return "persistent in registers" if self.registers else "read once"
 
 
-def choose_residency(
-    accesses: Sequence[Access],
+def choose_row_cache(
+    accesses: Sequence[RegisterArray],
     columns: Sequence[int],
     lanes: Lanes,
     vectors: int,
@@ -70,7 +71,7 @@ def choose_residency(
     threads: int,
     shared_in_use: int,
     device: DeviceInfo,
-) -> Residency:
+) -> RowCache:
     """Keep what several of the `passes` read, given as the values that each of them computes.
 
     columns        accesses that differ from column to column
@@ -86,13 +87,13 @@ def choose_residency(
         # A core's cache does what registers and shared memory do on a GPU.
         fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
         if fits:
-            return Residency(tuple(columns), passes=count)
-        return Residency(reread=tuple(k for k in columns if count[k] > 1), passes=count)
+            return RowCache(tuple(columns), passes=count)
+        return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
     free = device.registers_per_sm // threads - accumulators
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
         _HELD_REGISTERS, free - _WORKING_REGISTERS
     ):
-        return Residency(tuple(columns), passes=count)
+        return RowCache(tuple(columns), passes=count)
     budget = 4 * (free - _FEWEST_REGISTERS) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
@@ -110,17 +111,17 @@ def choose_residency(
             budget -= size[k]
         else:
             reread.append(k)
-    return Residency(tuple(registers), tuple(shared), tuple(reread), count)
+    return RowCache(tuple(registers), tuple(shared), tuple(reread), count)
 
 
-def kept_bytes(access: Access, lanes: Lanes, vectors: int) -> int:
+def kept_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:
     """Shared memory for so many vectors of one access, in whole 16-byte vectors."""
     itemsize = access.loads[0].dtype.itemsize
     return -(-vectors * lanes.vector * itemsize // 16) * 16
 
 
 def passes_that_read(
-    accesses: Sequence[Access], passes: Sequence[Sequence[Value]]
+    accesses: Sequence[RegisterArray], passes: Sequence[Sequence[Value]]
 ) -> tuple[int, ...]:
     """How many of the passes want each access."""
     owner = {load: k for k, access in enumerate(accesses) for load in access.loads}

@@ -1,4 +1,4 @@
-"""What a row kernel is to do, as data: `row.py` decides it, code generation prints it."""
+"""A reduction kernel as data: `scheduler.py` decides it, code generation prints it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.row_program import Point
-from thunder_fuser.lower.row_space import LaneAxis, Sharing
+from thunder_fuser.lower.row_space import LaneAxis, GridSplit
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
-from thunder_fuser.lower.vectorize import Access
-from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, Residency
-from thunder_fuser.templates.reduction.thread_mapping import Crew
+from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
+from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping
 from thunder_fuser.templates.store import Store
 
 LONGEST_CHAIN = 32
@@ -31,7 +31,7 @@ WORD = 4
 """Bytes of the smallest accumulator: what shuffles exchange."""
 
 
-def longest_total(ops: Iterable[str], crew: Crew, rows: int) -> int:
+def longest_total(ops: Iterable[str], mapping: ThreadMapping, rows: int) -> int:
     """Rows that go into totals of such reductions one after the other.
 
     A block of one thread has its accumulators in memory, where parts cost little: there are about
@@ -39,14 +39,14 @@ def longest_total(ops: Iterable[str], crew: Crew, rows: int) -> int:
     """
     if any(reductions.lookup(op).accumulator.words > 1 for op in ops):
         return LONGEST_CHAIN
-    if not crew.is_alone:
+    if not mapping.is_alone:
         return LONGEST_TOTAL
-    balanced = 1 << crew.rows_per_thread(rows).bit_length() // 2
+    balanced = 1 << mapping.rows_per_thread(rows).bit_length() // 2
     return min(max(balanced, 2 * BLOCK_OF_ROWS), LONGEST_TOTAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class Accumulation:
     """A reduction of `value`, with its `position` where `op` folds that too."""
 
     tensor: TensorView
@@ -80,14 +80,14 @@ class Folding:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold(Folding):
+class RowReduction(Accumulation):
     """One reduction along the columns, ready at each row after stage `stage`."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
-class Total(Folding):
+class GridReduction(Accumulation):
     """One reduction that needs all blocks.
 
     at      where it has a result: at each column (of all rows, or of a group), at each row, or once
@@ -107,58 +107,58 @@ class Total(Folding):
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class GridEpilogue:
     """Stores that read totals, at each of `points` points: one thread does one point."""
 
     at: Point
     points: int
     graph: ValueGraph
-    accesses: tuple[Access, ...]
+    accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     stores: tuple[Store, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RowSchedule:
-    """A row kernel.
+class ReductionSchedule:
+    """A reduction kernel.
 
-    wide, narrow    stores at every point, and at every row
+    element_stores, row_stores    stores at every point, and at every row
     inside          holds for columns that exist, where the last vector has lanes too many
-    crew            how threads and blocks divide the work
+    mapping            how threads and blocks divide the work
     unroll          for each pass the iterations whose loads go out together, of loops that are not
                     unrolled anyway
-    residency       where what is read of a row stays until the last stage
-    ahead           accesses whose next row is loaded before this one is computed
+    row_cache       where what is read of a row stays until the last stage
+    prefetched           accesses whose next row is loaded before this one is computed
     """
 
     rows: int
     columns: int
     lane_axis: LaneAxis
-    sharing: Sharing
-    folds: tuple[Fold, ...]
-    totals: tuple[Total, ...]
-    wide: tuple[Store, ...]
-    narrow: tuple[Store, ...]
-    finishes: tuple[Finish, ...]
+    grid_split: GridSplit
+    folds: tuple[RowReduction, ...]
+    totals: tuple[GridReduction, ...]
+    element_stores: tuple[Store, ...]
+    row_stores: tuple[Store, ...]
+    epilogues: tuple[GridEpilogue, ...]
     graph: ValueGraph
-    accesses: tuple[Access, ...]
+    accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     inside: Conjunction
-    crew: Crew
+    mapping: ThreadMapping
     unroll: tuple[int, ...]
-    residency: Residency
-    ahead: tuple[int, ...] = ()
+    row_cache: RowCache
+    prefetched: tuple[int, ...] = ()
 
     @property
     def graphs(self) -> tuple[ValueGraph, ...]:
-        return (self.graph, *(f.graph for f in self.finishes))
+        return (self.graph, *(f.graph for f in self.epilogues))
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        return (*self.wide, *self.narrow, *(s for f in self.finishes for s in f.stores))
+        return (*self.element_stores, *self.row_stores, *(s for f in self.epilogues for s in f.stores))
 
     @property
-    def reductions(self) -> tuple[Fold | Total, ...]:
+    def reductions(self) -> tuple[RowReduction | GridReduction, ...]:
         return (*self.folds, *self.totals)
 
     @property
@@ -168,7 +168,7 @@ class RowSchedule:
             tuple(v for f in self.folds if f.stage == stage for v in f.roots)
             for stage in range(self.stages)
         ]
-        last = [store.value for store in self.wide]
+        last = [store.value for store in self.element_stores]
         last += [v for t in self.totals if t.at != "one" for v in t.roots]
         return (*staged, tuple(last))
 
@@ -178,8 +178,8 @@ class RowSchedule:
         found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
         return {
             k
-            for k in found - set(self.residency.registers)
-            if k not in self.residency.shared
+            for k in found - set(self.row_cache.registers)
+            if k not in self.row_cache.shared
             or all(before.isdisjoint(self.accesses[k].loads) for before in wanted[:-1])
         }
 
@@ -188,14 +188,14 @@ class RowSchedule:
         """Whether threads pass over a row that registers do not hold in a few steps, as many for
         all of them, and fold it in one part.
         """
-        loops = self.walks_columns and self.sharing == "nothing"
+        loops = self.walks_columns and self.grid_split == "none"
         few = self.steps <= min(MAX_STEPS, self.longest_chain)
-        return loops and few and not self.residency.registers
+        return loops and few and not self.row_cache.registers
 
     @property
     def has_steps(self) -> bool:
         """Whether all threads take as many steps through a row, which is then a constant."""
-        return bool(self.residency.registers or self.has_few_steps or self.sharing == "rows")
+        return bool(self.row_cache.registers or self.has_few_steps or self.grid_split == "rows")
 
     @property
     def walks_columns(self) -> bool:
@@ -203,49 +203,49 @@ class RowSchedule:
         return self.threads > 1
 
     @property
-    def is_stacked(self) -> bool:
+    def is_outer_shared(self) -> bool:
         """Whether several threads go through the columns of rows that lie side by side."""
         return self.lane_axis == "rows" and self.threads > 1
 
     @property
     def block_vectors(self) -> int:
         """Vectors of one access that a block reads of what its threads share."""
-        if self.is_stacked:
+        if self.is_outer_shared:
             return self.columns * self.rows_per_block
         return self.lanes.vectors
 
     @property
     def is_written_out(self) -> bool:
         """Whether each step has registers of its own, or there are few of them."""
-        shares = self.sharing == "rows"
-        kept = self.residency.registers or any(t.is_of_columns for t in self.totals)
+        shares = self.grid_split == "rows"
+        kept = self.row_cache.registers or any(t.is_of_columns for t in self.totals)
         return bool(kept or (shares and self.steps <= MAX_STEPS))
 
     @property
     def threads(self) -> int:
         """Threads that share a row."""
-        return self.crew.threads
+        return self.mapping.threads_per_row
 
     @property
     def rows_per_block(self) -> int:
-        return self.crew.rows
+        return self.mapping.rows_per_block
 
     @property
     def block_threads(self) -> int:
-        return self.crew.threads * self.crew.rows
+        return self.mapping.threads_per_row * self.mapping.rows_per_block
 
     @property
     def blocks(self) -> int:
-        return self.crew.blocks
+        return self.mapping.blocks
 
     @property
     def steps(self) -> int:
         """Vectors of a row (where lanes are rows: columns) that one thread works on."""
         if self.lane_axis == "rows":
             return -(-self.columns // self.threads)
-        return self.crew.steps(self.lanes.vectors)
+        return self.mapping.steps(self.lanes.vectors)
 
-    def lanes_of(self, fold: Folding) -> int:
+    def lanes_of(self, fold: Accumulation) -> int:
         """Accumulators that a thread has for a vector: one a lane. Threads that share a row have
         few registers, and one accumulator that takes several serves all lanes in turn.
         """
@@ -261,36 +261,36 @@ class RowSchedule:
 
     @property
     def is_folded_in_parts(self) -> bool:
-        return self.steps > self.longest_chain and not self.residency.registers
+        return self.steps > self.longest_chain and not self.row_cache.registers
 
     @property
     def longest_total(self) -> int:
         """The same for rows that go into a total."""
-        return longest_total((t.op for t in self.totals), self.crew, self.rows)
+        return longest_total((t.op for t in self.totals), self.mapping, self.rows)
 
     @property
     def is_summed_in_parts(self) -> bool:
         """Whether so many rows go into one accumulator of a total that they are taken in parts."""
-        return self.crew.rows_per_thread(self.rows) > self.longest_total
+        return self.mapping.rows_per_thread(self.rows) > self.longest_total
 
     @property
     def is_walked_by_one(self) -> bool:
         """Whether one thread goes through all columns of many rows, which it adds to totals."""
-        return self.sharing == "rows" and self.crew.is_alone
+        return self.grid_split == "rows" and self.mapping.is_alone
 
     @property
     def takes_rows_in_blocks(self) -> bool:
         """Whether one thread folds columns, and nothing else, that are too many for registers: then
         several rows at a time are folded for some columns while these are in registers.
         """
-        alone = self.is_walked_by_one and not self.residency.registers
+        alone = self.is_walked_by_one and not self.row_cache.registers
         return alone and not self.folds and not self.stores_of_rows
 
     @property
     def stores_of_rows(self) -> bool:
         """Whether a row leaves more than what is added to columns."""
         totals = any(not t.is_of_columns for t in self.totals)
-        return bool(self.wide or self.narrow or totals)
+        return bool(self.element_stores or self.row_stores or totals)
 
     @property
     def stages(self) -> int:
@@ -303,13 +303,13 @@ class RowSchedule:
 
     def __str__(self) -> str:
         text = (
-            f"row: {self.rows} rows x {self.columns} columns, lanes are {self.lane_axis}, vector "
-            f"{self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows a "
-            f"block, {self.stages} stages, {self.residency}"
+            f"reduction: {self.rows} rows x {self.columns} columns, lanes are {self.lane_axis}, "
+            f"vector {self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows "
+            f"a block, {self.stages} stages, {self.row_cache}"
         )
         if not self.totals:
             return text
         return (
-            f"{text}; blocks share {self.sharing}: {len(self.totals)} totals in {self.crew.parts} "
-            f"parts, {self.workspace_bytes:,} B of workspace"
+            f"{text}; {self.grid_split} split over blocks: {len(self.totals)} grid reductions of "
+            f"{self.mapping.partials} partials, {self.workspace_bytes:,} B of workspace"
         )

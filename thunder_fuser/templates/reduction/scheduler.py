@@ -28,50 +28,50 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.row_program import (
-    PulledFinish,
+    PulledEpilogue,
     PulledRows,
     accumulator_words,
     pull_rows,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
-from thunder_fuser.lower.vectorize import Access, Window, plan_accesses, plan_store
+from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cached_values import choose_held
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
 from thunder_fuser.templates.reduction.row_cache import (
-    Residency,
-    choose_residency,
+    RowCache,
+    choose_row_cache,
     passes_that_read,
 )
 from thunder_fuser.templates.reduction.schedule import (
     WORD,
-    Finish,
-    Fold,
-    RowSchedule,
-    Total,
+    GridEpilogue,
+    RowReduction,
+    ReductionSchedule,
+    GridReduction,
     longest_total,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
-from thunder_fuser.templates.reduction.thread_mapping import Crew, choose_crew
+from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping, choose_thread_mapping
 from thunder_fuser.templates.store import Store
 
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 
 
-def schedule_rows(
+def schedule_reduction(
     outputs: Sequence[TensorView],
     folds: Sequence[ReductionOp],
     definitions: Mapping[Val, Expr],
     memory: Mapping[TensorView, Layout],
     destinations: Mapping[TensorView, Layout],
     device: DeviceInfo,
-) -> RowSchedule | Refusal:
+) -> ReductionSchedule | Refusal:
     """A schedule for `outputs` and the reductions that they need, in SSA order, or why
     there is none.
     """
-    made: list[RowSchedule | Refusal] = []
+    made: list[ReductionSchedule | Refusal] = []
 
     def consider(folds: Sequence[ReductionOp]) -> None:
         for arrangement in (
@@ -92,8 +92,8 @@ def schedule_rows(
                 )
                 made.append(candidate.schedule())
 
-    def best() -> RowSchedule | None:
-        found = [schedule for schedule in made if isinstance(schedule, RowSchedule)]
+    def best() -> ReductionSchedule | None:
+        found = [schedule for schedule in made if isinstance(schedule, ReductionSchedule)]
         return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
     single = in_one_pass(folds, definitions, memory)
@@ -129,7 +129,7 @@ def _ways(arrangement: Arrangement, device: DeviceInfo) -> Iterator[tuple[LaneAx
     """What lanes are, and, where they are rows, whether several threads walk down the same ones."""
     yield "columns", False
     # Totals of columns live in the registers of the threads that own the columns.
-    if arrangement.sharing == "nothing":
+    if arrangement.grid_split == "none":
         yield "rows", False
         if arrangement.space.is_outer and not device.threads_are_serial:
             yield "rows", True
@@ -149,7 +149,7 @@ class _Candidate:
     destinations: Mapping[TensorView, Layout]
     device: DeviceInfo
 
-    def schedule(self) -> RowSchedule | Refusal:
+    def schedule(self) -> ReductionSchedule | Refusal:
         arrangement, space = self.arrangement, self.arrangement.space
         vector = self._lanes_of_vector()
         pulled = pull_rows(
@@ -165,17 +165,17 @@ class _Candidate:
         if isinstance(pulled, Refusal):
             return pulled
         if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
-            return Refusal("sharing", "nothing waits for the rows: blocks share them, line by line")
+            return Refusal("grid_split", "nothing waits for the rows: blocks share them, line by line")
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
         accesses = plan_accesses(pulled.graph, lanes, self._alignment)
         lanewise = [fold for fold, _, _ in pulled.folds]
         lanewise += [total.fold for total in pulled.totals if total.at != "one"]
         words = sum(map(accumulator_words, lanewise))
-        crew = choose_crew(
+        mapping = choose_thread_mapping(
             self.axis,
             self.stacks,
-            self.arrangement.sharing,
+            self.arrangement.grid_split,
             lanes.vectors,
             space.rows,
             space.columns,
@@ -184,63 +184,63 @@ class _Candidate:
             self.arrangement.groups,
             self.device,
         )
-        if crew is None:
-            return Refusal("sharing", "one block has all there is to do")
-        if not (pulled.folds or crew.is_alone) and words * vector > MAX_ACCUMULATORS:
+        if mapping is None:
+            return Refusal("grid_split", "one block has all there is to do")
+        if not (pulled.folds or mapping.is_alone) and words * vector > MAX_ACCUMULATORS:
             return Refusal("registers", f"{words} accumulators of {vector} lanes spill")
-        totals = tuple(_totals(pulled, lanes, crew, space.rows))
-        bare = RowSchedule(
+        totals = tuple(_totals(pulled, lanes, mapping, space.rows))
+        bare = ReductionSchedule(
             space.rows,
             space.columns,
             self.axis,
-            self.arrangement.sharing,
+            self.arrangement.grid_split,
             tuple(_folds(pulled)),
             totals,
             tuple(self._stores(pulled.wide, lanes, plain=not pulled.inside)),
             tuple(
                 self._stores(pulled.narrow, lanes, plain=not pulled.inside and self.axis == "rows")
             ),
-            tuple(self._finish(finish) for finish in pulled.finishes),
+            tuple(self._finish(finish) for finish in pulled.epilogues),
             pulled.graph,
             accesses,
             lanes,
             pulled.inside,
-            crew,
+            mapping,
             (),
-            Residency(),
+            RowCache(),
         )
-        made = replace(bare, residency=self._residency(bare))
+        made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
-        made = replace(made, ahead=choose_ahead(made, self.device))
+        made = replace(made, prefetched=choose_ahead(made, self.device))
         if (
             not self.device.threads_are_serial
-            or arrangement.sharing != "nothing"
+            or arrangement.grid_split != "none"
             or self.axis == "rows"
         ):
             return made
         # Values of one row may have room where those of several have not.
-        single = replace(bare, crew=replace(crew, rows=1, blocks=space.rows), unroll=made.unroll)
-        single = replace(single, residency=self._residency(single))
-        return single if len(single.residency.held) > len(made.residency.held) else made
+        single = replace(bare, mapping=replace(mapping, rows_per_block=1, blocks=space.rows), unroll=made.unroll)
+        single = replace(single, row_cache=self._residency(single))
+        return single if len(single.row_cache.held) > len(made.row_cache.held) else made
 
-    def _residency(self, schedule: RowSchedule) -> Residency:
+    def _residency(self, schedule: ReductionSchedule) -> RowCache:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
-        if schedule.sharing == "columns":
-            return Residency()
-        if self.axis == "rows" and not schedule.is_stacked:
+        if schedule.grid_split == "columns":
+            return RowCache()
+        if self.axis == "rows" and not schedule.is_outer_shared:
             count = passes_that_read(schedule.accesses, schedule.passes)
-            return Residency(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
+            return RowCache(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
         wide = [t for t in schedule.totals if t.is_of_columns]
         accumulators = sum(t.accumulator_bytes // WORD for t in wide) * schedule.steps
-        if schedule.is_stacked:
+        if schedule.is_outer_shared:
             accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.folds)
         held: tuple[Value, ...] = ()
         if self.device.threads_are_serial:
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
             held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
-        has_block = schedule.rows_per_block == 1 or schedule.is_stacked
-        found = choose_residency(
+        has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
+        found = choose_row_cache(
             schedule.accesses,
             [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
             schedule.lanes,
@@ -298,15 +298,15 @@ class _Candidate:
     ) -> Iterator[Store]:
         """`plain`: every lane of every vector is stored."""
         for tensor, value, address in stores:
-            windows: tuple[Window, ...] = ()
+            windows: tuple[VectorAccess, ...] = ()
             if plain:
                 aligned = self.destinations[tensor].alignment
                 windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
             yield Store(tensor, value, address, windows)
 
-    def _finish(self, finish: PulledFinish) -> Finish:
+    def _finish(self, finish: PulledEpilogue) -> GridEpilogue:
         lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)
-        return Finish(
+        return GridEpilogue(
             finish.at,
             finish.points,
             finish.graph,
@@ -316,7 +316,7 @@ class _Candidate:
         )
 
 
-def _moves(access: Access, schedule: RowSchedule) -> bool:
+def _moves(access: RegisterArray, schedule: ReductionSchedule) -> bool:
     """Whether a thread has another vector of an access at each of its columns."""
     if access.is_uniform:
         return False
@@ -325,27 +325,27 @@ def _moves(access: Access, schedule: RowSchedule) -> bool:
     )
 
 
-def _folds(pulled: PulledRows) -> Iterator[Fold]:
+def _folds(pulled: PulledRows) -> Iterator[RowReduction]:
     stages = _stages(pulled.folds)
     for fold, value, position in pulled.folds:
         stage = stages[fold.output]
-        yield Fold(fold.output, fold.op, fold.accumulate, value, position, stage)
+        yield RowReduction(fold.output, fold.op, fold.accumulate, value, position, stage)
 
 
-def _totals(pulled: PulledRows, lanes: Lanes, crew: Crew, rows: int) -> Iterator[Total]:
+def _totals(pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int) -> Iterator[GridReduction]:
     offset = 0
-    longest = longest_total((t.fold.op for t in pulled.totals), crew, rows)
-    in_parts = crew.rows_per_thread(rows) > longest
-    owned = crew.steps(lanes.vectors) * crew.threads * crew.tiles * lanes.vector
+    longest = longest_total((t.fold.op for t in pulled.totals), mapping, rows)
+    in_parts = mapping.rows_per_thread(rows) > longest
+    owned = mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
     for found in pulled.totals:
         fold = found.fold
         wide = found.at in ("column", "group")
         points = owned if wide else fold.output.numel if found.at == "row" else 1
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
-        copies = 2 if crew.is_alone and in_parts and wide else 1
+        copies = 2 if mapping.is_alone and in_parts and wide else 1
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position
-        bare = Total(*elements, found.at, points, offset, 0)
-        size = copies * crew.parts * points * bare.accumulator_bytes
+        bare = GridReduction(*elements, found.at, points, offset, 0)
+        size = copies * mapping.partials * points * bare.accumulator_bytes
         total = replace(bare, bytes=-(-size // 64) * 64)
         yield total
         offset += total.bytes

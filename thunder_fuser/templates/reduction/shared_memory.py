@@ -1,4 +1,4 @@
-"""The shared memory of a row kernel's block: where threads exchange what they fold, and what stays.
+"""The shared memory of a reduction kernel's block: where threads exchange what they fold, and what stays.
 
 Slots come first: the warps of a row leave what they have folded there. Then the place in which the
 groups of a block meet, and in which those who add up parts do. Then what is kept of the row.
@@ -12,34 +12,34 @@ from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.lower.scalar_graph import Value
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.row_cache import kept_bytes
-from thunder_fuser.templates.reduction.schedule import Folding, RowSchedule, Total
+from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule, GridReduction
 
 
-def shared_bytes(schedule: RowSchedule) -> int:
+def shared_bytes(schedule: ReductionSchedule) -> int:
     """Dynamic shared memory of a block."""
-    held = sum(held_bytes(value, schedule.lanes) for value in schedule.residency.held)
-    return _kept_end(schedule, schedule.residency.shared) + held * schedule.rows_per_block
+    held = sum(held_bytes(value, schedule.lanes) for value in schedule.row_cache.held)
+    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
 
 
-def held_offset(schedule: RowSchedule, value: Value) -> int:
+def held_offset(schedule: ReductionSchedule, value: Value) -> int:
     """Bytes before a value that is held, for the first of the block's rows."""
-    before = schedule.residency.held[: schedule.residency.held.index(value)]
+    before = schedule.row_cache.held[: schedule.row_cache.held.index(value)]
     held = sum(held_bytes(other, schedule.lanes) for other in before)
-    return _kept_end(schedule, schedule.residency.shared) + held * schedule.rows_per_block
+    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
 
 
-def exchange_bytes(schedule: RowSchedule) -> int:
+def exchange_bytes(schedule: ReductionSchedule) -> int:
     """What threads exchange values through, in whole 16-byte vectors."""
     meeting = max((_meeting_bytes(schedule, total) for total in schedule.totals), default=0)
     return slot_bytes(schedule) + -(-meeting // 16) * 16
 
 
-def kept_offset(schedule: RowSchedule, access: int) -> int:
+def kept_offset(schedule: ReductionSchedule, access: int) -> int:
     """Bytes before the row of an access that is kept in shared memory."""
-    return _kept_end(schedule, schedule.residency.shared[: schedule.residency.shared.index(access)])
+    return _kept_end(schedule, schedule.row_cache.shared[: schedule.row_cache.shared.index(access)])
 
 
-def _kept_end(schedule: RowSchedule, accesses: Sequence[int]) -> int:
+def _kept_end(schedule: ReductionSchedule, accesses: Sequence[int]) -> int:
     """Where what is kept of some accesses ends."""
     lanes, vectors = schedule.lanes, schedule.block_vectors
     kept = (kept_bytes(schedule.accesses[k], lanes, vectors) for k in accesses)
@@ -49,55 +49,55 @@ def _kept_end(schedule: RowSchedule, accesses: Sequence[int]) -> int:
 # ---- slots
 
 
-def takes_turns(schedule: RowSchedule) -> bool:
+def takes_turns(schedule: ReductionSchedule) -> bool:
     """Whether a block folds row after row with one exchange each, which then needs two places."""
-    shares = schedule.sharing == "rows" and schedule.threads > WARP_SIZE
+    shares = schedule.grid_split == "rows" and schedule.threads > WARP_SIZE
     return shares and len(schedule.folds) == 1
 
 
-def slot_bytes(schedule: RowSchedule) -> int:
+def slot_bytes(schedule: ReductionSchedule) -> int:
     """Shared memory of a block to exchange what the warps of its rows have folded."""
     turns = 2 if takes_turns(schedule) else 1
     groups = 1 if schedule.lane_axis == "rows" else schedule.rows_per_block
     return row_slot_bytes(schedule) * turns * groups
 
 
-def row_slot_bytes(schedule: RowSchedule) -> int:
+def row_slot_bytes(schedule: ReductionSchedule) -> int:
     """The slots of all folds of one row."""
     return slot_offset(schedule, len(_exchanged(schedule)))
 
 
-def slot_offset(schedule: RowSchedule, n: int) -> int:
+def slot_offset(schedule: ReductionSchedule, n: int) -> int:
     """Bytes before the slots of the n-th fold: consecutive reductions use slots of their own."""
     sizes = [f.accumulator_bytes * _slots(schedule) for f in _exchanged(schedule)[:n]]
     return sum(-(-size // 16) * 16 for size in sizes)
 
 
-def _slots(schedule: RowSchedule) -> int:
+def _slots(schedule: ReductionSchedule) -> int:
     """Values of one fold that warps leave for each other: one each, or one for each row that lies
     side by side with others, and those that result.
     """
-    if not schedule.is_stacked:
+    if not schedule.is_outer_shared:
         return schedule.threads // WARP_SIZE if schedule.threads > WARP_SIZE else 0
     warps = schedule.block_threads // WARP_SIZE
     return (warps + 1) * schedule.rows_per_block * schedule.lanes.vector if warps > 1 else 0
 
 
-def _exchanged(schedule: RowSchedule) -> Sequence[Folding]:
+def _exchanged(schedule: ReductionSchedule) -> Sequence[Accumulation]:
     """The reductions that one block folds over a whole row."""
-    return schedule.totals if schedule.sharing == "columns" else schedule.folds
+    return schedule.totals if schedule.grid_split == "columns" else schedule.folds
 
 
 # ---- where groups meet
 
 
-def owned_points(schedule: RowSchedule) -> int:
+def owned_points(schedule: ReductionSchedule) -> int:
     """Columns that the threads of one row accumulate."""
     return schedule.steps * schedule.threads * schedule.lanes.vector
 
 
-def _meeting_bytes(schedule: RowSchedule, total: Total) -> int:
+def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
     """Groups of threads meet here: those of one block, and those that add up parts."""
     points = owned_points(schedule) if total.is_of_columns else 1
-    groups = 0 if schedule.sharing == "columns" else schedule.rows_per_block - 1
+    groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
     return total.accumulator_bytes * max(groups * points, schedule.block_threads)

@@ -1,11 +1,11 @@
-"""How threads and blocks divide the rows and columns of a row kernel."""
+"""How threads and blocks divide the rows and columns of a reduction kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.lower.row_space import LaneAxis, Sharing
+from thunder_fuser.lower.row_space import LaneAxis, GridSplit
 
 MAX_THREADS = 1024
 VECTORS_PER_THREAD = 2
@@ -34,46 +34,46 @@ _STACKED_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """Who does what.
+class ThreadMapping:
+    """Thread mapping of a reduction kernel: which threads and blocks reduce which rows and columns.
 
-    threads  that share a row, or a vector of rows where lanes are rows (a power of two)
-    rows     that a block works on at a time (vectors of rows where lanes are rows)
-    blocks   of the whole grid
-    tiles    blocks side by side, each with its own columns
-    splits   blocks that share the columns of one row
-    parts    in which totals are left for the end: one of each block that works on the same points
-    groups   of rows that have totals of their own; the first parts are the first group's
-    blocks_per_sm  that must be able to run together, where blocks wait for each other; else 0
+    threads_per_row  that share a row, or a vector of rows where lanes are rows (a power of two)
+    rows_per_block   that a block works on at a time (vectors of rows where lanes are rows)
+    blocks           of the whole grid
+    column_tiles     blocks side by side, each with its own columns
+    blocks_per_row   blocks that share the columns of one row
+    partials         of each grid reduction: one of each block that works on the same points
+    row_groups       of rows that have totals of their own; the first parts are the first group's
+    blocks_per_sm    that must be able to run together, where blocks wait for each other; else 0
     """
 
-    threads: int
-    rows: int
+    threads_per_row: int
+    rows_per_block: int
     blocks: int
-    tiles: int = 1
-    splits: int = 1
-    parts: int = 1
-    groups: int = 1
+    column_tiles: int = 1
+    blocks_per_row: int = 1
+    partials: int = 1
+    row_groups: int = 1
     blocks_per_sm: int = 0
 
     @property
     def is_alone(self) -> bool:
         """A block is one thread, which has more columns than registers."""
-        return self.threads * self.rows == 1
+        return self.threads_per_row * self.rows_per_block == 1
 
     def steps(self, vectors: int) -> int:
         """Vectors of a row that one thread works on."""
-        return -(-vectors // (self.threads * self.tiles * self.splits))
+        return -(-vectors // (self.threads_per_row * self.column_tiles * self.blocks_per_row))
 
     def rows_per_thread(self, rows: int) -> int:
         """Rows that one thread works on, where blocks share them."""
-        return -(-(rows // self.groups) // (self.parts // self.groups * self.rows))
+        return -(-(rows // self.row_groups) // (self.partials // self.row_groups * self.rows_per_block))
 
 
-def choose_crew(
+def choose_thread_mapping(
     axis: LaneAxis,
     stacks: bool,
-    sharing: Sharing,
+    grid_split: GridSplit,
     vectors: int,
     rows: int,
     columns: int,
@@ -81,9 +81,9 @@ def choose_crew(
     accumulators: int,
     groups: int,
     device: DeviceInfo,
-) -> Crew | None:
-    """The crew for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
-    row is not worth sharing.
+) -> ThreadMapping | None:
+    """The mapping for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
+    row is not worth grid_split.
 
     stacks        several threads walk down rows that lie side by side
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
@@ -91,20 +91,20 @@ def choose_crew(
     accumulators  32-bit registers with which a thread folds one vector
     groups        of rows that have totals of their own: a block works on rows of one
     """
-    if sharing == "rows":
+    if grid_split == "rows":
         return _sharing_rows(vectors, rows, has_stages, accumulators, groups, device)
-    if sharing == "columns":
+    if grid_split == "columns":
         return _sharing_columns(vectors, rows, device)
     if stacks:
         return _stacked(vectors, columns, accumulators, device)
     if axis == "rows":
         owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
-        return Crew(1, owned, -(-vectors // owned))
+        return ThreadMapping(1, owned, -(-vectors // owned))
     threads, owned = _threads(vectors, device)
-    return Crew(threads, owned, -(-rows // owned))
+    return ThreadMapping(threads, owned, -(-rows // owned))
 
 
-def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) -> Crew | None:
+def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) -> ThreadMapping | None:
     """Some vectors of rows that lie side by side for each block."""
     most = MAX_THREADS
     while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
@@ -115,7 +115,7 @@ def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) 
     threads = min(most // owned, _power_of_two(columns) // _STACKED_COLUMNS)
     # Whole warps.
     threads = max(threads, WARP_SIZE // owned)
-    return Crew(threads, owned, -(-vectors // owned)) if threads <= columns else None
+    return ThreadMapping(threads, owned, -(-vectors // owned)) if threads <= columns else None
 
 
 def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
@@ -136,13 +136,13 @@ def _sharing_rows(
     accumulators: int,
     row_groups: int,
     device: DeviceInfo,
-) -> Crew | None:
+) -> ThreadMapping | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
     within = rows // row_groups
     if device.threads_are_serial:
         parts = row_groups * max(1, min(HOST_PARTS // row_groups, within))
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
-        return Crew(1, 1, parts * tiles, tiles, parts=parts, groups=row_groups)
+        return ThreadMapping(1, 1, parts * tiles, tiles, partials=parts, row_groups=row_groups)
     # Half as many threads have twice the registers.
     most = MAX_THREADS
     while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
@@ -155,20 +155,20 @@ def _sharing_rows(
     if parts == 1 and not has_stages:
         return None
     together = -(-parts * tiles // device.sm_count)
-    return Crew(threads, groups, parts * tiles, tiles, 1, parts, row_groups, together)
+    return ThreadMapping(threads, groups, parts * tiles, tiles, 1, parts, row_groups, together)
 
 
-def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> Crew | None:
+def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMapping | None:
     """Several blocks work on one row: rows are too few to keep the device busy."""
     if device.threads_are_serial:
         splits = min(HOST_PARTS // max(rows, 1), vectors)
-        return Crew(1, 1, rows * splits, splits=splits, parts=splits) if splits > 1 else None
+        return ThreadMapping(1, 1, rows * splits, blocks_per_row=splits, partials=splits) if splits > 1 else None
     threads = _SHARED_BLOCK
     splits = min(device.sm_count * _BLOCKS_PER_SM // max(rows, 1), vectors // threads)
     if splits < 2:
         return None
     together = -(-rows * splits // device.sm_count)
-    return Crew(threads, 1, rows * splits, splits=splits, parts=splits, blocks_per_sm=together)
+    return ThreadMapping(threads, 1, rows * splits, blocks_per_row=splits, partials=splits, blocks_per_sm=together)
 
 
 def _power_of_two(number: int) -> int:

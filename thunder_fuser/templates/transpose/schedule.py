@@ -25,14 +25,14 @@ from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
-from thunder_fuser.lower.vectorize import Access, plan_accesses
+from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
 from thunder_fuser.templates.pointwise.schedule import (
     THREADS,
-    MapPart,
+    PointwisePart,
     far_reads,
     instructions,
-    map_parts,
+    pointwise_parts,
     most_points,
     vectors_to_try,
 )
@@ -68,7 +68,7 @@ class TransposePart:
 
     stores: tuple[Store, ...]
     graph: ValueGraph
-    accesses: tuple[Access, ...]
+    accesses: tuple[RegisterArray, ...]
     lanes: LaneForms
     tiles: tuple[Tile, ...]
     extents: tuple[int, int]
@@ -89,15 +89,15 @@ class TransposePart:
         return (
             f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points, tiles of "
             f"{j} x {i}, vector {self.lanes.vector}, {self.blocks} blocks of {self.threads}; "
-            f"turned: {turned}"
+            f"transposed: {turned}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeSchedule:
-    """A kernel some of whose parts turn tiles; the others are those of a map kernel."""
+    """A kernel some of whose parts turn tiles; the others are those of a pointwise kernel."""
 
-    parts: tuple[MapPart | TransposePart, ...]
+    parts: tuple[PointwisePart | TransposePart, ...]
 
     @property
     def blocks(self) -> int:
@@ -146,10 +146,10 @@ def transpose_groups(
     refusals = [found for found in turned if isinstance(found, Refusal)]
     if len(refusals) == len(turned):
         return refusals[0] if refusals else Refusal("empty", "there is nothing to compute")
-    parts: list[MapPart | TransposePart] = []
+    parts: list[PointwisePart | TransposePart] = []
     for group, found in zip(groups, turned, strict=True):
         if isinstance(found, Refusal):
-            parts += map_parts(group, memory, destinations, device)
+            parts += pointwise_parts(group, memory, destinations, device)
         else:
             parts.append(found)
     return TransposeSchedule(tuple(parts))
@@ -206,7 +206,7 @@ def _transpose_part(
 
 
 def _prefetches(
-    direct: Sequence[Access], plane: Plane, device: DeviceInfo
+    direct: Sequence[RegisterArray], plane: Plane, device: DeviceInfo
 ) -> tuple[tuple[TensorView, Form], ...]:
     row = plane.variable("j", plane.sides[0])
     return tuple(
