@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests import oracle
-from tests.generator import Case, random_case
-from tests.hash_seeds import printed_under_any
-from tests.inputs import contiguity
+from tests.support import oracle
+from tests.support.generator import Case, random_case
+from tests.support.hash_seeds import printed_under_any
+from tests.support.inputs import contiguity
 from thunder_fuser.ir import reference
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -45,7 +45,7 @@ def live(fusion: Fusion) -> list[Expr]:
 
 
 def test_a_case_is_a_function_of_its_seed() -> None:
-    text = "from tests.generator import random_case\n"
+    text = "from tests.support.generator import random_case\n"
     text += "for k in range(15):\n    c = random_case(k)\n    print(c.fusion)\n"
     text += "    print([x.float().sum() if hasattr(x, 'sum') else x for x in c.inputs])"
     assert len(printed_under_any(text)) > 5_000

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.plan_programs import (
+from tests.support.plans import (
+    DEFINITIONS,
+    Definition,
+    Half,
+    compiled_for,
+    planned,
+    planned_for,
+    text_of,
+)
+from tests.zoo.plan_programs import (
     BATCH,
     HEADS,
     HIDDEN,
@@ -18,15 +27,6 @@ from tests.plan_programs import (
     Program,
     layer_inputs,
     layers,
-)
-from tests.plans import (
-    DEFINITIONS,
-    Definition,
-    Half,
-    compiled_for,
-    planned,
-    planned_for,
-    text_of,
 )
 from thunder_fuser.frontends.thunder import fusions
 

@@ -12,8 +12,8 @@ from itertools import combinations
 import pytest
 import torch
 
-from tests.batch import Batch, check_between_guards, executable
-from tests.generator_cats import cat_case
+from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.generator_cats import cat_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.passes.rewrite import memory_behind_results

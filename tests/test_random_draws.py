@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.batch import Batch, check_between_guards, executable
-from tests.generator import Case, random_case
+from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.generator import Case, random_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.fusion import RandomOp

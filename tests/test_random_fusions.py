@@ -1,9 +1,9 @@
 """Random fusions over the whole op table, compiled and run: every element within its error bound.
 
-2,000 programs (tests/generator.py) with sizes of 0, 1 and primes, any strides, all dtypes; every
-fourth is cut into several kernels. On the host every other batch is scheduled for an H200, so that
-what runs is the text that the GPU would get. A part runs once more between guard pages, its threads
-and blocks in other orders.
+2,000 programs (tests/support/generator.py) with sizes of 0, 1 and primes, any strides, all dtypes;
+every fourth is cut into several kernels. On the host every other batch is scheduled for an H200, so
+that what runs is the text that the GPU would get. A part runs once more between guard pages, its
+threads and blocks in other orders.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.batch import Batch, check_between_guards, executable
-from tests.cuts import with_cuts
-from tests.generator import Case, random_case
+from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.cuts import with_cuts
+from tests.support.generator import Case, random_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 

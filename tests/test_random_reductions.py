@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.batch import Batch, check_between_guards, executable
-from tests.generator import Case, random_case
+from tests.support.batch import Batch, check_between_guards, executable
+from tests.support.generator import Case, random_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200

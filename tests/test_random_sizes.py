@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.batch import Batch, executable
-from tests.definition.rebuilding import rebuilt
-from tests.generator_sizes import Ambiguous, Mistake, Program
+from tests.frontends.definition.rebuilding import rebuilt
+from tests.support.batch import Batch, executable
+from tests.support.generator_sizes import Ambiguous, Mistake, Program
 from thunder_fuser import passes
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserValueError

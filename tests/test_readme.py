@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import summary
-from tests.plans import definitions_table, programs_table
+from tests.support.plans import definitions_table, programs_table
 from thunder_fuser.config import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]

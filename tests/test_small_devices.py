@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.batch import Batch, executable
-from tests.generator import Case, random_case
+from tests.support.batch import Batch, executable
+from tests.support.generator import Case, random_case
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.batch import Batch, executable
-from tests.inputs import copy_of
-from tests.thunder.programs import as_double, assert_as_good_as_eager, flat
-from tests.workloads import WORKLOADS, Workload
+from tests.frontends.thunder.programs import as_double, assert_as_good_as_eager, flat
+from tests.support.batch import Batch, executable
+from tests.support.inputs import copy_of
+from tests.zoo.workloads import WORKLOADS, Workload
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200

@@ -1,8 +1,12 @@
-"""thunder_fuser: a fusion compiler for PyTorch programs, as a Lightning Thunder executor."""
+"""thunder_fuser: a fusion compiler for PyTorch programs, as a Lightning Thunder executor.
 
+Public names are imported when they are first used (PEP 562): `import thunder_fuser` costs a
+millisecond, where torch and Thunder take seconds.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from thunder_fuser._names import export
 from thunder_fuser._registration import register_with_thunder
 
 __version__ = "0.1.0"
@@ -41,40 +45,59 @@ if TYPE_CHECKING:
     from thunder_fuser.frontends.thunder import segments as segments
     from thunder_fuser.nvfuser import install_as_nvfuser as install_as_nvfuser
 
-export(
-    __name__,
-    {
-        "executor": "thunder_fuser.frontends.thunder",
-        "fusions": "thunder_fuser.frontends.thunder",
-        "fusions_of_trace": "thunder_fuser.frontends.thunder",
-        "refusals": "thunder_fuser.frontends.thunder",
-        "segments": "thunder_fuser.frontends.thunder",
-        "FusionReport": "thunder_fuser.frontends.thunder",
-        "FusionDefinition": "thunder_fuser.frontends.definition",
-        "FusionCache": "thunder_fuser.frontends.definition",
-        "LRUCache": "thunder_fuser.frontends.definition",
-        "LruFusionCache": "thunder_fuser.frontends.definition",
-        "PythonProfiler": "thunder_fuser.frontends.definition",
-        "TensorView": "thunder_fuser.frontends.definition",
-        "Val": "thunder_fuser.frontends.definition",
-        "compute_contiguity": "thunder_fuser.frontends.definition",
-        "DataType": "thunder_fuser.frontends.definition",
-        "compute_tensor_descriptor": "thunder_fuser.frontends.definition",
-        "ops": "thunder_fuser.frontends.definition",
-        "version": "thunder_fuser.frontends.definition",
-        "install_as_nvfuser": "thunder_fuser.nvfuser",
-        "Options": "thunder_fuser.config",
-        "options": "thunder_fuser.config",
-        "Refusal": "thunder_fuser.errors",
-        "FuserError": "thunder_fuser.errors",
-        "FuserValueError": "thunder_fuser.errors",
-        "FuserTypeError": "thunder_fuser.errors",
-        "FuserIndexError": "thunder_fuser.errors",
-        "CompileError": "thunder_fuser.errors",
-        "KernelError": "thunder_fuser.errors",
-        "TargetError": "thunder_fuser.errors",
-        "InternalError": "thunder_fuser.errors",
-    },
-)
+_HOMES = {
+    "thunder_fuser.config": (
+        "Options",
+        "options",
+    ),
+    "thunder_fuser.errors": (
+        "CompileError",
+        "FuserError",
+        "FuserIndexError",
+        "FuserTypeError",
+        "FuserValueError",
+        "InternalError",
+        "KernelError",
+        "Refusal",
+        "TargetError",
+    ),
+    "thunder_fuser.frontends.definition": (
+        "DataType",
+        "FusionCache",
+        "FusionDefinition",
+        "LRUCache",
+        "LruFusionCache",
+        "PythonProfiler",
+        "TensorView",
+        "Val",
+        "compute_contiguity",
+        "compute_tensor_descriptor",
+        "ops",
+        "version",
+    ),
+    "thunder_fuser.frontends.thunder": (
+        "FusionReport",
+        "executor",
+        "fusions",
+        "fusions_of_trace",
+        "refusals",
+        "segments",
+    ),
+    "thunder_fuser.nvfuser": ("install_as_nvfuser",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = list(_HOME_OF)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 register_with_thunder()

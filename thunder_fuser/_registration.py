@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _HOST = "thunder"
-_REGISTERS = "thunder_fuser.executor"
+_REGISTERS = "thunder_fuser.frontends.thunder"
 """Whose import is all that it takes; it may be what imports Thunder."""
 
 

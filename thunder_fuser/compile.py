@@ -112,7 +112,9 @@ def generate_kernels(
     return found
 
 
-def _bound(made: GeneratedKernel, first: CanonicalSegment, other: CanonicalSegment) -> GeneratedKernel:
+def _bound(
+    made: GeneratedKernel, first: CanonicalSegment, other: CanonicalSegment
+) -> GeneratedKernel:
     """A kernel that is made for one program, for another one that is the same."""
     places = {v: k for k, v in enumerate(first.values)}
     bound = (b if isinstance(b, Scratch) else other.values[places[b]] for b in made.arguments)

@@ -29,7 +29,16 @@ from typing import TextIO
 from thunder_fuser.errors import FuserValueError
 
 PACKAGE = "thunder_fuser"
-STAGES = ("definition", "executor", "passes", "segment", "schedule", "codegen", "runtime")
+CHANNELS = {
+    "definition": "frontends.definition",
+    "thunder": "frontends.thunder",
+    "passes": "passes",
+    "segment": "segment",
+    "schedule": "templates",
+    "codegen": "codegen",
+    "runtime": "runtime",
+}
+"""The stages of the compiler that say something, and the packages that do it."""
 
 # Seconds of work before the status line appears, and between two states of it.
 PATIENCE = 2.0
@@ -56,13 +65,13 @@ def words(spec: str) -> list[str]:
 def _logger_name(channel: str) -> str:
     if channel == "all":
         return PACKAGE
-    if channel in STAGES or channel in _modules():
-        return f"{PACKAGE}.{channel}"
-    if f"passes.{channel}" in _modules():
-        return f"{PACKAGE}.passes.{channel}"
+    for name in (channel, f"passes.{channel}"):
+        stage, dot, module = name.partition(".")
+        if name in CHANNELS or name in _modules():
+            return f"{PACKAGE}.{CHANNELS[stage]}{dot}{module}"
     passes = [name.removeprefix("passes.") for name in _modules() if name.startswith("passes.")]
-    close = difflib.get_close_matches(channel, ("all", *STAGES, *passes, *_modules()), n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: all, {', '.join(STAGES)}"
+    close = difflib.get_close_matches(channel, ("all", *CHANNELS, *passes, *_modules()), n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known: all, {', '.join(CHANNELS)}"
     raise FuserValueError(f"logs: no channel is called {channel!r}; {hint}")
 
 
@@ -70,8 +79,12 @@ def _logger_name(channel: str) -> str:
 def _modules() -> tuple[str, ...]:
     """The modules of the stages: "passes.dead_code", ..."""
     folder = Path(__file__).parent
-    found = (path for stage in STAGES for path in sorted((folder / stage).glob("[!_]*.py")))
-    return tuple(f"{path.parent.name}.{path.stem}" for path in found)
+    return tuple(
+        ".".join((stage, *path.relative_to(home).with_suffix("").parts))
+        for stage, package in CHANNELS.items()
+        for home in [folder.joinpath(*package.split("."))]
+        for path in sorted(home.rglob("[!_]*.py"))
+    )
 
 
 _handler = logging.StreamHandler()

@@ -108,11 +108,11 @@ def text_of(value: object) -> str:
 # ---- logs
 
 _CHANNELS = {
-    "trace": "executor",
+    "trace": "frontends.thunder",
     "fusion": "passes",
     "plan": "segment",
     "refusals": "segment",
-    "schedule": "schedule",
+    "schedule": "templates",
     "kernel": "codegen",
     "machine code": "runtime",
 }

@@ -18,8 +18,8 @@ from benchmarks.gpu_day.rows import Row, Settings, Values
 from benchmarks.planning import planned as planned_workload
 from benchmarks.timing import CudaClock, copy_rate, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
-from tests.plan_programs import PROGRAMS
-from tests.plans import DEFINITIONS, planned
+from tests.support.plans import DEFINITIONS, planned
+from tests.zoo.plan_programs import PROGRAMS
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.config import options
 from thunder_fuser.runtime.cuda.target import CUDA

@@ -55,7 +55,10 @@ METRICS = (
     "lts__t_sectors_op_read.sum",
 )
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-SANITIZED = "tests/codegen/test_totals.py tests/codegen/test_row_kernel.py tests/test_workloads.py"
+SANITIZED = (
+    "tests/codegen/test_grid_reductions.py tests/codegen/test_reduction_kernel.py "
+    "tests/test_workloads.py"
+)
 SWEPT = tuple(name for name in PROFILED if "transpose" not in name)
 BLOCKS, IN_FLIGHT_KIB = (256, 512, 1024), (16, 32, 48, 64, 96)
 

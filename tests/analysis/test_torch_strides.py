@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.building import op
-from tests.inputs import laid_out
+from tests.support.building import op
+from tests.support.inputs import laid_out
 from thunder_fuser.analysis.torch_strides import iteration_order, memory_orders
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout, dense_strides

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests import losses
-from tests.norms import NORMS
-from tests.reductions import REDUCTIONS
 from tests.tools import sass
+from tests.zoo import losses
+from tests.zoo.norms import NORMS
+from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200

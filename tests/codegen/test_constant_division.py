@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.building import op
 from tests.codegen.kernels import kernel_of
+from tests.support.building import op
 from thunder_fuser.codegen.constant_division import reciprocal
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder

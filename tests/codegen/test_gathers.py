@@ -7,12 +7,12 @@ import re
 import pytest
 import torch
 
-from tests import losses
-from tests.batch import Batch, executable
 from tests.codegen.kernels import kernel_of
-from tests.generator import random_case
-from tests.hash_seeds import printed_under_any
+from tests.support.batch import Batch, executable
+from tests.support.generator import random_case
+from tests.support.hash_seeds import printed_under_any
 from tests.tools import sass
+from tests.zoo import losses
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -80,8 +80,8 @@ def test_a_row_of_a_row_kernel_is_held_and_its_index_read_once() -> None:
 
 
 def test_text_does_not_depend_on_hashes() -> None:
-    text = "from tests.codegen.test_row_kernel import kernels_of\n"
-    text += "from tests.generator import random_case\n"
+    text = "from tests.codegen.test_reduction_kernel import kernels_of\n"
+    text += "from tests.support.generator import random_case\n"
     text += (
         "for k in range(6):\n    f = random_case(k, gathers=True, reductions=k % 2 == 0).fusion\n"
     )

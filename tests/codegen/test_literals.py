@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tests.batch import Batch, executable
+from tests.support.batch import Batch, executable
 from thunder_fuser.codegen.literals import literal
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder

@@ -11,9 +11,9 @@ import re
 import pytest
 
 from tests.codegen.kernels import kernel_of, kernels_of
-from tests.generator import random_case
+from tests.support.generator import random_case
 from tests.tools import sass
-from tests.workloads import BY_NAME, WORKLOADS
+from tests.zoo.workloads import BY_NAME, WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests import losses
-from tests.batch import Batch, executable
-from tests.norms import NORMS, Norm
+from tests.support.batch import Batch, executable
+from tests.zoo import losses
+from tests.zoo.norms import NORMS, Norm
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

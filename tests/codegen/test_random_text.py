@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.building import op
 from tests.codegen.kernels import kernel_of
-from tests.generator import random_case
-from tests.hash_seeds import printed_under_any
+from tests.support.building import op
+from tests.support.generator import random_case
+from tests.support.hash_seeds import printed_under_any
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -119,8 +119,8 @@ def test_the_name_says_what_is_drawn() -> None:
 
 
 def test_text_does_not_depend_on_hashes() -> None:
-    text = "from tests.codegen.test_row_kernel import kernels_of\n"
-    text += "from tests.generator import random_case\n"
+    text = "from tests.codegen.test_reduction_kernel import kernels_of\n"
+    text += "from tests.support.generator import random_case\n"
     text += "for k in range(6):\n    f = random_case(k, draws=True, reductions=k % 2 == 0).fusion\n"
     text += "    print(*(k.source for k in kernels_of(f)))"
     assert printed_under_any(text).count("tf::uniforms<") > 6

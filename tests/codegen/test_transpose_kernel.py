@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.batch import Batch, Guarded, allocations, executable
-from tests.building import op
-from tests.generator import random_case
-from tests.hash_seeds import printed_under_any
+from tests.support.batch import Batch, Guarded, allocations, executable
+from tests.support.building import op
+from tests.support.generator import random_case
+from tests.support.hash_seeds import printed_under_any
 from tests.tools import sass
-from tests.workloads import BY_NAME
+from tests.zoo.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

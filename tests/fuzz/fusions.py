@@ -11,11 +11,11 @@ from itertools import combinations
 
 import torch
 
-from tests.batch import executable
-from tests.cuts import with_cuts
 from tests.fuzz.kernels import compiled_together, devices
-from tests.generator import Case, random_case
-from tests.generator_cats import cat_case
+from tests.support.batch import executable
+from tests.support.cuts import with_cuts
+from tests.support.generator import Case, random_case
+from tests.support.generator_cats import cat_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.passes.rewrite import memory_behind_results
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 import thunder_fuser
-from tests.batch import Batch, Number, _Later
+from tests.support.batch import Batch, Number, _Later
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200

@@ -16,7 +16,7 @@ import torch
 
 from tests.fuzz.numbers import random_numbers
 from tests.fuzz.program import NAMESPACE, Argument, Line
-from tests.inputs import laid_out
+from tests.support.inputs import laid_out
 
 FLOATS = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tests.inputs import QUARTERS
+from tests.support.inputs import QUARTERS
 
 Number = int | float | complex | bool
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from tests.batch import executable
 from tests.fuzz.fusions import FusionVerdict
 from tests.fuzz.kernels import Rehearsal, compiled_together, devices
-from tests.generator_sizes import Ambiguous, Mistake, Program
+from tests.support.batch import executable
+from tests.support.generator_sizes import Ambiguous, Mistake, Program
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.runtime.executable import Executable

@@ -1,5 +1,5 @@
 // Halves of rows exchanged, two vectors apart: one load at a selected address.
-extern "C" __global__ void __launch_bounds__(256) tf_map_neg_mul_e34353ce(const bf16* __restrict__ T0, float* __restrict__ T7) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_neg_mul_e34353ce(const bf16* __restrict__ T0, float* __restrict__ T7) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   if (u < 128) {

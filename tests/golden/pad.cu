@@ -1,5 +1,5 @@
 // A predicate that holds for whole vectors, before which nothing is loaded.
-extern "C" __global__ void __launch_bounds__(256) tf_map_exp_9c6114b4(const float* __restrict__ T0, float* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_9c6114b4(const float* __restrict__ T0, float* __restrict__ T4) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   float x0[2] = {};

@@ -1,5 +1,5 @@
-// row: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, held in registers; blocks share rows: 1 totals in 132 parts, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_row_sum_4eb51d5b(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+// reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_4eb51d5b(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;

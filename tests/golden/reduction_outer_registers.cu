@@ -1,5 +1,5 @@
-// row: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, held in registers
-extern "C" __global__ void __launch_bounds__(32) tf_row_max_sum_sub_exp_bd364c1d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+// reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_bd364c1d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;

@@ -1,5 +1,5 @@
-// row: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, held in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_row_max_sum_sub_exp_806b7713(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+// reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_806b7713(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;

@@ -1,5 +1,5 @@
-// row: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, held in registers
-extern "C" __global__ void __launch_bounds__(128) tf_row_sum_65c45ffd(const float* __restrict__ T0, float* __restrict__ T1) {
+// reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_65c45ffd(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;

@@ -1,5 +1,5 @@
-// row: 8192 rows x 64 columns, lanes are columns, vector 8, 8 threads a row, 16 rows a block, 1 stages, held in registers
-extern "C" __global__ void __launch_bounds__(128) tf_row_sum_mul_add_rsqrt_b8d2da32(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+// reduction: 8192 rows x 64 columns, lanes are columns, vector 8, 8 threads a row, 16 rows a block, 1 stages, persistent in registers
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_b8d2da32(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   const int t = threadIdx.x % 8u;
   const int r = (int)blockIdx.x * 16 + (int)(threadIdx.x / 8u);
   bf16 x0[1][8];

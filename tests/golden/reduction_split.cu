@@ -1,5 +1,5 @@
-// row: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; blocks share columns: 1 totals in 66 parts, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_row_sum_20cdc8d8(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+// reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_20cdc8d8(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256) tf_map_mul_neg_add_204ca3fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_204ca3fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];

@@ -1,5 +1,5 @@
 // Two parameters updated in place, by a rate that the host passes.
-extern "C" __global__ void __launch_bounds__(256) tf_map_mul_sub_cb8df636(const bf16* __restrict__ T2, const bf16* __restrict__ T7, bf16* T1, bf16* T6, double S0) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_sub_cb8df636(const bf16* __restrict__ T2, const bf16* __restrict__ T7, bf16* T1, bf16* T6, double S0) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
     const int u = block * 256 + threadIdx.x;

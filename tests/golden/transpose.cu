@@ -1,5 +1,5 @@
 // Lane by lane on one side; points that no vector divides.
-extern "C" __global__ void __launch_bounds__(256) tf_map_add_fcaead5c(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_fcaead5c(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
     const int u = block * 256 + threadIdx.x;

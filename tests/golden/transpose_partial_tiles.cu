@@ -1,5 +1,5 @@
 // transpose
-  T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; turned: T1 by 8
+  T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; transposed: T1 by 8
 extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_f966856b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
   TF_SHARED(smem);

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.building import op
-from tests.definition.rebuilding import rebuilt
-from tests.generator import random_case
+from tests.frontends.definition.rebuilding import rebuilt
+from tests.support.building import op
+from tests.support.generator import random_case
 from thunder_fuser import passes
 from thunder_fuser.errors import (
     FuserError,

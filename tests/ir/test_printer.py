@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.definition.rebuilding import executed, rebuilt, shape_of_program
-from tests.generator import random_case
-from tests.hash_seeds import printed_under_any
+from tests.frontends.definition.rebuilding import executed, rebuilt, shape_of_program
+from tests.support.generator import random_case
+from tests.support.hash_seeds import printed_under_any
 from thunder_fuser import passes
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Merge, Reorder, Split

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.definition.rebuilding import rebuilt, shape_of_program
-from tests.generator import random_case
+from tests.frontends.definition.rebuilding import rebuilt, shape_of_program
+from tests.support.generator import random_case
 from thunder_fuser import passes
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError, InternalError
 from thunder_fuser.ir.builder import FusionBuilder

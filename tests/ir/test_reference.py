@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.generator import random_case
-from tests.inputs import random_tensor
+from tests.support.generator import random_case
+from tests.support.inputs import random_tensor
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (

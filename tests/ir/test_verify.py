@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.generator import random_case
+from tests.support.generator import random_case
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import (

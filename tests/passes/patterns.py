@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import torch
 
-from tests.generator import random_case
+from tests.support.generator import random_case
 from thunder_fuser.analysis.layout import declared_layout, view_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from tests.building import op
 from tests.passes.patterns import check_same_results, ops_of
+from tests.support.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.building import op
 from tests.passes.patterns import check_on_random_fusions, check_same_results, ops_of
+from tests.support.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.building import op
 from tests.passes.patterns import check_on_random_fusions, ops_of, same_bits
+from tests.support.building import op
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp

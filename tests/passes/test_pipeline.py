@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.rope import rope, split_qkv
-from tests.hash_seeds import printed_under_any
 from tests.passes.patterns import check_on_random_fusions, ops_of, random_fusions
+from tests.support.hash_seeds import printed_under_any
 from thunder_fuser import passes
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.compiled_fusion import CompiledFusion

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.definition.rebuilding import rebuilt
-from tests.generator import random_case
+from tests.frontends.definition.rebuilding import rebuilt
 from tests.passes.patterns import check_same_results, ops_of
+from tests.support.generator import random_case
 from thunder_fuser import passes
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.builder import FusionBuilder

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import torch
 
-from tests.norms import NORMS
-from tests.reductions import REDUCTIONS
 from tests.runtime.host_kernels import load
+from tests.zoo.norms import NORMS
+from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.codegen.cuda import Scratch
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels

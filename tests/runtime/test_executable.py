@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.batch import Batch, allocations
-from tests.building import op
-from tests.cuts import with_cuts
-from tests.generator import random_case
+from tests.support.batch import Batch, allocations
+from tests.support.building import op
+from tests.support.cuts import with_cuts
+from tests.support.generator import random_case
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.compiled_fusion import CompiledFusion

@@ -381,7 +381,7 @@ def test_templates_are_found_and_fingerprinted() -> None:
 @pytest.mark.parametrize("place", ["beside the package", "inside the package"])
 def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, place: str) -> None:
     package = tmp_path / "thunder_fuser"
-    shutil.copytree(Path(compiler.__file__).parents[1], package)
+    shutil.copytree(Path(compiler.__file__).parents[2], package)
     folder = (package if place == "inside the package" else tmp_path) / "csrc_templates"
     shutil.copytree(headers.template_dir(), folder)
     code = "from thunder_fuser.codegen import templates; print(headers.template_dir())"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.building import op
+from tests.support.building import op
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -45,7 +45,13 @@ def test_memory_of_a_view_goes_after_the_views_last_reader(b: FusionBuilder) -> 
     other = b.segment_set(op(b, "sin", whole))
     b.output(op(b, "cos", b.segment_set(op(b, "add", half, b.slice(other, [0, 0], [5, 100])))))
     plan = partition(b.build())
-    assert [s.kind for s in plan.segments] == ["pointwise", "alias", "pointwise", "pointwise", "pointwise"]
+    assert [s.kind for s in plan.segments] == [
+        "pointwise",
+        "alias",
+        "pointwise",
+        "pointwise",
+        "pointwise",
+    ]
     assert lives(plan) == [(0, 3), (2, 3), (3, 4), (4, None)]
     assert plan.peak_bytes == (1000 + 1000 + 500) * 4
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.building import op
+from tests.support.building import op
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder

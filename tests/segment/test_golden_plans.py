@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.workloads import BY_NAME
+from tests.zoo.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
 
 

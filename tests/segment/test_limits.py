@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.batch import Batch, executable
-from tests.building import op
-from tests.generator import Case, random_case
-from tests.generator_cats import cat_case
+from tests.support.batch import Batch, executable
+from tests.support.building import op
+from tests.support.generator import Case, random_case
+from tests.support.generator_cats import cat_case
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
@@ -104,11 +104,7 @@ def test_pieces_of_a_long_cat_are_written_where_it_has_them(count: int, after: s
     pieces = [b.tensor([5, 1 + k % 3], Float) for k in range(count)]
     x = b.cat(pieces, 1)
     b.output(
-        x
-        if after == "none"
-        else op(b, "relu", x)
-        if after == "relu"
-        else b.reduce("sum", x, [1])
+        x if after == "none" else op(b, "relu", x) if after == "relu" else b.reduce("sum", x, [1])
     )
     plan = written(b)
     is_stored = after == "sum" and count > limits.MANY_PIECES

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.building import op
+from tests.support.building import op
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.definition import FusionDefinition

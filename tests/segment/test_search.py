@@ -8,15 +8,15 @@ from operator import or_
 
 import pytest
 
-from tests.building import op
-from tests.cuts import with_cuts
-from tests.generator import random_case
-from tests.hash_seeds import printed_under_any
+from tests.support.building import op
+from tests.support.cuts import with_cuts
+from tests.support.generator import random_case
+from tests.support.hash_seeds import printed_under_any
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.dependencies import DependencyGraph, union
 from thunder_fuser.segment.legality import Legality
@@ -187,8 +187,8 @@ def test_a_chain_of_norms_is_asked_about_once(norms: int, monkeypatch: pytest.Mo
 def test_plans_do_not_depend_on_hashes_or_on_threads() -> None:
     text = """
 import threading
-from tests.generator import random_case
-from tests.generator_cats import cat_case
+from tests.support.generator import random_case
+from tests.support.generator_cats import cat_case
 from thunder_fuser.config import options
 from thunder_fuser.compiled_fusion import CompiledFusion
 

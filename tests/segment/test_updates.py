@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests import oracle
-from tests.batch import Batch, Guarded, allocations, executable
-from tests.inputs import copy_of
+from tests.support import oracle
+from tests.support.batch import Batch, Guarded, allocations, executable
+from tests.support.inputs import copy_of
 from thunder_fuser.analysis.layout import declared_layout
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.compiled_fusion import CompiledFusion

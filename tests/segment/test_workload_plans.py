@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workloads import BY_NAME, PARAMETERS, WORKLOADS, Workload
+from tests.zoo.workloads import BY_NAME, PARAMETERS, WORKLOADS, Workload
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import TensorView

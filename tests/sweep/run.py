@@ -9,10 +9,10 @@ import thunder
 import torch
 from torch import Tensor
 
+from tests.frontends.thunder.programs import jit
 from tests.sweep.compare import Difference, differences
 from tests.sweep.functions import Entry
 from tests.sweep.values import operands, rows
-from tests.thunder.programs import jit
 from thunder_fuser import options
 
 GROUP = 24

@@ -29,10 +29,10 @@ from typing import Any
 
 import torch
 
-from tests.generator import random_case
-from tests.plan_programs import PROGRAMS
-from tests.plans import DEFINITIONS, planned
-from tests.workloads import WORKLOADS
+from tests.support.generator import random_case
+from tests.support.plans import DEFINITIONS, planned
+from tests.zoo.plan_programs import PROGRAMS
+from tests.zoo.workloads import WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

@@ -1,6 +1,6 @@
 """Row kernels over the schedule space: norms and reductions at shapes on both sides of every choice
-(registers, shared memory, several rows a block, rows split over blocks, rows side by side, totals), for
-every GPU that has a data sheet.
+(registers, shared memory, several rows a block, rows split over blocks, rows side by side, totals),
+for every GPU that has a data sheet.
 
     python -m tests.tools.shape_sweep                  the front end of the host compiler reads all
     python -m tests.tools.shape_sweep --resources      NVRTC compiles all: spills, slow compilations
@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from tests.norms import NORMS, Norm
-from tests.plan_programs import bias_gelu
-from tests.plans import compiled_for, planned_for
-from tests.reductions import REDUCTIONS, Reduction
-from tests.thunder.programs import fake
+from tests.frontends.thunder.programs import fake
+from tests.support.plans import compiled_for, planned_for
+from tests.zoo.norms import NORMS, Norm
+from tests.zoo.plan_programs import bias_gelu
+from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels

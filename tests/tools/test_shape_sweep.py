@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.plan_programs import bias_gelu
-from tests.plans import compiled_for, planned_for
-from tests.thunder.programs import fake
+from tests.frontends.thunder.programs import fake
+from tests.support.plans import compiled_for, planned_for
 from tests.tools import shape_sweep
+from tests.zoo.plan_programs import bias_gelu
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 

@@ -20,14 +20,18 @@ from thunder_fuser.codegen.transpose_part import TransposeWriter
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.tables import pointwise
-from thunder_fuser.lower.scalar_graph import Argument, Compute, PhiloxCall, Load, Value
+from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
 from thunder_fuser.templates.choose import Schedule
 from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.transpose.schedule import TransposePart, TransposeSchedule
 
-_KIND = {PointwiseSchedule: "pointwise", TransposeSchedule: "transpose", ReductionSchedule: "reduction"}
+_KIND = {
+    PointwiseSchedule: "pointwise",
+    TransposeSchedule: "transpose",
+    ReductionSchedule: "reduction",
+}
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that say little about a kernel in its name."""
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})

@@ -16,7 +16,11 @@ from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
-from thunder_fuser.templates.reduction.schedule import GridEpilogue, ReductionSchedule, GridReduction
+from thunder_fuser.templates.reduction.schedule import (
+    GridEpilogue,
+    GridReduction,
+    ReductionSchedule,
+)
 from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_bytes
 
 WORKSPACE, COUNTER = "workspace", "arrived"

@@ -21,18 +21,18 @@ from thunder_fuser.lower.scalar_graph import (
     Argument,
     BoundsChecked,
     Compute,
-    PhiloxCall,
     IndexValue,
+    IndirectIndex,
     Literal,
     Load,
-    IndirectIndex,
+    PhiloxCall,
     Random,
     Select,
     Value,
     ValueGraph,
     reachable,
 )
-from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, Disjunction, VectorAccess, simplify
+from thunder_fuser.lower.vectorize import ALWAYS, Disjunction, RegisterArray, VectorAccess, simplify
 from thunder_fuser.templates.store import Store
 
 
@@ -137,7 +137,9 @@ class LaneWriter:
             lines += [*taken(emitter), f"TF_PREFETCH({tensor.name} + {text});"]
         return lines
 
-    def _variants(self, access: RegisterArray, target: str, pointer: str, emitter: Emitter) -> list[str]:
+    def _variants(
+        self, access: RegisterArray, target: str, pointer: str, emitter: Emitter
+    ) -> list[str]:
         """Windows of all variants; equal ones become one load at a selected address."""
         variants = access.variants
         total = self._is_total(access)

@@ -1,4 +1,5 @@
-"""The text of a reduction kernel: loads, then a loop over the columns for each stage, then the stores.
+"""The text of a reduction kernel: loads, then a loop over the columns for each stage, then the
+stores.
 
 Names beyond those of `row_values`: a<n> are the accumulators of a fold, p<n> those of a part of the
 row, e<n> the elements of a vector that one accumulator takes.
@@ -14,7 +15,11 @@ from thunder_fuser.codegen.lane_writer import braced, taken
 from thunder_fuser.codegen.reduction_values import ReductionValueWriter
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.scalar_graph import forms
-from thunder_fuser.templates.reduction.schedule import RowReduction, ReductionSchedule, GridReduction
+from thunder_fuser.templates.reduction.schedule import (
+    GridReduction,
+    ReductionSchedule,
+    RowReduction,
+)
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.store import Store
 
@@ -26,7 +31,9 @@ class ReductionWriter(ReductionValueWriter):
     def fits_int32(schedule: ReductionSchedule) -> bool:
         """Every index that the text can mention, and all steps towards it, fit into an int."""
         mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
-        mentioned += [schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)]
+        mentioned += [
+            schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)
+        ]
         points = max(schedule.rows, 1) * max(schedule.columns, 1)
         finishes = all(grid_text.EpilogueWriter.fits_int32(f) for f in schedule.epilogues)
         return finishes and points < 2**31 and all(fits(form) for form in mentioned)

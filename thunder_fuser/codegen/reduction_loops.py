@@ -118,7 +118,11 @@ class ReductionLoops:
         """One vector of columns after the other for some rows, its accumulators in registers."""
         schedule, ctype = self._schedule, self._index_type
         mapping, rows = schedule.mapping, schedule.rows
-        lines = [f"const int tile = blockIdx.x % {mapping.column_tiles}u;"] if mapping.column_tiles > 1 else []
+        lines = (
+            [f"const int tile = blockIdx.x % {mapping.column_tiles}u;"]
+            if mapping.column_tiles > 1
+            else []
+        )
         part = f"blockIdx.x / {mapping.column_tiles}u" if mapping.column_tiles > 1 else "blockIdx.x"
         share = mapping.rows_per_thread(rows)
         begin, bound = self._rows_of_part(share)
@@ -173,7 +177,11 @@ class ReductionLoops:
         step = f"tile * {self._schedule.steps} + k" if mapping.column_tiles > 1 else "k"
         if mapping.threads_per_row == 1:
             return step
-        return f"({step}) * {mapping.threads_per_row} + t" if mapping.column_tiles > 1 else f"k * {mapping.threads_per_row} + t"
+        return (
+            f"({step}) * {mapping.threads_per_row} + t"
+            if mapping.column_tiles > 1
+            else f"k * {mapping.threads_per_row} + t"
+        )
 
     def owned_rows(self) -> list[str]:
         schedule, ctype = self._schedule, self._index_type
@@ -234,7 +242,10 @@ class ReductionLoops:
         if schedule.grid_split == "rows":
             return schedule.rows // mapping.row_groups % mapping.rows_per_block != 0
         if schedule.lane_axis == "rows":
-            return schedule.is_outer_shared and mapping.blocks * mapping.rows_per_block != self._vectors
+            return (
+                schedule.is_outer_shared
+                and mapping.blocks * mapping.rows_per_block != self._vectors
+            )
         return mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block != schedule.rows
 
     def over_columns(

@@ -1,4 +1,5 @@
-"""The text of one fold of a reduction kernel: its accumulators, and how they become one value of the row.
+"""The text of one fold of a reduction kernel: its accumulators, and how they become one value of
+the row.
 
 a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
 the value that results. g is the row's number within the block.

@@ -18,11 +18,11 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.scalar_graph import (
-    PhiloxCall,
     Folded,
     IndexValue,
-    Load,
     IndirectIndex,
+    Load,
+    PhiloxCall,
     Random,
     Select,
     Value,

@@ -14,11 +14,11 @@ from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
-    PhiloxCall,
     Folded,
     IndexValue,
-    Load,
     IndirectIndex,
+    Load,
+    PhiloxCall,
     Random,
     Select,
     Value,

@@ -61,8 +61,8 @@ class PulledEpilogue:
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """What a reduction kernel computes: values of reductions' elements (and their positions, where these
-    are folded too) and of stores, with addresses.
+    """What a reduction kernel computes: values of reductions' elements (and their positions, where
+    these are folded too) and of stores, with addresses.
     """
 
     graph: ValueGraph

@@ -184,7 +184,9 @@ def _plan(
     return RegisterArray(tuple(group), found, is_uniform=uniform)
 
 
-def _gather(group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms) -> RegisterArray:
+def _gather(
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms
+) -> RegisterArray:
     alternatives = [
         Alternative(
             tuple(tuple(lane_condition(c, lanes) for c in conj) for conj in needed[load]),

@@ -123,7 +123,9 @@ class AnchorGraph:
         self.anchors: list[Anchor] = []
         self._bytes: dict[Val, int] = {}
         self.number: dict[TensorView, int] = {}
-        self._reach: dict[Val, Dependencies] = {t: Dependencies(sources=frozenset({t})) for t in tensors}
+        self._reach: dict[Val, Dependencies] = {
+            t: Dependencies(sources=frozenset({t})) for t in tensors
+        }
         cut = (
             e.input for e in self.fusion.exprs if isinstance(e, ViewOp) and e.op == "segment_set"
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.lower.row_space import Orders, Space
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.legality import Legality
 
 _STACKED, _COLUMNS = 8, 4
@@ -108,7 +108,9 @@ class BandwidthModel:
         waited = union(self._passed[k] for k in members(waiting)) & anchors
         return waited.bit_length() - 1 if waited else None
 
-    def _ways(self, number: int, stages: Mapping[int, int], is_waited: bool) -> Iterator[BandwidthLoss]:
+    def _ways(
+        self, number: int, stages: Mapping[int, int], is_waited: bool
+    ) -> Iterator[BandwidthLoss]:
         """How the rows of a reduction can be read."""
         device, rows = self.device, self._results[number]
         columns = self._points[number] // rows

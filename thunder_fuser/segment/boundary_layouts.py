@@ -27,7 +27,9 @@ MANY_BYTES = 1 << 16
 """Tensors of fewer bytes stay in caches, however they are read."""
 
 
-def order_boundaries(program: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]) -> None:
+def order_boundaries(
+    program: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]
+) -> None:
     """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
     involved: dict[TensorView, list[_Reading]] = {}
     readings = [_Reading(group, computed_and_loaded(program, group)[1]) for group in groups]

@@ -116,8 +116,8 @@ def destinations(
 
 
 def _late(fusion: Fusion) -> set[Val]:
-    """Values that cannot all be in the first pointwise kernel, or need not: a kernel that folds what they
-    are computed from can compute them as well.
+    """Values that cannot all be in the first pointwise kernel, or need not: a kernel that folds
+    what they are computed from can compute them as well.
     """
     folded: set[Val] = set()
     many: set[Val] = set()

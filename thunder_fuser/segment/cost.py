@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.bandwidth_loss import BandwidthModel
 from thunder_fuser.segment.dependencies import DependencyGraph
 from thunder_fuser.segment.legality import Legality
@@ -108,8 +108,8 @@ class Cost:
         return lost + self._of_copies(anchors)
 
     def _of_copies(self, anchors: Anchors) -> int:
-        """Updates that a kernel cannot write in place: a pointwise kernel can, if it does all that reads
-        what is overwritten, the update among that.
+        """Updates that a kernel cannot write in place: a pointwise kernel can, if it does all that
+        reads what is overwritten, the update among that.
         """
         overwriting = list(members(anchors & self._overwriters))
         if not overwriting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 
 NEIGHBOURS = 8
 """Anchors that are near the next one for the same reason: what is far apart in a program rarely

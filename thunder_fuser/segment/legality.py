@@ -1,8 +1,8 @@
 """Legality: whether one kernel can compute some anchors, and of which kind it is.
 
-A pure function of a set of anchors, asked often and remembered. A pointwise kernel computes any tensors
-point by point, side by side; a reduction kernel does reductions, and what can be computed where these
-are ready.
+A pure function of a set of anchors, asked often and remembered. A pointwise kernel computes any
+tensors point by point, side by side; a reduction kernel does reductions, and what can be computed
+where these are ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
 from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""

@@ -69,7 +69,9 @@ class Segment:
         outputs = ", ".join(t.name for t in self.outputs)
         head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
         if not self.kernels:
-            why = "written in place" if self.kind == "concat" else "views" if self.views else "empty"
+            why = (
+                "written in place" if self.kind == "concat" else "views" if self.views else "empty"
+            )
             return f"{head}: {why}, no kernel"
         beside = self.sector_bytes - self.bytes_read
         wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES

@@ -20,7 +20,7 @@ from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import joined_tensors
 from thunder_fuser.segment.cost import Cost

@@ -29,7 +29,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables import pointwise, random
-from thunder_fuser.segment.anchors import Anchors, AnchorGraph, members, union
+from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.legality import Legal, Legality
 from thunder_fuser.segment.min_cut import INFINITE
 from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
@@ -152,7 +152,9 @@ class _Boundaries:
 
     def _read(self, group: Group, subgraph: _Subgraph) -> None:
         """Decide what a group reads, and what it computes."""
-        offers = {v: o for v in subgraph.order if (o := self._offer(v, group, subgraph)) is not None}
+        offers = {
+            v: o for v in subgraph.order if (o := self._offer(v, group, subgraph)) is not None
+        }
         while True:
             choice = subgraph.choose(offers, self.writer)
             read = [v for v in map(subgraph.order.__getitem__, sorted(choice.read)) if v in offers]

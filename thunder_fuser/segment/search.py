@@ -198,8 +198,9 @@ class _Search:
         return order if order is not None and all(map(self._is_legal, new)) else None
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
-        """The same sets in order, with one launch for pointwise kernels, and for reduction kernels, of which
-        none waits for another, though they share nothing. What waits for rows wants registers.
+        """The same sets in order, with one launch for pointwise kernels, and for reduction kernels,
+        of which none waits for another, though they share nothing. What waits for rows wants
+        registers.
         """
         parts = self._ordered(parts)
         order = Order(self.relations, parts)

@@ -73,9 +73,6 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""
         super().__init__(name)
-        # As an attribute of the package, the instance hides the folder of its name; with this,
-        # `import thunder_fuser.frontends.thunder.report as report` finds the module all the same.
-        self.__name__ = __package__
         self._prefix = prefix
         self._tank = Tank()
         self._draw = register_draw(self)

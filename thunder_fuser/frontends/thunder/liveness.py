@@ -20,7 +20,7 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, renamed
-from thunder_fuser.frontends.thunder.regions import RegionCandidate, Region, TraceInfo
+from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, TraceInfo
 
 _SMALLEST = 512
 """Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""
@@ -130,7 +130,9 @@ def _crossing(part: RegionCandidate, region: Region | None, is_region: bool) -> 
     return _Crossing(symbols, reads, [p for bsym in symbols for p in bsym.flat_proxy_outs])
 
 
-def _as_split(parts: Sequence[RegionCandidate], crossings: Sequence[_Crossing], facts: TraceInfo) -> list[int]:
+def _as_split(
+    parts: Sequence[RegionCandidate], crossings: Sequence[_Crossing], facts: TraceInfo
+) -> list[int]:
     """The parts as they will run: Thunder leaves to the backward what no result of the forward
     needs.
     """

@@ -208,7 +208,9 @@ def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
     return [p for p in proxies if isinstance(p, TensorProxy)]
 
 
-def _cut(group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory) -> Iterator[RegionCandidate]:
+def _cut(
+    group: Sequence[BoundSymbol], places: Places, memory: inplace.Memory
+) -> Iterator[RegionCandidate]:
     """A group as the longest parts, in order, that one fusion can hold."""
     part: list[BoundSymbol] = []
     shared: DevicePhase | None = None

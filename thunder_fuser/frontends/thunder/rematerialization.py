@@ -18,14 +18,23 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.frontends.thunder.canonical_names import Prims, one_input, one_name
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
-from thunder_fuser.frontends.thunder.regions import RegionCandidate, DevicePhase, Region, TraceInfo, made_by, region_of
+from thunder_fuser.frontends.thunder.regions import (
+    DevicePhase,
+    Region,
+    RegionCandidate,
+    TraceInfo,
+    made_by,
+    region_of,
+)
 from thunder_fuser.frontends.thunder.view_replay import replay_views
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.store_or_recompute import NEVER, Choice, Value, materialize
 from thunder_fuser.segment.time_model import Prices
 
 
-def rematerialize(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> dict[int, Region]:
+def rematerialize(
+    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+) -> dict[int, Region]:
     """A region for each part that is to be fused, with what it computes again in front.
 
     `parts` are the whole trace, in order. A part of which nobody reads anything any more has no

@@ -45,7 +45,9 @@ class _Unit:
     makes: frozenset[str]
 
 
-def join(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> tuple[list[RegionCandidate], Prims]:
+def join(
+    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+) -> tuple[list[RegionCandidate], Prims]:
     """The same trace with fewer regions, as parts and the primitives of those to be fused."""
     regions = rematerialize(parts, prims, facts)
     alive = liveness(parts, prims, regions, facts, as_split=False)

@@ -19,14 +19,16 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import flatten, operands
 from thunder_fuser.frontends.thunder.liveness import liveness
-from thunder_fuser.frontends.thunder.regions import RegionCandidate, Region, TraceInfo, region_of
+from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, TraceInfo, region_of
 from thunder_fuser.frontends.thunder.rematerialization import rematerialize
 
 Pieces = Sequence[Sequence[int]]
 """Symbols of a part, by position."""
 
 
-def take_apart(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> tuple[list[RegionCandidate], Prims]:
+def take_apart(
+    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+) -> tuple[list[RegionCandidate], Prims]:
     """The same parts and primitives, with the pieces of regions that hold too much."""
     pieces = {
         k: found
@@ -93,7 +95,9 @@ def _with_pieces(
     return new, own
 
 
-def _storing_all(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> Mapping[int, Region]:
+def _storing_all(
+    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+) -> Mapping[int, Region]:
     """Regions that compute nothing again."""
     readers: dict[str, set[int]] = {}
     for k, part in enumerate(parts):

@@ -202,9 +202,7 @@ class ValueBuilder:
         self._append(PointwiseOp(op, vals, out, self.origin))
         return out
 
-    def _scalar_result(
-        self, row: Op, vals: tuple[Scalar, ...], dtype: DataType
-    ) -> Scalar:
+    def _scalar_result(self, row: Op, vals: tuple[Scalar, ...], dtype: DataType) -> Scalar:
         if all(v.is_constant for v in vals):
             kinds = [Operand(v.dtype, None) for v in vals]
             args = [

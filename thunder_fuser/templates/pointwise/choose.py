@@ -28,4 +28,8 @@ def schedule_pointwise(
     """
     groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
     found = transpose_groups(groups, memory, destinations, device)
-    return pointwise_groups(groups, memory, destinations, device) if isinstance(found, Refusal) else found
+    return (
+        pointwise_groups(groups, memory, destinations, device)
+        if isinstance(found, Refusal)
+        else found
+    )

@@ -18,9 +18,9 @@ from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
-    PhiloxCall,
     IndexValue,
     Load,
+    PhiloxCall,
     Random,
     Value,
     ValueGraph,

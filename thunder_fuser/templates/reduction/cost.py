@@ -36,7 +36,9 @@ def _bytes_per_vector(schedule: ReductionSchedule, device: DeviceInfo) -> Iterat
         yield times * max(lanes.vector * each, least)
 
 
-def _accesses(schedule: ReductionSchedule, device: DeviceInfo) -> Iterator[tuple[Form, DataType, int]]:
+def _accesses(
+    schedule: ReductionSchedule, device: DeviceInfo
+) -> Iterator[tuple[Form, DataType, int]]:
     """Addresses that differ from vector to vector, the types of what is there, and how often it is
     read or written.
     """

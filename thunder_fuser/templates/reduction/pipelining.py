@@ -1,4 +1,6 @@
-"""What keeps memory busy: loads of a reduction kernel that go out together, or before they are wanted."""
+"""What keeps memory busy: loads of a reduction kernel that go out together, or before they are
+wanted.
+"""
 
 from __future__ import annotations
 

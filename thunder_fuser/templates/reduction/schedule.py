@@ -10,7 +10,7 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.row_program import Point
-from thunder_fuser.lower.row_space import LaneAxis, GridSplit
+from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
@@ -155,7 +155,11 @@ class ReductionSchedule:
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        return (*self.element_stores, *self.row_stores, *(s for f in self.epilogues for s in f.stores))
+        return (
+            *self.element_stores,
+            *self.row_stores,
+            *(s for f in self.epilogues for s in f.stores),
+        )
 
     @property
     def reductions(self) -> tuple[RowReduction | GridReduction, ...]:

@@ -47,9 +47,9 @@ from thunder_fuser.templates.reduction.row_cache import (
 from thunder_fuser.templates.reduction.schedule import (
     WORD,
     GridEpilogue,
-    RowReduction,
-    ReductionSchedule,
     GridReduction,
+    ReductionSchedule,
+    RowReduction,
     longest_total,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
@@ -165,7 +165,9 @@ class _Candidate:
         if isinstance(pulled, Refusal):
             return pulled
         if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
-            return Refusal("grid_split", "nothing waits for the rows: blocks share them, line by line")
+            return Refusal(
+                "grid_split", "nothing waits for the rows: blocks share them, line by line"
+            )
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
         accesses = plan_accesses(pulled.graph, lanes, self._alignment)
@@ -219,7 +221,9 @@ class _Candidate:
         ):
             return made
         # Values of one row may have room where those of several have not.
-        single = replace(bare, mapping=replace(mapping, rows_per_block=1, blocks=space.rows), unroll=made.unroll)
+        single = replace(
+            bare, mapping=replace(mapping, rows_per_block=1, blocks=space.rows), unroll=made.unroll
+        )
         single = replace(single, row_cache=self._residency(single))
         return single if len(single.row_cache.held) > len(made.row_cache.held) else made
 
@@ -332,11 +336,15 @@ def _folds(pulled: PulledRows) -> Iterator[RowReduction]:
         yield RowReduction(fold.output, fold.op, fold.accumulate, value, position, stage)
 
 
-def _totals(pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int) -> Iterator[GridReduction]:
+def _totals(
+    pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int
+) -> Iterator[GridReduction]:
     offset = 0
     longest = longest_total((t.fold.op for t in pulled.totals), mapping, rows)
     in_parts = mapping.rows_per_thread(rows) > longest
-    owned = mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
+    owned = (
+        mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
+    )
     for found in pulled.totals:
         fold = found.fold
         wide = found.at in ("column", "group")

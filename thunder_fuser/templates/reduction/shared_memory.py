@@ -1,4 +1,5 @@
-"""The shared memory of a reduction kernel's block: where threads exchange what they fold, and what stays.
+"""The shared memory of a reduction kernel's block: where threads exchange what they fold, and what
+stays.
 
 Slots come first: the warps of a row leave what they have folded there. Then the place in which the
 groups of a block meet, and in which those who add up parts do. Then what is kept of the row.
@@ -12,7 +13,11 @@ from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.lower.scalar_graph import Value
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.row_cache import kept_bytes
-from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule, GridReduction
+from thunder_fuser.templates.reduction.schedule import (
+    Accumulation,
+    GridReduction,
+    ReductionSchedule,
+)
 
 
 def shared_bytes(schedule: ReductionSchedule) -> int:

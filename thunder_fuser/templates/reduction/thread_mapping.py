@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.lower.row_space import LaneAxis, GridSplit
+from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 
 MAX_THREADS = 1024
 VECTORS_PER_THREAD = 2
@@ -67,7 +67,9 @@ class ThreadMapping:
 
     def rows_per_thread(self, rows: int) -> int:
         """Rows that one thread works on, where blocks share them."""
-        return -(-(rows // self.row_groups) // (self.partials // self.row_groups * self.rows_per_block))
+        return -(
+            -(rows // self.row_groups) // (self.partials // self.row_groups * self.rows_per_block)
+        )
 
 
 def choose_thread_mapping(
@@ -104,7 +106,9 @@ def choose_thread_mapping(
     return ThreadMapping(threads, owned, -(-rows // owned))
 
 
-def _stacked(vectors: int, columns: int, accumulators: int, device: DeviceInfo) -> ThreadMapping | None:
+def _stacked(
+    vectors: int, columns: int, accumulators: int, device: DeviceInfo
+) -> ThreadMapping | None:
     """Some vectors of rows that lie side by side for each block."""
     most = MAX_THREADS
     while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
@@ -162,13 +166,19 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
     """Several blocks work on one row: rows are too few to keep the device busy."""
     if device.threads_are_serial:
         splits = min(HOST_PARTS // max(rows, 1), vectors)
-        return ThreadMapping(1, 1, rows * splits, blocks_per_row=splits, partials=splits) if splits > 1 else None
+        return (
+            ThreadMapping(1, 1, rows * splits, blocks_per_row=splits, partials=splits)
+            if splits > 1
+            else None
+        )
     threads = _SHARED_BLOCK
     splits = min(device.sm_count * _BLOCKS_PER_SM // max(rows, 1), vectors // threads)
     if splits < 2:
         return None
     together = -(-rows * splits // device.sm_count)
-    return ThreadMapping(threads, 1, rows * splits, blocks_per_row=splits, partials=splits, blocks_per_sm=together)
+    return ThreadMapping(
+        threads, 1, rows * splits, blocks_per_row=splits, partials=splits, blocks_per_sm=together
+    )
 
 
 def _power_of_two(number: int) -> int:

@@ -32,8 +32,8 @@ from thunder_fuser.templates.pointwise.schedule import (
     PointwisePart,
     far_reads,
     instructions,
-    pointwise_parts,
     most_points,
+    pointwise_parts,
     vectors_to_try,
 )
 from thunder_fuser.templates.store import Store

@@ -1,0 +1,192 @@
+"""Indexed reads through thunder.jit: embeddings, gathers, and cross-entropy with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from torch.nn import functional
+
+from tests.frontends.thunder.programs import check, fake, jit, primitives, traced
+from thunder_fuser.errors import FuserIndexError
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.frontends.thunder.claims.indexing import CLAIMS
+
+Program = Callable[..., Any]
+ROWS, COLUMNS = 12, 8
+
+
+def table(dtype: torch.dtype = torch.float32, *, grad: bool = False) -> torch.Tensor:
+    return torch.randn(ROWS, COLUMNS).to(dtype).requires_grad_(grad)
+
+
+def along(length: int) -> torch.Tensor:
+    return torch.randint(ROWS, (length, COLUMNS))
+
+
+PROGRAMS: dict[str, tuple[Program, Callable[[], torch.Tensor], str]] = {
+    "embedding": (
+        lambda i, w: functional.embedding(i, w) * 2,
+        lambda: torch.randint(ROWS, (3, 5)),
+        "index_select",
+    ),
+    "embedding with padding_idx": (
+        lambda i, w: functional.embedding(i, w, padding_idx=3) * 2,
+        lambda: torch.randint(ROWS, (3, 5)),
+        "embedding_fwd",
+    ),
+    "index_select": (
+        lambda i, w: torch.index_select(w, 1, i) + 1,
+        lambda: torch.randint(COLUMNS, (9,)),
+        "index_select",
+    ),
+    "gather": (lambda i, w: torch.gather(w, 0, i).exp(), lambda: along(5)[:, :3], "gather"),
+    "take_along_dim": (
+        lambda i, w: torch.take_along_dim(w, i, 0).exp(),
+        lambda: along(20),
+        "take_along_axis",
+    ),
+    "brackets": (lambda i, w: w[i] - 1, lambda: torch.randint(-ROWS, ROWS, (7,)), "index_select"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_reads_are_fused_and_right_with_their_gradients(name: str, dtype: torch.dtype) -> None:
+    program, index, op = PROGRAMS[name]
+    compiled = check(program, index(), table(dtype))
+    (report,) = fusions(compiled)
+    assert op in [expr.op for expr in report.fusion.exprs]
+    assert report.plan.kernels == 1
+    assert refusals(compiled) == {}
+    if dtype is torch.float32:
+        compiled = check(program, index(), table(dtype, grad=True))
+        assert op in [e.op for report in fusions(compiled) for e in report.fusion.exprs]
+
+
+def test_every_claim_is_used_by_a_program() -> None:
+    ops = {op for _, _, op in PROGRAMS.values()}
+    assert len(ops) == len(CLAIMS)
+
+
+def test_what_writes_at_an_index_says_why_it_stays() -> None:
+    w = table(grad=True)
+    compiled = jit(lambda i, w: functional.embedding(i, w) * 2)
+    compiled(torch.tensor([1, 1, 3]), w).sum().backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad[:, 0], torch.tensor([0, 4, 0, 2] + [0] * 8).float())
+    (refusal,) = refusals(compiled)
+    assert refusal.subject == "embedding_backward"
+    assert "writes where data say" in refusal.text
+
+
+def test_an_index_out_of_bounds_is_an_index_error() -> None:
+    compiled = jit(PROGRAMS["embedding"][0])
+    with pytest.raises(FuserIndexError, match=f"index {ROWS} is out of bounds for size {ROWS}"):
+        compiled(torch.tensor([0, ROWS]), table())
+    with pytest.raises(IndexError):
+        compiled(torch.tensor([0, -1]), table())
+
+
+def test_take_along_dim_wraps_its_index_as_in_torch() -> None:
+    i = torch.tensor([[5, -1, 99, -40, 12, -12, 0, 11]])
+    check(PROGRAMS["take_along_dim"][0], i.expand(3, -1), table(), fusion_count=1)
+
+
+def test_odd_shapes_of_indices() -> None:
+    for sizes in ((), (0,), (1,), (2, 0, 3)):
+        check(PROGRAMS["embedding"][0], torch.randint(ROWS, sizes), table())
+    check(PROGRAMS["index_select"][0], torch.tensor(3), table())
+    check(PROGRAMS["gather"][0], torch.zeros(0, 3, dtype=torch.int64), table())
+
+
+def test_an_index_of_another_dtype_stays_with_torch() -> None:
+    compiled = jit(lambda i, w: w[i] * 2)
+    w = table()
+    assert torch.equal(compiled(torch.tensor([3, 1], dtype=torch.int32), w), w[[3, 1]] * 2)
+    compiled = jit(lambda x, i: thunder.core.prims.take_along_axis(x, i, 0) * 2)
+    with pytest.raises(RuntimeError, match="Short"):
+        compiled(w, torch.zeros(2, COLUMNS, dtype=torch.int16))
+    assert [r.code for r in refusals(compiled)] == ["dtype"]
+
+
+def test_a_gpu_gets_one_kernel_for_an_embedding_and_what_follows() -> None:
+    (weight,) = fake((128256, 4096), dtype=torch.bfloat16)
+    (index,) = fake((8, 1024), dtype=torch.int64)
+    (report,) = traced(lambda i, w: functional.embedding(i, w) * 0.5, index, weight)
+    assert "take" in primitives(report)
+    assert report.plan.kernels == 1
+    assert report.plan.bytes == report.plan.bytes_ideal == 8192 * (2 * 2 * 4096 + 8)
+
+
+# ---- cross-entropy
+
+
+def weights(classes: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.linspace(0.5, 2.0, classes).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("ignored", [-100, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy(reduction: str, weighted: bool, ignored: int, dtype: torch.dtype) -> None:
+    classes = 37
+    target = torch.randint(classes, (19,))
+    target[3::4] = ignored
+
+    def program(x: Any, target: Any, weight: Any) -> Any:
+        return functional.cross_entropy(
+            x, target, weight, ignore_index=ignored, reduction=reduction
+        )
+
+    logits = torch.randn(19, classes, dtype=dtype).mul_(3).requires_grad_()
+    compiled = check(program, logits, target, weights(classes, dtype) if weighted else None)
+    assert any("gather" in [e.op for e in f.fusion.exprs] for f in fusions(compiled))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weighted": True}], ids=str)
+def test_cross_entropy_of_planes(reduction: str, options: dict[str, Any]) -> None:
+    """Rows that are ignored are not among those that a mean is of, smoothed or not."""
+    target = torch.randint(7, (4, 5))
+    target[1, 3] = -100
+
+    def program(x: Any, target: Any, weight: Any) -> Any:
+        smoothing = options.get("label_smoothing", 0.0)
+        return functional.cross_entropy(
+            x, target, weight, reduction=reduction, label_smoothing=smoothing
+        )
+
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = weights(7, dtype) if "weighted" in options else None
+        inputs = torch.randn(4, 7, 5).to(dtype), target, weight
+        torch.testing.assert_close(jit(program)(*inputs), program(*inputs))
+
+
+def test_a_language_model_of_two_matrices_learns() -> None:
+    """Embedding, a matrix product and the loss: gradients of both matrices, step after step."""
+
+    def loss(tokens: Any, target: Any, embedding: Any, head: Any) -> Any:
+        hidden = torch.tanh(functional.embedding(tokens, embedding))
+        return functional.cross_entropy(hidden @ head, target, ignore_index=-1)
+
+    compiled = jit(loss)
+    ours, theirs = ([table(grad=True), table(grad=True)] for _ in range(2))
+    for mine, other in zip(ours, theirs, strict=True):
+        mine.data.copy_(other.data)
+    ours[1].data, theirs[1].data = (x[1].data.t().contiguous() for x in (ours, theirs))
+    for step in range(3):
+        tokens, target = torch.randint(ROWS, (2, 40))
+        target[step::7] = -1
+        values = [run(tokens, target, *w) for run, w in ((compiled, ours), (loss, theirs))]
+        torch.testing.assert_close(values[0], values[1])
+        for value, parameters in zip(values, (ours, theirs), strict=True):
+            gradients = torch.autograd.grad(value, parameters)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.data -= gradient
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)

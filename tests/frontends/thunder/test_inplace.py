@@ -1,0 +1,513 @@
+"""Updates in place: memory must end up as eager code leaves it, whatever was fused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.frontends.thunder.aliasing import differences, faults, interpreted, ran
+from tests.frontends.thunder.aliasing_programs import random_aliasing_program
+from tests.frontends.thunder.programs import flat, jit
+from thunder_fuser.frontends.thunder import fusions
+
+
+def check(program: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[..., Any]:
+    """Runs the compiled program and eager torch; results and all inputs must then be equal."""
+    eager = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    compiled = jit(program, **options)
+    for _ in range(2):
+        ours, theirs = flat(compiled(*inputs)), flat(program(*eager))
+        for found, wanted in zip(
+            [*ours, *flat(inputs)], [*theirs, *flat(tuple(eager))], strict=True
+        ):
+            torch.testing.assert_close(found, wanted)
+        for k, x in enumerate(inputs):
+            # Results that share memory with an input do so in both.
+            for found, wanted in zip(ours, theirs, strict=True):
+                assert shares(found, x) == shares(wanted, eager[k])
+    return compiled
+
+
+def shares(a: Any, b: Any) -> bool:
+    if not isinstance(b, torch.Tensor):
+        return False
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def test_an_argument() -> None:
+    def program(x: Any, y: Any) -> Any:
+        x.add_(y * 2)
+        return torch.sin(x)
+
+    compiled = check(program, torch.randn(3, 4), torch.randn(4))
+    assert [len(report.fusion.updates) for report in fusions(compiled)].count(1) == 1
+
+
+def test_an_argument_twice() -> None:
+    def program(x: Any) -> Any:
+        x.add_(1)
+        x.mul_(2)
+        return x - 3
+
+    check(program, torch.randn(3, 4))
+
+
+def test_the_source_of_a_copy_stays_apart_from_the_target() -> None:
+    def program(x: Any) -> Any:
+        y = x + 1
+        x.copy_(y)
+        return y
+
+    check(program, torch.randn(3, 4))
+
+
+def test_a_result_that_is_updated_itself() -> None:
+    def program(x: Any) -> Any:
+        y = x.clone()
+        y.add_(1)
+        z = x * 2
+        z.mul_(y)
+        return y, z
+
+    check(program, torch.randn(3, 4))
+
+
+def test_a_view_of_an_argument() -> None:
+    def program(x: Any) -> Any:
+        x[0].add_(1.0)
+        x.t()[1].mul_(3.0)
+        return x * 2
+
+    check(program, torch.randn(3, 4))
+
+
+def test_a_view_of_a_fused_result() -> None:
+    def program(x: Any) -> Any:
+        y = x * 2
+        y[0].add_(1.0)
+        return y
+
+    check(program, torch.randn(3, 4))
+
+
+def add_then_a_slice(a: Any) -> Any:
+    a.add_(1)
+    a[:2].mul_(2)
+    return a
+
+
+def zero_the_diagonal(a: Any) -> Any:
+    a.diagonal().zero_()
+    return a * 1
+
+
+def a_slice_of_a_pad(a: Any) -> Any:
+    y = torch.nn.functional.pad(a, [1, 1])
+    y[..., 1:].add_(1)
+    return y
+
+
+def a_view_then_its_base(a: Any) -> Any:
+    b = torch.zeros_like(a)
+    a[0].add_(1)
+    b.add_(a)
+    a.t().add_(1)
+    b.add_(a)
+    return b
+
+
+def views_in_turns(a: Any) -> Any:
+    row, column = a[0], a[:, 0]
+    a.mul_(2)
+    row.add_(1)
+    column.add_(row.sum())
+    z = torch.sin(a)
+    a.t().mul_(2)
+    return row, column, z, a
+
+
+def a_ring_buffer(a: Any) -> Any:
+    seen = []
+    for k in range(3):
+        a[k % 2].copy_(a.sum(0) * 0.5)
+        seen.append(a.mean(0) + k)
+    return seen, a[None]
+
+
+def one_tensor_under_two_names(a: Any) -> Any:
+    b, c = a.transpose(0, 0), a.reshape(-1)
+    c.relu_()
+    a.add_(1)
+    b.add_(b)
+    a.mul_(2)
+    return b, c
+
+
+def pieces(a: Any) -> Any:
+    y = torch.sin(a) * 2
+    first, second = y.split(2)
+    return first, second, y.diagonal(), torch.relu(y)
+
+
+def new_memory(a: Any) -> Any:
+    y, z = a.repeat(1, 1), (a * 2).repeat(2, 1)
+    w = (a[0] * 2).expand(3, -1).clone()
+    a.sub_(1)
+    z.mul_(3)
+    w[0].add_(1)
+    return y, z, w, a[None]
+
+
+def whole_numbers(a: Any) -> Any:
+    whole = a.to(torch.int32)
+    y = torch.floor(whole)
+    y.add_(1)
+    return whole * 1, y, torch.abs(whole)
+
+
+def copies_that_broadcast(a: Any) -> Any:
+    b = torch.ones(a.shape)
+    b.copy_(a.sum())
+    a.copy_(a[0].sum())
+    return b * 1
+
+
+def contiguous_or_not(a: Any) -> Any:
+    y = a.contiguous()
+    y.add_(1)
+    z = a.t().contiguous()
+    z.mul_(2)
+    return z, a * 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        add_then_a_slice,
+        zero_the_diagonal,
+        a_slice_of_a_pad,
+        a_view_then_its_base,
+        views_in_turns,
+        a_ring_buffer,
+        one_tensor_under_two_names,
+        pieces,
+        new_memory,
+        whole_numbers,
+        copies_that_broadcast,
+        contiguous_or_not,
+    ],
+)
+def test_memory_is_as_in_eager(program: Callable[..., Any]) -> None:
+    x = torch.randn(4, 4)
+    with interpreted():
+        compiled = jit(program)
+        for given in (x, x.t(), torch.randn(8, 8)[::2, 1:5]):
+            found = list(differences(ran(compiled, [given]), ran(program, [given])))
+            assert not found, found
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_memory_of_random_programs(first: int) -> None:
+    for seed in range(first, first + 20):
+        program = random_aliasing_program(seed)
+        found = faults(program.function, program.inputs())
+        assert not found, f"{found}\n{program.source}"
+
+
+def test_the_base_of_a_view() -> None:
+    def program(x: Any) -> Any:
+        row = x[1]
+        x.mul_(2)
+        return row + 1
+
+    check(program, torch.randn(3, 4))
+
+
+def test_values_read_before_the_update() -> None:
+    def program(x: Any) -> Any:
+        before = x.t() * 1.5
+        x.add_(before)
+        return before - x
+
+    check(program, torch.randn(4, 4))
+
+
+def test_arguments_in_one_memory() -> None:
+    def program(x: Any, y: Any) -> Any:
+        x.add_(1)
+        return y * 2
+
+    x = torch.randn(3, 4)
+    compiled = jit(program)
+    other = x.clone()
+    torch.testing.assert_close(compiled(x, x.view(-1)), program(other, other.view(-1)))
+    torch.testing.assert_close(x, other)
+
+
+@pytest.mark.parametrize("kind", ["consecutive", "dataflow"])
+def test_a_reduction_between_updates(kind: str) -> None:
+    def program(x: Any, w: Any) -> Any:
+        first = x.sum()
+        x.add_(w)
+        second = (x * 2).sum()
+        x.mul_(w)
+        return first, second, x @ w
+
+    check(program, torch.randn(4, 4), torch.randn(4, 4), fusion_type=kind)
+
+
+def test_updates_and_reductions_are_one_fusion() -> None:
+    """Each reduction reads what the tensor holds at its place in the program."""
+
+    def program(x: Any, y: Any) -> Any:
+        x.sub_(x.mean(1, keepdim=True))
+        columns = x.sum(0)
+        x.mul_(columns)
+        y.copy_(x.amax(1))
+        return columns * 2, x.argmin(1), y + 1
+
+    compiled = check(program, torch.randn(6, 5), torch.randn(6), fusion_count=1)
+    (report,) = fusions(compiled)
+    assert len(report.fusion.updates) == 2
+
+
+def test_an_update_of_what_requires_grad_stays_with_torch() -> None:
+    def program(x: Any, y: Any) -> Any:
+        return x.add_(y)
+
+    compiled = jit(program)
+    with pytest.raises(RuntimeError, match="leaf"):
+        compiled(torch.randn(3, requires_grad=True), torch.randn(3))
+
+
+def test_without_thunders_care_for_aliases_reads_after_an_update_are_new() -> None:
+    def program(x: Any) -> Any:
+        y = x + 1
+        x.copy_(y * 2)
+        return x * 3
+
+    compiled = check(program, torch.randn(5), skip_inplace_alias_updates=True)
+    assert [len(report.fusion.updates) for report in fusions(compiled)].count(1) == 1
+
+
+def test_without_thunders_care_for_aliases_a_stale_view_ends_the_region() -> None:
+    def program(x: Any) -> Any:
+        turned = x.t()
+        x.copy_(x * 2)
+        return turned * 3
+
+    check(program, torch.randn(3, 3), skip_inplace_alias_updates=True)
+
+
+def test_batch_norm_trains_its_buffers() -> None:
+    torch.manual_seed(0)
+    ours, eager = (torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.ReLU()) for _ in range(2))
+    compiled = jit(ours)
+    for _ in range(3):
+        x = torch.randn(16, 4)
+        found, wanted = compiled(x), eager(x)
+        torch.testing.assert_close(found, wanted)
+        found.sum().backward()
+        wanted.sum().backward()
+    for (name, a), (_, b) in zip(ours.named_buffers(), eager.named_buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+    for a, b in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    assert any(report.fusion.updates for report in fusions(compiled))
+
+
+# ---- order between regions: matrix products lie between what is fused
+
+
+KINDS = pytest.mark.parametrize("kind", ["consecutive", "dataflow"])
+
+
+def read_after_write(x: Any, w: Any) -> Any:
+    x.add_(1)
+    y = x @ w
+    z = torch.sin(x)
+    x.mul_(2)
+    return y, z, torch.cos(x) @ w
+
+
+def write_after_read(x: Any, w: Any) -> Any:
+    before = torch.sin(x)
+    y = before @ w
+    x.copy_(y)
+    return before * 2, torch.cos(x), torch.exp(y)
+
+
+def chain_of_updates(x: Any, w: Any) -> Any:
+    for k in range(3):
+        x.add_(x @ w, alpha=0.1)
+        x.mul_(0.5 + k)
+    return x + 1
+
+
+def two_tensors_cross(x: Any, w: Any) -> Any:
+    old = x * 1
+    x.copy_(w)
+    y = x @ old
+    w.copy_(old)
+    return y, torch.sin(x) + torch.cos(w), y @ w
+
+
+def views_between(x: Any, w: Any) -> Any:
+    top = x[:2] * 2
+    y = top @ w
+    x[:2].add_(y)
+    z = x @ w
+    x.t().mul_(2)
+    return top, z, torch.sin(x)
+
+
+def moving_average(x: Any, w: Any) -> Any:
+    y = torch.relu(w @ x)
+    x.mul_(0.9).add_(y.mean(0), alpha=0.1)
+    z = torch.relu(w @ (y - x))
+    x.mul_(0.9).add_(z.mean(0), alpha=0.1)
+    return z * 2, x - y
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "program",
+    [
+        read_after_write,
+        write_after_read,
+        chain_of_updates,
+        two_tensors_cross,
+        views_between,
+        moving_average,
+    ],
+)
+def test_reads_and_updates_keep_their_order(program: Callable[..., Any], kind: str) -> None:
+    compiled = check(program, torch.randn(4, 4), torch.randn(4, 4) / 4, fusion_type=kind)
+    assert fusions(compiled)
+
+
+@KINDS
+def test_a_step_of_an_optimiser(kind: str) -> None:
+    def program(*tensors: Any) -> Any:
+        norm = sum([(g * g).sum() for g in tensors[1::4]]).sqrt()
+        for p, g, m, v in (tensors[:4], tensors[4:]):
+            g = g / torch.clamp(norm, min=1.0)
+            m.mul_(0.9).add_(g, alpha=0.1)
+            v.mul_(0.99).addcmul_(g, g, value=0.01)
+            p.addcdiv_(m, v.sqrt() + 1e-8, value=-0.1)
+        return norm
+
+    tensors = [torch.rand(s) for s in ((4, 3), (5,)) for _ in range(4)]
+    check(program, *tensors, fusion_type=kind)
+
+
+class Averaging(torch.nn.Module):
+    """Statistics of two layers, each updated before the next layer reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 4)
+        self.norm = torch.nn.BatchNorm1d(6, momentum=0.3)
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.norm(self.first(x)))
+        self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+        self.steps.add_(1)
+        y = self.second(h * torch.sigmoid(h)) * self.steps
+        return y.sin() + self.mean[:4]
+
+
+@KINDS
+def test_buffers_of_a_module_in_training(kind: str) -> None:
+    ours = Averaging()
+    eager = copy.deepcopy(ours)
+    compiled = jit(ours, fusion_type=kind)
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        found, wanted = compiled(x), eager(x)
+        torch.testing.assert_close(found, wanted)
+        found.square().sum().backward()
+        wanted.square().sum().backward()
+    for (name, a), (_, b) in zip(ours.named_buffers(), eager.named_buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+    for (name, a), (_, b) in zip(ours.named_parameters(), eager.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
+    assert sum(len(report.fusion.updates) for report in fusions(compiled)) >= 3
+
+
+def test_an_argument_and_a_result_that_change_before_the_backward() -> None:
+    """Torch saves what it computed from them; what is computed again from them would be wrong."""
+
+    def program(x: Any, w: Any) -> Any:
+        s = x + w
+        return torch.sin(s * 3) + torch.nn.functional.gelu(x * 2), s
+
+    gradients = []
+    for function in (jit(program, save_like_torch=True), program):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        given = x * 1
+        y, s = function(given, torch.ones(5))
+        with torch.no_grad():
+            given.mul_(5)
+            s.zero_()
+        gradients += torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda a, b: (a.copy_(a), b * 2)[1],
+        lambda a, b: a.select(0, 1).copy_(a.select(0, 1)) + b,
+        lambda a, b: (torch.nn.functional.pad(b, [1, 1]), a.copy_(a))[0],
+    ],
+)
+def test_a_copy_onto_itself(program: Any) -> None:
+    """Torch does nothing then, so that the tensor may be an expanded one."""
+    a = torch.randn(3, 1).expand(3, 4)
+    torch.testing.assert_close(jit(program)(a, torch.ones(4)), program(a, torch.ones(4)))
+
+
+def test_a_result_that_a_view_of_it_updates() -> None:
+    """The names of one tensor are one memory, whatever the user calls the result."""
+
+    def program(a: Any) -> Any:
+        x = torch.stack([a], 0)
+        turned = x.transpose(-2, -1)
+        turned.sub_(1)
+        y = torch.exp(a)
+        y.copy_(y)
+        y.diagonal().zero_()
+        return x, torch.sum(a, 0), y
+
+    check(program, torch.randn(4, 4))
+
+
+def residual(x: Any, w: Any) -> Any:
+    s = x + w
+    return torch.sin(s * 3) + torch.nn.functional.gelu(x * 2), s
+
+
+def product(x: Any, w: Any) -> Any:
+    s = x * w
+    return s, torch.nn.functional.gelu(s * 2)
+
+
+@pytest.mark.parametrize("program", [residual, product])
+def test_results_that_change_before_the_backward(program: Any) -> None:
+    """Without being asked the backward reads a result only where torch would have saved it."""
+    gradients = []
+    for function in (jit(program), program):
+        x = torch.linspace(-1, 1, 5, requires_grad=True)
+        results = function(x, torch.linspace(1, 2, 5))
+        with torch.no_grad():
+            for t in results:
+                t.zero_()
+        gradients += torch.autograd.grad([t.sum() for t in results], x)
+    torch.testing.assert_close(*gradients)

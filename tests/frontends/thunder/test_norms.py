@@ -1,0 +1,145 @@
+"""Softmax and norms through thunder.jit: one kernel, one rounding, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.frontends.thunder.programs import check, fake, flat, jit, traced
+from thunder_fuser.frontends.thunder import fusions, refusals
+from thunder_fuser.runtime.cuda.program import compile_cubin
+
+Call = Callable[..., Any]
+
+# ---- kernels
+
+
+BLOCKS: dict[str, tuple[Call, int]] = {
+    "softmax": (lambda x, w, b: torch.softmax(x, -1), 2),
+    "log_softmax": (lambda x, w, b: torch.log_softmax(x, -1), 2),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, w.shape, w, b), 2),
+    "rms_norm": (lambda x, w, b: F.rms_norm(x, w.shape, w, 1e-5), 2),
+    "mean": (lambda x, w, b: x.mean(-1), 1),
+    "variance": (lambda x, w, b: torch.var(x, -1), 1),
+    "maximum": (lambda x, w, b: x.max(-1), 1),
+}
+
+
+@pytest.mark.nvrtc
+def test_each_is_one_kernel_that_reads_and_writes_once_and_compiles() -> None:
+    rows, columns = 8192, 4096
+    kernels = []
+    for name, (program, tensors) in BLOCKS.items():
+        inputs = fake((rows, columns), (columns,), (columns,), dtype=torch.bfloat16)
+        (report,) = traced(program, *inputs)
+        ideal = sum(t.numel * t.dtype.bytes for t in (*report.inputs, *report.outputs))
+        assert (report.plan.kernels, report.plan.bytes) == (1, ideal), name
+        assert ideal >= tensors * 2 * rows * columns
+        assert all(p.device.type == "cuda" for p in report.outputs)
+        kernels += report.kernels
+    cubin = compile_cubin(kernels, "sm_90")
+    assert len(cubin.resources) == len(BLOCKS)
+    assert not any(resources.spills for resources in cubin.resources.values())
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "layer_norm", "rms_norm"])
+def test_a_gradient_is_one_kernel_weights_included(name: str) -> None:
+    program, _ = BLOCKS[name]
+    inputs = fake((8192, 4096), (4096,), (4096,), dtype=torch.bfloat16, grad=True)
+    _, backward = traced(program, *inputs)
+    assert backward.plan.kernels == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_rounds_once_and_is_no_worse_than_eager(
+    name: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    program, _ = BLOCKS[name]
+    x, w, b = (torch.randn(s).to(dtype).to(device) for s in ((37, 1000), 1000, 1000))
+    compiled = jit(program)
+    ours, eager = compiled(x, w, b), program(x, w, b)
+    truth = program(x.double(), w.double(), b.double())
+    for found, theirs, exact in zip(*map(flat, (ours, eager, truth)), strict=True):
+        errors = [(t.double() - exact).abs().max() for t in (found, theirs)]
+        assert errors[0] <= errors[1], name
+    (report,) = fusions(compiled)
+    rounded = sum(kernel.source.count("tf::rounded<") for kernel in report.kernels)
+    assert rounded == sum(t.is_floating_point() for t in flat(ours))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_log_softmax_is_torchs_and_so_is_its_gradient(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    """Far from zero, where the largest element and the logarithm may not be added."""
+    x = (torch.randn(9, 65) + 3000).to(dtype).to(device).requires_grad_()
+    seed = torch.randn(9, 65).to(dtype).to(device)
+    compiled = jit(lambda x: torch.log_softmax(x, 1))
+    runs = []
+    for function, leaf in (
+        (compiled, x),
+        (lambda x: torch.log_softmax(x, 1), x.detach().clone().requires_grad_()),
+        (lambda x: torch.log_softmax(x, 1), x.detach().double().requires_grad_()),
+    ):
+        out = function(leaf)
+        runs.append((out, *torch.autograd.grad(out, leaf, seed.to(out.dtype))))
+    for ours, eager, exact in zip(*runs, strict=True):
+        errors = [(t.double() - exact).abs().max() for t in (ours, eager)]
+        assert errors[0] <= 1.01 * errors[1]
+    assert refusals(compiled) == {}
+    assert [report.plan.kernels for report in fusions(compiled)] == [1, 1]
+
+
+def test_a_call_that_is_not_claimed_whole_is_fused_in_parts() -> None:
+    compiled = jit(lambda x: torch.log_softmax(x, 0, dtype=torch.float32))
+    x = torch.arange(9)
+    found, exact = compiled(x), torch.log_softmax(x.double(), 0)
+    assert found.dtype is torch.float32
+    assert (found - exact).abs().max() < 1e-6
+    (report,) = fusions(compiled)
+    assert "amax" in [expr.origin.symbol for expr in report.fusion.exprs]
+    assert refusals(compiled) == {}
+
+
+def test_what_one_kernel_cannot_do_is_several() -> None:
+    def program(x: Any) -> Any:
+        row = x - x.amax(1, keepdim=True)
+        column = row / row.sum(0, keepdim=True)
+        return column, (column * column).sum(), column.t().reshape(-1, 3).sum(1)
+
+    compiled = check(program, torch.rand(12, 31, dtype=torch.float64))
+    (report,) = fusions(compiled)
+    assert report.plan.kernels > 2
+
+
+# ---- gradients
+
+
+GRADIENTS: dict[str, Call] = {
+    "sum": lambda x: x.sum(1),
+    "mean": lambda x: x.mean((0, 1)),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax(1),
+    "var": lambda x: torch.var(x, 1),
+    "var_mean": lambda x: torch.var_mean(x, 0),
+    "std": lambda x: torch.std(x, 0),
+    "softmax": lambda x: torch.softmax(x, 1),
+    "log_softmax": lambda x: torch.log_softmax(x, 0),
+    "logsumexp": lambda x: torch.logsumexp(x, 1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "group_norm": lambda x: F.group_norm(x, 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.randn(5, 33).to(dtype).requires_grad_()
+    check(GRADIENTS[name], x, device=device)

@@ -1,0 +1,179 @@
+"""Strides of results: what eager code may `view`, compiled code may, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.frontends.thunder.aliasing import differences, interpreted, ran
+from tests.frontends.thunder.programs import flat, jit
+
+
+def norms(x: Any) -> Any:
+    normal = F.layer_norm(x, (x.shape[-1],))
+    return F.softmax(x, -1), F.log_softmax(x, 0), normal, F.batch_norm(x, None, None, training=True)
+
+
+def after_norms(x: Any) -> Any:
+    soft = F.softmax(x, -1)
+    return soft * 2, x * soft, torch.relu(F.group_norm(x, 2)), F.softmax(x, 0).unsqueeze(0) + 1
+
+
+def moved(x: Any) -> Any:
+    padded, columns = F.pad(x, [1, 1]), torch.arange(x.shape[-1])
+    return padded + 1, columns * x, x.unsqueeze(0) * 2, torch.cat((x, x), -1), x.repeat(2, 1, 1)
+
+
+def masked(x: Any) -> Any:
+    return x.masked_fill(x > 0, 1.0), torch.tril(x) * 1, x[:1] + x, x.mean(-1, keepdim=True) - x
+
+
+LAYOUTS = {
+    "dense": torch.randn(3, 4, 6),
+    "permuted": torch.randn(4, 6, 3).permute(2, 0, 1),
+    "transposed": torch.randn(3, 6, 4).transpose(1, 2),
+    "a window": torch.randn(6, 4, 9)[::2, :, 1:7],
+}
+
+
+def views_of_norms(x: Any) -> Any:
+    soft, normal = F.softmax(x, -1), F.layer_norm(x, (x.shape[-1],))
+    return soft.transpose(0, 1) * 2, normal[0].t() + 1, F.log_softmax(x, 0)[:, None, 1:] * 2
+
+
+def copies_in_between(x: Any) -> Any:
+    row = x[..., 0].contiguous()
+    flat = x.transpose(0, 2).reshape(-1)
+    return row[None], row[None, 1:], flat[:4], flat[4:], x * 2
+
+
+def views_then_pads(x: Any) -> Any:
+    """A pad is row-major whatever it pads; a view of one is a view."""
+    turned = x.transpose(0, 2)
+    padded = F.pad(turned, [1, 1])
+    twice = F.pad(F.pad(turned, [1, 0]), [0, 0, 0, 2]) * 2
+    return padded, F.pad(turned * 2, [0, 0, 1, 0]) + 1, F.pad(x, [1, 1]).transpose(0, 2) + 1, twice
+
+
+def cats_of_one(x: Any) -> Any:
+    return torch.cat([x], 1), torch.cat([x], 0) * 2, torch.stack([x], 1)
+
+
+def like_others(x: Any) -> Any:
+    doubled = x * 2
+    made = torch.zeros_like(x) * 3, torch.full_like(doubled, 2.0) + 1, torch.ones_like(doubled)
+    return *made, torch.zeros_like(x).transpose(0, 1) + 1, torch.isinf(x > 0).transpose(0, 1)
+
+
+def constants_fold(x: Any) -> Any:
+    """What passes leave out of an expression says where its result lies all the same."""
+    row = torch.zeros(x.shape)
+    return row + x, torch.logical_xor(row, x), torch.where(row > 0, row, x), x.transpose(0, 1) * 1
+
+
+def norms_of_four_dimensions(x: Any) -> Any:
+    image = x.unsqueeze(1)
+    grouped = F.group_norm(image, 1)
+    return grouped.squeeze(1) * 2, grouped[0], F.batch_norm(image, None, None, training=True)
+
+
+def updated_where_they_are(x: Any) -> Any:
+    first, second = x * 2, x + 1
+    first.copy_(torch.where(x.contiguous() > 0, 1.0, 0.0))
+    second.mul_(x.contiguous())
+    return first, second.transpose(0, 2)
+
+
+def of_a_diagonal(x: Any) -> Any:
+    return torch.acosh(torch.diagonal(x.long() + 2, 0)), torch.diagonal(x * 2, 1, 0, 2)
+
+
+def parts_in_another_order(x: Any) -> Any:
+    row = x.abs().contiguous() + 1
+    other = torch.copysign(row, x), row // x, torch.logical_or(x[:1].expand_as(x), x.relu())
+    return *other, torch.copysign(x, row), torch.clamp(x[:1].expand_as(x), row, x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(norms, after_norms, moved, masked, views_of_norms, copies_in_between, views_then_pads),
+        *(
+            norms_of_four_dimensions,
+            of_a_diagonal,
+            updated_where_they_are,
+            cats_of_one,
+            like_others,
+            constants_fold,
+            parts_in_another_order,
+        ),
+    ],
+)
+def test_strides_are_those_of_eager(program: Any) -> None:
+    compiled = jit(program)
+    with interpreted():
+        for name, x in LAYOUTS.items():
+            found = list(differences(ran(compiled, [x]), ran(program, [x])))
+            assert not found, (name, found)
+
+
+def test_channels_last_stays() -> None:
+    def program(x: Any) -> Any:
+        return F.batch_norm(x, None, None, training=True), F.group_norm(x, 2), torch.cat((x, x), 1)
+
+    x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
+    with interpreted():
+        found = list(differences(ran(jit(program), [x]), ran(program, [x])))
+    assert not found, found
+
+
+@pytest.mark.parametrize("program", [norms, lambda x: F.softmax(x, -1).mT * 2])
+def test_so_are_those_of_calls_that_are_differentiated(program: Any) -> None:
+    """Thunder records a call anew where the gradient has a rule of its own."""
+    compiled = jit(program)
+    with interpreted():
+        for name, x in LAYOUTS.items():
+            given = [torch.empty_strided(x.shape, x.stride()).copy_(x) for _ in range(2)]
+            results = [
+                fn(t.requires_grad_()) for fn, t in zip((compiled, program), given, strict=True)
+            ]
+            ours, eager = ([t.stride() for t in flat(r)] for r in results)
+            assert ours == eager, name
+
+
+def test_a_view_that_is_computed_lies_as_the_view() -> None:
+    """Thunder gathers a diagonal."""
+    x = torch.randn(3, 5, 4)
+    found = jit(lambda x: torch.diagonal(x * 2, -1))(x)
+    assert found.stride() == torch.diagonal(x * 2, -1).stride()
+
+
+def test_channels_last_of_copies_and_pads() -> None:
+    def program(x: Any) -> Any:
+        made = torch.zeros_like(x) + 1, (x * 2).clone(), (x * 2).contiguous()
+        return *made, F.pad(x, [1, 1]), F.pad(x.transpose(2, 3), [1, 0]) * 2, torch.cat([x], 1)
+
+    x = torch.randn(2, 4, 3, 5).contiguous(memory_format=torch.channels_last)
+    with interpreted():
+        found = list(differences(ran(jit(program), [x]), ran(program, [x])))
+    assert not found, found
+
+
+def test_what_is_repeated_and_converted_is_dense() -> None:
+    def program(mask: Any, x: Any) -> Any:
+        return torch.ge(mask, x), mask * x
+
+    inputs = [torch.tensor([[[True]], [[False]], [[True]]]).expand(3, 4, 6), LAYOUTS["permuted"]]
+    with interpreted():
+        found = list(differences(ran(jit(program), inputs), ran(program, inputs)))
+    assert not found, found
+
+
+def test_a_kernel_writes_such_strides() -> None:
+    """`interpreted` runs no kernel; this does."""
+    x = torch.randn(3, 4)
+    found = jit(lambda x: F.layer_norm(x.transpose(0, 1), (3,)))(x)
+    torch.testing.assert_close(found.view(-1), F.layer_norm(x.t(), (3,)).view(-1))

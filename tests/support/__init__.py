@@ -1,0 +1,1 @@
+"""What tests share: the oracle, generators of programs, batches of kernels."""

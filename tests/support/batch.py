@@ -1,0 +1,207 @@
+"""Many fusions compiled as one program, and launches that are checked on the way.
+
+A compiler takes about as long to start as to compile ten small kernels. A `Batch` is a target that
+collects the kernels of all executables made with it, and compiles them at the first launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from tests.support.generator import Case
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import compile_plan
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.domain import static
+from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.host.debug import OrderName, debug_launch
+from thunder_fuser.runtime.host.target import HostLaunch
+from thunder_fuser.runtime.target import Launch, target_for
+from thunder_fuser.segment.plan import SegmentedFusion
+
+Number = int | float | bool
+
+
+_Key = tuple[object, ...]
+
+
+def _key(kernel: Kernel) -> _Key:
+    return (kernel.name, kernel.grid, kernel.block, kernel.shared_bytes)
+
+
+class Batch:
+    """A target for one device. `info` is what schedules are made for: a GPU's on the host gives the
+    text that the GPU would get.
+    """
+
+    def __init__(self, device: torch.device, info: DeviceInfo | None = None) -> None:
+        self._target = target_for(device)
+        self._info = info or self._target.device_info(device)
+        self._sources: dict[str, str] = {}
+        self._kernels: dict[_Key, Kernel] = {}
+        self._launches: dict[_Key, Launch] = {}
+
+    @property
+    def name(self) -> str:
+        return self._target.name
+
+    def device_info(self, device: torch.device) -> DeviceInfo:
+        return self._info
+
+    def compile(self, kernels: Sequence[Kernel]) -> tuple[_Later, ...]:
+        for kernel in kernels:
+            found = self._sources.setdefault(kernel.name, kernel.source)
+            assert found == kernel.source, f"two programs are called {kernel.name}"
+            self._kernels.setdefault(_key(kernel), kernel)
+        return tuple(_Later(self, kernel) for kernel in kernels)
+
+    def launch(self, kernel: Kernel) -> Launch:
+        key = _key(kernel)
+        if key not in self._launches:
+            # A program has one kernel of a name, and a kernel may have several grids.
+            pending = {k.name: k for key, k in self._kernels.items() if key not in self._launches}
+            pending[kernel.name] = kernel
+            self._launches.update(
+                (_key(e.kernel), e) for e in self._target.compile(list(pending.values()))
+            )
+        return self._launches[key]
+
+
+class _Later:
+    """A kernel that is compiled when it is first launched, with all others of its batch."""
+
+    def __init__(self, batch: Batch, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.batch = batch
+
+    def __call__(self, *args: Number) -> None:
+        self.batch.launch(self.kernel)(*args)
+
+
+def executable(
+    compiled: CompiledFusion, inputs: Sequence[object], batch: Batch, device: torch.device
+) -> Executable:
+    """What a call of `compiled` on `inputs` would run, its kernels left to the batch."""
+    return compile_plan(compiled.plan(inputs), device, batch)
+
+
+# ---- checked launches
+
+
+class Guarded:
+    """A host target whose launches run between guard pages, threads and blocks in an order of
+    choice.
+    """
+
+    name = "host"
+
+    def __init__(self, batch: Batch, plan: SegmentedFusion, order: OrderName, seed: int) -> None:
+        self.batch = batch
+        self.order: OrderName = order
+        self.seed = seed
+        self.memory: list[torch.Tensor] = []
+        self.launches = 0
+        inputs = set(plan.fusion.inputs)
+        self._memory = {
+            t.name: (t.domain.root if t in inputs else t.domain.logical, t.dtype.torch, at.strides)
+            for t, at in plan.layouts.items()
+        }
+
+    def device_info(self, device: torch.device) -> DeviceInfo:
+        return self.batch.device_info(device)
+
+    def compile(self, kernels: Sequence[Kernel]) -> tuple[_Checked, ...]:
+        return tuple(_Checked(self, later) for later in self.batch.compile(kernels))
+
+    def tensor(self, name: str, address: int) -> torch.Tensor:
+        """The tensor that a parameter points to, found by its address and the plan's layout; what
+        the plan does not know is scratch memory.
+        """
+        if name not in self._memory:
+            return next(held for held in self.memory if held.data_ptr() == address)
+        dims, dtype, strides = self._memory[name]
+        sizes = [static(d.size) for d in dims]
+        if 0 in sizes:
+            return torch.empty(sizes, dtype=dtype)
+        for held in self.memory:
+            storage = held.untyped_storage()
+            offset = address - storage.data_ptr()
+            if 0 <= offset < storage.nbytes():
+                return torch.empty(0, dtype=dtype).set_(
+                    storage, offset // dtype.itemsize, sizes, strides
+                )
+        raise AssertionError(f"{name} points to {address:#x}, where there is no tensor")
+
+
+class _Checked:
+    def __init__(self, target: Guarded, later: _Later) -> None:
+        self.kernel = later.kernel
+        self._target = target
+        self._later = later
+
+    def __call__(self, *args: Number) -> None:
+        launch = self._later.batch.launch(self.kernel)
+        assert isinstance(launch, HostLaunch)
+        actual = [
+            self._target.tensor(param.name, int(arg)) if param.is_pointer else arg
+            for param, arg in zip(self.kernel.params, args, strict=True)
+        ]
+        debug_launch(launch, actual, order=self._target.order, seed=self._target.seed)
+        self._target.launches += 1
+
+
+@contextmanager
+def allocations(
+    monkeypatch: pytest.MonkeyPatch, seen: Callable[[torch.Tensor], None]
+) -> Iterator[None]:
+    """Executables made inside show every tensor that they allocate to `seen`."""
+    original = steps.allocator
+
+    def allocator(device: torch.device) -> steps.Empty:
+        empty = original(device)
+
+        def recorded(
+            sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+        ) -> torch.Tensor:
+            made = empty(sizes, strides, dtype)
+            seen(made)
+            return made
+
+        return recorded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "allocator", allocator)
+        yield
+
+
+def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+ORDERS: tuple[OrderName, ...] = ("reverse", "random", "forward")
+
+
+def check_between_guards(
+    cases: Iterable[tuple[Case, CompiledFusion]], batch: Batch, patch: pytest.MonkeyPatch
+) -> int:
+    """Run cases between guard pages, threads and blocks in an order that the seed chooses, and
+    check what they return. The number of launches.
+    """
+    cpu = torch.device("cpu")
+    planned = []
+    for case, fusion in cases:
+        inputs = case.fresh_inputs()
+        plan = fusion.plan(inputs)
+        target = Guarded(batch, plan, ORDERS[case.seed % len(ORDERS)], case.seed)
+        target.memory += tensors_in(inputs)
+        with allocations(patch, target.memory.append):
+            planned.append((case, inputs, target, compile_plan(plan, cpu, target)))
+    for case, inputs, _, compiled in planned:
+        case.check(compiled(inputs), case.updated(inputs))
+    return sum(target.launches for _, _, target, _ in planned)

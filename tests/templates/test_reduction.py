@@ -1,0 +1,312 @@
+"""The row template: plans of norms at full size, and what schedules decide about rows and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.building import op
+from tests.support.generator import random_case
+from tests.zoo.norms import NORMS, Norm
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import WARP_SIZE as WARP
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, H200
+from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
+from thunder_fuser.templates.reduction.scheduler import schedule_reduction
+from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+CPU = HOST.device_info(torch.device("cpu"))
+
+
+def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> ReductionSchedule:
+    found = schedule_reduction(
+        segment.outputs,
+        segment.folds,
+        plan.fusion.definitions(),
+        plan.memory_of(segment),
+        {t: plan.layouts[t] for t in segment.outputs},
+        device,
+    )
+    assert isinstance(found, ReductionSchedule), found
+    return found
+
+
+def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
+    return [schedule(plan, s, device) for s in plan.segments if s.kind == "reduction" and s.kernels]
+
+
+def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -> SegmentedFusion:
+    b = FusionBuilder()
+    b.output(b.reduce("sum", b.tensor(sizes, dtype), dims))
+    return partition(b.build())
+
+
+# ---- plans
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
+def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
+    rows, columns = (4096, 32768) if "softmax" in norm.name else (8192, 4096)
+    plan = norm.definition(rows, columns, BFloat16).plan()
+    elements = {"x": rows * columns * 2, "w": columns * 2, "s": rows * 4}
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    assert plan.bytes == sum(elements[k] for k in norm.operands + norm.results)
+    (found,) = row_schedules(plan)
+    assert not found.row_cache.reread
+    assert found.lane_axis == "columns"
+    assert found.lanes.vector * 2 == 16
+    assert found.threads == (1024 if "softmax" in norm.name else 256)
+    assert found.stages == (2 if norm.name in ("layer_norm", "softmax", "log_softmax") else 1)
+
+
+def test_statistics_over_rows_and_over_columns_go_through_memory_and_say_why() -> None:
+    b = FusionBuilder()
+    x = b.tensor([64, 96], Float)
+    rows, columns = (b.reduce("max", x, [k], keepdim=True) for k in (1, 0))
+    b.output(op(b, "sub", op(b, "sub", x, rows), columns))
+    plan = partition(b.build())
+    # Those of rows come first, as there are fewer; those of columns are ready where the result is.
+    assert [s.folds[0].dims for s in plan.segments] == [(1,), (0,)]
+    (boundary,) = plan.boundaries
+    assert boundary.tensor.sizes == (64,)
+    assert boundary.bytes == 64 * 4
+    assert str(boundary) in str(plan)
+    assert plan.bytes == (3 * 64 * 96 + 2 * 64) * 4
+
+
+def test_a_reduction_of_a_reduction_folds_another_space() -> None:
+    b = FusionBuilder()
+    rows = b.reduce("sum", b.tensor([64, 96], Float), [1])
+    b.output(b.reduce("max", b.reshape(rows, [8, 8]), [1]))
+    plan = partition(b.build())
+    (boundary,) = plan.boundaries
+    assert "[space]" in boundary.reason
+    assert "reduces dimension" in boundary.reason
+    assert (boundary.producer, boundary.consumers) == (0, (1,))
+
+
+def test_several_reductions_of_one_input_share_its_kernel() -> None:
+    b = FusionBuilder()
+    x = b.tensor([32, 128], Float)
+    for name in ("sum", "max", "min", "any"):
+        b.output(b.reduce(name, x, [1]))
+    for value in b.var_mean(x, [1]):
+        b.output(value)
+    plan = partition(b.build())
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    (found,) = row_schedules(plan)
+    assert found.stages == 2
+    assert [f.stage for f in found.folds].count(1) == 1
+
+
+def test_a_transposed_reader_is_a_pointwise_kernel_of_the_stored_reduction() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 8, 64], Float)
+    b.output(op(b, "exp", b.permute(b.reduce("sum", x, [2]), [1, 0])))
+    b.output(b.reduce("sum", x, [2]))
+    plan = CompiledFusion(b.build()).plan()
+    assert [s.kind for s in plan.segments] == ["reduction", "pointwise"]
+    (boundary,) = plan.boundaries
+    assert boundary.bytes == 16 * 8 * 4
+    assert plan.segments[1].bytes_read == boundary.bytes
+
+
+def test_cuts_around_reductions() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 64], Float)
+    before = b.segment_set(op(b, "exp", x))
+    total = b.segment_set(b.reduce("sum", before, [1], keepdim=True))
+    b.output(op(b, "div", before, total))
+    plan = partition(b.build())
+    assert [s.kind for s in plan.segments] == ["pointwise", "reduction", "pointwise"]
+    assert [t.sizes for t in plan.segments[1].outputs] in ([(16,)], [(16, 1)])
+    assert all("segment_set" in boundary.reason for boundary in plan.boundaries)
+
+
+def test_an_update_that_reads_a_row_is_not_written_while_it_is_read() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 64], Float)
+    b.output(op(b, "sub", x, b.reduce("max", x, [1], keepdim=True)), x)
+    plan = partition(b.build())
+    assert not plan.in_place
+    assert plan.copies == 1
+
+
+# ---- schedules
+
+
+@pytest.mark.parametrize("device", [H200, A100, CPU], ids=lambda d: d.name)
+def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
+    seen = set()
+    for seed in range(150):
+        case = random_case(seed, reductions=True)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        for found in row_schedules(plan, device):
+            lanes = found.lanes
+            extent = found.columns if found.lane_axis == "columns" else found.rows
+            assert (
+                lanes.vectors * lanes.vector >= max(extent, 1) > (lanes.vectors - 1) * lanes.vector
+            )
+            assert bool(found.inside) == (lanes.vectors * lanes.vector != extent)
+            assert found.block_threads <= MAX_THREADS
+            mapping = found.mapping
+            if found.lane_axis == "columns":
+                assert found.threads & (found.threads - 1) == 0
+                workers = found.threads * mapping.column_tiles * mapping.blocks_per_row
+                assert found.steps * workers >= lanes.vectors > (found.steps - 1) * workers
+                assert (found.grid_split == "rows") >= (mapping.column_tiles > 1)
+                assert (found.grid_split == "columns") == (mapping.blocks_per_row > 1)
+            if found.grid_split == "rows":
+                assert found.blocks == mapping.partials * mapping.column_tiles
+            elif found.lane_axis == "columns":
+                assert found.rows_per_block == 1 or found.threads <= WARP
+                assert found.blocks // mapping.blocks_per_row * found.rows_per_block >= found.rows
+            else:
+                assert found.is_outer_shared == (found.threads > 1)
+                assert found.steps * found.threads >= found.columns
+                assert found.blocks * found.rows_per_block >= lanes.vectors
+            if not device.threads_are_serial and found.threads > 1:
+                assert found.block_threads % WARP == 0
+            if found.totals and not device.threads_are_serial:
+                together = mapping.blocks_per_sm * device.sm_count
+                assert found.blocks <= together
+                assert mapping.blocks_per_sm * found.block_threads <= device.threads_per_sm
+            assert not (found.row_cache.registers and found.is_folded_in_parts)
+            stages = {f.tensor: f.stage for f in found.folds}
+            assert sorted(set(stages.values())) == list(range(found.stages if stages else 0))
+            seen |= {
+                found.lane_axis,
+                bool(found.row_cache.registers),
+                found.stages,
+                found.lanes.vector,
+            }
+            seen |= {
+                f"grid_split {found.grid_split}",
+                "stacked" if found.is_outer_shared else "alone",
+            }
+    assert {"columns", "rows", True, False, 2, "grid_split rows", "grid_split none"} <= seen
+    assert ("stacked" in seen) == (not device.threads_are_serial)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dims", "axis", "threads", "rows_per_block"),
+    [
+        ((8192, 4096), (1,), "columns", 512, 1),
+        ((65536, 64), (1,), "columns", 16, 8),
+        ((64, 1 << 22), (0,), "rows", 1, 128),
+        ((4, 8, 1 << 22), (0, 1), "rows", 1, 128),
+    ],
+)
+def test_lanes_lie_along_memory(
+    sizes: tuple[int, ...], dims: tuple[int, ...], axis: str, threads: int, rows_per_block: int
+) -> None:
+    (found,) = row_schedules(folded(sizes, dims))
+    assert (found.lane_axis, found.threads, found.rows_per_block) == (axis, threads, rows_per_block)
+    if sizes[-1] > 1:
+        (access,) = found.accesses
+        assert access.is_vector
+        assert access.instructions(found.lanes.vector) * 4 == found.lanes.vector
+
+
+def test_dimensions_are_ordered_as_they_lie_in_memory() -> None:
+    """A reduction over the outer dimension of a transposed tensor is one over rows."""
+    plan = folded((4096, 512), (0,))
+    # Totals of columns on the one hand, a row for each thread on the other.
+    moved = partition(plan.fusion, [Layout((1, 4096))])
+    (plain,), (transposed,) = (row_schedules(p, CPU) for p in (plan, moved))
+    assert (plain.lane_axis, plain.grid_split) == ("columns", "rows")
+    assert (transposed.lane_axis, transposed.grid_split) == ("columns", "none")
+    assert plain.accesses[0].is_vector
+    assert transposed.accesses[0].is_vector
+
+
+def test_long_rows_are_read_in_every_stage_and_folded_in_parts() -> None:
+    plan = NORMS[2].definition(256, 1 << 20, Float).plan()
+    (found,) = row_schedules(plan)
+    assert found.row_cache.reread
+    assert found.is_folded_in_parts == (found.steps > LONGEST_CHAIN)
+    (host,) = row_schedules(plan, CPU)
+    assert host.is_folded_in_parts
+    assert "re-read in every pass" in str(found)
+    assert f"{found.rows} rows x {found.columns} columns" in str(found)
+
+
+def test_misaligned_rows_are_read_element_by_element() -> None:
+    plan = folded((8, 1000), (1,), BFloat16)
+    (aligned,) = row_schedules(plan)
+    (shifted,) = row_schedules(partition(plan.fusion, [Layout((1000, 1), alignment=2)]))
+    assert aligned.accesses[0].is_vector
+    assert not shifted.accesses[0].is_vector
+
+
+def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
+    b = FusionBuilder()
+    x = b.tensor([16, 16], Float)
+    rows = b.reduce("sum", x, [1], keepdim=True)
+    b.output(op(b, "sub", x, b.permute(rows, [1, 0])))
+    fusion = b.build()
+    (fold,) = (e for e in fusion.exprs if e.op == "sum")
+    plan = partition(fusion)
+    (output,) = fusion.outputs
+    layouts = {output: Layout((16, 1))}
+    memory = {x: plan.layouts[x]}
+    found = schedule_reduction([output], [fold], fusion.definitions(), memory, layouts, H200)  # type: ignore[list-item]
+    assert isinstance(found, Refusal)
+    assert found.code == "stage"
+    assert fold.output.name in str(found)
+    other = FusionBuilder()
+    y = other.tensor([16, 8, 4], Float)
+    folds = [other.reduce("sum", y, [k]) for k in (0, 1, 2)]
+    for value in folds:
+        other.output(value)
+    made = other.build()
+    refused = schedule_reduction(
+        folds, made.exprs, made.definitions(), {y: Layout((32, 4, 1))},  # type: ignore[arg-type]
+        {t: Layout((t.sizes[1], 1)) for t in folds}, H200,
+    )  # fmt: skip
+    assert isinstance(refused, Refusal)
+    assert refused.code == "space"
+
+
+def test_schedules_depend_on_the_device_and_on_nothing_else() -> None:
+    plan = folded((64, 4096), (1,))
+    assert row_schedules(plan)[0].threads > row_schedules(plan, CPU)[0].threads == 1
+    again = folded((64, 4096), (1,))
+    assert str(row_schedules(plan)[0]) == str(row_schedules(again)[0])
+    narrow = replace(H200, vector_bytes=8)
+    assert row_schedules(plan, narrow)[0].lanes.vector == 2
+
+
+def test_definitions_plan_without_tensors() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([128, 256], True, BFloat16)
+        fd.add_output(fd.ops.sum(x, [0]))
+    assert "1 kernel" in str(fd.plan())
+    assert fd.plan().bytes == 128 * 256 * 2 + 256 * 2
+
+
+def test_a_fold_that_could_read_a_total_and_does_not_is_no_total() -> None:
+    """All that is folded comes from a pad: the sum in front of it is never asked for."""
+    b = FusionBuilder()
+    total = b.reduce("sum", b.tensor([1], Float), [0])
+    padded = b.pad(b.broadcast(total, [True]), [-1, 3], 0.5)
+    b.output(b.reduce("max", padded, [0]))
+    plan = partition(b.build())
+    assert [type(found) for found in row_schedules(plan)] == [ReductionSchedule] * len(
+        plan.segments
+    )

@@ -1,0 +1,1 @@
+"""Model parts and programs that people run, each stated once."""
