@@ -234,6 +234,21 @@ def test_a_difference_of_rounded_numbers_has_their_bound() -> None:
         assert 8 * eps * size < error < 80 * eps * size
 
 
+def test_what_is_too_small_for_a_type_is_rounded_to_zero() -> None:
+    """A double below the smallest float is a float's -0; what is computed from it in double need
+    not be -0 in truth.
+    """
+    b = FusionBuilder()
+    x = b.tensor([1], D.Double, contiguity=[True])
+    angle = b.pointwise("atan2", b.cast(x, D.Float), b.pointwise("clamp", x, 0.25, 8.0))
+    assert isinstance(angle, TensorView)
+    b.output(angle)
+    fusion = b.build()
+    inputs = [torch.full((1,), -torch.finfo(torch.float64).tiny, dtype=torch.float64)]
+    oracle.assert_close_to_reference(evaluate(fusion, inputs).outputs, fusion, inputs)
+    assert float(oracle.run(fusion, inputs).error(angle)) < 1e-43
+
+
 def test_comparisons_that_rounding_decides_have_no_answer() -> None:
     x = torch.tensor([1.0, 2.0])
     root = torch.tensor(2.0).double().sqrt().item()

@@ -82,7 +82,7 @@ REDUCTIONS = (
     Row("torch.argmin({x}, {dim})", "fi", 0.5),
     Row("torch.any({x}, {dim}, keepdim={bool})", "bfi", 0.6),
     Row("torch.all({x}, {dim}, keepdim={bool})", "bfi", 0.6),
-    Row("torch.logsumexp({x}, {dim}, keepdim={bool})", "f", 0.4),
+    Row("torch.logsumexp({x}, {dim}, keepdim={bool})", "fi", 0.4),
     Row("torch.cumsum({x}, {dim})", "fi", 0.3),
     Row("torch.softmax({x}, {dim})", "f", 1.5),
     Row("F.log_softmax({x}, {dim})", "f"),

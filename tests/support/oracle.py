@@ -275,7 +275,7 @@ def _own(
         rounding = _rounding(base, dtype)
         if dtype.is_complex:
             rounding = torch.where(rounding > 0, 8 * _eps(dtype) * size, 0.0)
-        error = torch.where(certain, rounding, _eps(dtype) * size)
+        error = torch.where(certain, rounding, _ulp(dtype, size))
     else:
         ulps = _ULPS_COMPLEX if is_complex else _ULPS.get(expr.op, _ULPS_DEFAULT)
         error = ulps * _eps(dtype) * _reach(expr.op, operands, size) + _spacing(dtype)
@@ -330,7 +330,7 @@ def _rounding(value: torch.Tensor, dtype: DataType) -> torch.Tensor:
     if dtype in (DataType.Double, DataType.ComplexDouble):
         # A result of few bits came about without rounding.
         single = DataType.ComplexFloat if value.is_complex() else DataType.Float
-        return torch.where(_rounding(value, single) > 0, _eps(dtype) * _size(value), 0.0)
+        return torch.where(_rounding(value, single) > 0, _ulp(dtype, _size(value)), 0.0)
     wide = value if value.is_complex() else value.double()
     narrow = torch.float32 if dtype.is_complex and not value.is_complex() else dtype.torch
     return _gap(wide.to(narrow).to(wide.dtype), wide)
@@ -342,6 +342,11 @@ def _size(value: torch.Tensor) -> torch.Tensor:
 
 def _eps(dtype: DataType) -> float:
     return float(torch.finfo(dtype.torch).eps)
+
+
+def _ulp(dtype: DataType, size: torch.Tensor) -> torch.Tensor:
+    """What rounding may change of a number of that size: one below the smallest may become 0."""
+    return _eps(dtype) * size + size.clamp(max=_spacing(dtype))
 
 
 def _spacing(dtype: DataType) -> float:

@@ -59,6 +59,8 @@ UNARY: Mapping[str, Function] = {
     "pow 3": lambda x: x**3,
     "pow 0": lambda x: x**0,
     "pow 1": lambda x: x**1,
+    "pow False": lambda x: x**False,
+    "pow True": lambda x: torch.pow(x, True),
     "pow 0.5": lambda x: x**0.5,
     "pow -0.5": lambda x: x**-0.5,
     "pow -1": lambda x: x**-1,

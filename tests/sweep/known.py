@@ -94,18 +94,6 @@ KNOWN = (
         "the results of its CUDA kernel",
     ),
     Known(
-        r"masked_fill( \(2\))?",
-        ("dtype",),
-        (torch.bool,),
-        "Thunder takes the call for a select of bools and an integer, whose result has int64",
-    ),
-    Known(
-        r"logsumexp \(row\)",
-        ("inf",),
-        (torch.int32, torch.int64),
-        "Thunder subtracts the largest element as an integer, which wraps around; torch as a float",
-    ),
-    Known(
         "acos",
         ("zero", "value"),
         (torch.complex128,),

@@ -53,6 +53,44 @@ def test_results_have_the_dtypes_of_torch() -> None:
         assert torch.equal(found[name], expected), name
 
 
+def _with_numbers(m: Tensor, x: Tensor, i: Tensor) -> dict[str, Tensor]:
+    """Bools stay bools beside numbers that are bools, and where a mask puts numbers; integers
+    beyond an int64's range, were they subtracted.
+    """
+    powers, filled = m.clone(), m.clone()
+    powers **= False
+    filled.masked_fill_(x > 0, 2)
+    return {
+        "** False": m**False,
+        "** True": m.t() ** True,
+        "pow": torch.pow(m, True),
+        "pow_": m.clone().pow_(False),
+        "**=": powers,
+        "float ** False": x**False,
+        "a bool to an integer": m**1,
+        "masked_fill of 2": m.masked_fill(x > 0, 2),
+        "masked_fill of 0": torch.masked_fill(m, x > 0, 0),
+        "masked_fill of 0.5": m.masked_fill(x > 0, value=0.5),
+        "masked_fill_ of 2": filled,
+        "masked_fill of integers": i.masked_fill(m, 2.7),
+        "masked_fill of floats": x.masked_fill(m, True),
+        "logsumexp of integers": torch.logsumexp(i, 0),
+        "logsumexp of bools": m.logsumexp((0, 1), keepdim=True),
+    }
+
+
+def test_bools_and_integers_with_numbers() -> None:
+    m = torch.tensor([[True, False, True], [False, False, True]])
+    x = torch.tensor([[1.5, -2.0, 0.0], [-1.0, 0.25, 2.0]])
+    i = torch.tensor([[-(2**63), 5, 2], [3, 4, 2**62]])
+    with options(strict=True):
+        found = jit(_with_numbers)(m, x, i)
+    for name, expected in _with_numbers(m, x, i).items():
+        assert found[name].dtype is expected.dtype, name
+        assert found[name].stride() == expected.stride(), name
+        torch.testing.assert_close(found[name], expected, msg=name)
+
+
 def test_masks_and_counts_are_fused_with_what_reads_them() -> None:
     (mask,) = fake([64, 64], dtype=torch.bool)
     (x,), (n,) = (fake([64, 64], dtype=d) for d in (torch.float32, torch.int32))

@@ -7,6 +7,9 @@ apart, and become these.
 
 *Cross-entropy with smoothed labels*, of which Thunder counts the ignored classes in the mean.
 
+*Calls that Thunder takes apart in another dtype*: powers of bools to a bool, bools where a mask
+puts a number, logarithms of sums of integers.
+
 *Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
 too, and fails on it with torch 2.12, for every graph. It is run, and not looked into.
 """
@@ -85,6 +88,12 @@ def lookasides() -> dict[Function, Function]:
             found[theirs] = found[symbol] = _or_whole(function, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
+    for name, typed in _IN_TORCHS_DTYPE.items():
+        symbol = getattr(ltorch, name)
+        calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
+        found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
+    found[TensorProxy.__pow__] = found[ltorch.pow]
+    found[TensorProxy.__ipow__] = found[ltorch.pow_]
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)
@@ -152,6 +161,42 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
         raise _Unusual  # torch has the words for what is wrong
     taken = [slice(None)] * dim + [slice(start, start + length)]
     return x[tuple(taken)]
+
+
+def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
+    """A bool to the power of a bool number is a bool: 1 to the power of False, itself to True."""
+    if _is_bool(x) and type(exponent) is bool:
+        union = ltorch.bitwise_or if symbol is ltorch.pow else ltorch.bitwise_or_
+        return union(x, not exponent)
+    return symbol(x, exponent)
+
+
+def _masked_fill(symbol: Symbol, x: Any, mask: TensorProxy, value: Any) -> TensorProxy:
+    """What is put among bools is a bool."""
+    return symbol(x, mask, bool(value) if _is_bool(x) and type(value) in (int, float) else value)
+
+
+def _logsumexp(
+    symbol: Symbol, x: Any, dim: int | Sequence[int], keepdim: bool = False
+) -> TensorProxy:
+    """Of integers as floats: what Thunder subtracts as an integer may wrap around."""
+    if isinstance(x, TensorProxy) and dtypes.is_exact_dtype(x.dtype):
+        x = ltorch.to(x, torch.get_default_dtype())
+    return symbol(x, dim, keepdim)
+
+
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
+
+
+_IN_TORCHS_DTYPE: Mapping[str, Callable[..., TensorProxy]] = {
+    "pow": _pow,
+    "pow_": _pow,
+    "masked_fill": _masked_fill,
+    "masked_fill_": _masked_fill,
+    "logsumexp": _logsumexp,
+}
+"""By Thunder's name of the call: given its symbol and arguments."""
 
 
 def _cross_entropy(
