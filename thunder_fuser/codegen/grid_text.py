@@ -1,4 +1,5 @@
-"""The text of totals: accumulators over all rows of a block, its part, and the sum of all parts.
+"""Text of grid reductions: column accumulators and partial results of a block, and the epilogue
+that combines them after the grid barrier.
 
 s<n> are the accumulators of the n-th total: one for each vector and lane of a thread where it has
 a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one vector

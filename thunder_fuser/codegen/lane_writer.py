@@ -1,4 +1,5 @@
-"""What every generated kernel is made of: loads into register arrays, values, stores.
+"""Writer of vector code, which every generated kernel is made of: loads into register arrays,
+values, stores.
 
 Names: u is the vector's number, v the lane; x0, x1, .. hold what is loaded, t<n> are values of the
 DAG, y0, y1, .. are stored. `copy` is the suffix of arrays that hold several vectors of one thread:

@@ -1,4 +1,4 @@
-"""The text of one part of a pointwise kernel: loads into register arrays, arithmetic, stores.
+"""Text of one part of a pointwise kernel: loads into register arrays, arithmetic, stores.
 
 With several vectors a thread, k is the vector's number within the thread.
 """

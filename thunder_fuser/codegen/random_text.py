@@ -1,4 +1,4 @@
-"""Random numbers as text: calls of the generator, which the lanes of a vector share if they can.
+"""Text of Philox calls: random numbers that the lanes of a vector share where they can.
 
 Elements that are neighbours in a tensor's logical order come from one call. Where the algebra sees
 that lanes are such neighbours, the calls stand in front of the loop over the lanes, fewer than

@@ -1,4 +1,4 @@
-"""The text of a reduction kernel: loads, then a loop over the columns for each stage, then the
+"""Text of a reduction kernel: prologue loads, a loop over the columns for each stage, epilogue
 stores.
 
 Names beyond those of `row_values`: a<n> are the accumulators of a fold, p<n> those of a part of the

@@ -1,4 +1,4 @@
-"""The loops of a reduction kernel: which rows and columns a thread works on, one after the other.
+"""Loops of a reduction kernel: which rows and columns a thread works on, one after the other.
 
 Names: r is the row, t the thread's number within the row, g the row's number within the block, u
 the vector's number, k its number within the thread, part what a block leaves of totals.

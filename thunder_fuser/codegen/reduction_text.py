@@ -1,5 +1,5 @@
-"""The text of one fold of a reduction kernel: its accumulators, and how they become one value of
-the row.
+"""Text of one row reduction: its accumulators, and the warp or block reduction that makes one value
+of the row of them.
 
 a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
 the value that results. g is the row's number within the block.

@@ -1,5 +1,5 @@
-"""What the kernels of rows compute and where they have it: values of a row and of its columns, in
-registers, in shared memory, or read again.
+"""Values of a reduction kernel in registers and shared memory: those of a row, and those of its
+columns.
 
 Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's number within the thread,

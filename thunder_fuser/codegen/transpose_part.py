@@ -1,4 +1,5 @@
-"""The text of one part of a transpose kernel: tiles filled, a barrier, arithmetic, stores.
+"""Text of one part of a transpose kernel: tiles staged in shared memory, a barrier, arithmetic,
+stores.
 
 Names beyond those of `lane_writer`: p numbers the vectors of a tile, of which a thread has every
 256th (the k-th of its own is p = 256 * k + t); m0, m1, .. are tiles in shared memory. While a tile

@@ -1,7 +1,7 @@
 """The IR: values, expressions and the Fusion that holds them, as frozen data. Passes rebuild it.
 
 A Fusion is a linear SSA list, because traces are linear and people read lists. There is one
-expression class for each op *family*; the op itself is a row of the table in `ops.py`.
+expression class for each op *family*; the op itself is a row of the table in `tables/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lanes: the loop variable as V consecutive points, and what is the same at all of them.
+"""Lanes of a vector: the loop variable as V consecutive points, and what is uniform over them.
 
 Positions (indices that data decide) differ between lanes where their value does. A form that
 mentions one that differs is no function of u and v, and nothing else is asked about it.

@@ -1,4 +1,5 @@
-"""What can be computed over an arrangement of rows and columns in one kernel.
+"""Row program: what can be computed over an arrangement of rows and columns in one kernel, and why
+the rest cannot.
 
 A reduction along the columns is ready at its row, while the kernel runs, and nowhere else. One
 along the rows (a total) needs all rows: it is ready when all blocks have done their part, and only

@@ -1,5 +1,5 @@
-"""The iteration space of reductions: which of its points are rows and which are columns, how they
-lie in memory, and what blocks share.
+"""Iteration space of reductions: which of its points are rows and which are columns, how they lie
+in memory, and how a grid splits them.
 
 Rows are the points of the dimensions that a reduction keeps, columns those of the dimensions that
 it folds.

@@ -1,8 +1,9 @@
-"""What an element is computed from: a DAG of scalar values over one flattened loop variable.
+"""Scalar graph of a kernel: a DAG of the values that one element is computed from, over one
+flattened loop variable.
 
-`pull.py` builds it, `access.py` decides how its loads become vector accesses, and code generation
-prints it. Nodes are hash-consed by the `ValueGraph`: equal values are one node, and `order` numbers
-nodes such that operands come first.
+`pull.py` builds it, `vectorize.py` decides how its loads become vector accesses, and code
+generation prints it. Nodes are hash-consed by the `ValueGraph`: equal values are one node, and
+`order` numbers nodes such that operands come first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Vector accesses by algebra: how V consecutive points of the loop read and write memory.
+"""Vectorisation by algebra: how V consecutive points of the loop read and write memory, coalesced
+where layouts allow.
 
 Substitute i = V * u + v and look at each address for v = 0 .. V-1. Lanes whose addresses fall into
 one aligned window of W elements, and fill it, are one access of W elements, in whatever order they

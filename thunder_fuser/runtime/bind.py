@@ -1,4 +1,4 @@
-"""What a call's inputs are to a Fusion: checked, and reduced to what kernels are specialised on.
+"""Binding of a call's inputs to a Fusion: checked, and reduced to what kernels are specialised on.
 
 Two speeds. `key_of` runs at every call and only reads off what may change between calls. `bind`
 runs once for each new key, before anything is compiled, and checks everything that a caller can do

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds free.
+"""Fork-safe locks: a forked child finds them free.
 
 A child has one thread, the one that forked; a lock that another thread held stays locked in it for
 ever. What the lock protects is either finished or is looked up again.

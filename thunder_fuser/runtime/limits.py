@@ -1,4 +1,4 @@
-"""What a launch may ask of a device, checked before the device is asked.
+"""Launch limits of a device, checked before the device is asked.
 
 A driver answers an impossible launch with "invalid value"; here the message names the kernel, the
 limit and both numbers.

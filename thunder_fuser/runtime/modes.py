@@ -1,4 +1,5 @@
-"""Modes of torch that are on while a fusion is called or compiled.
+"""Torch modes (dispatch modes, torch.func transforms) that are on while a fusion is called or
+compiled.
 
 Tracers, fake tensors and the transforms of `torch.func` follow torch's operations. A kernel writes
 into memory behind their back, so they are given the operations. Compiling, on the other hand, is

@@ -1,4 +1,5 @@
-"""The steps of a call, as closures over everything that is known before it.
+"""Steps of a call: allocations, launches and views as closures over everything that is known before
+it.
 
 A call's values live in one list: inputs first, then what the steps make. A step reads and writes
 slots of that list, and does nothing else that could have been done earlier.

@@ -1,4 +1,5 @@
-"""BandwidthModel: what kernels take longer because their rows are few, or long.
+"""Bandwidth loss of reduction kernels, estimated from sizes: too few active threads, uncoalesced
+loads, rows re-read because they do not fit on chip.
 
 What waits for a reduction of its row is computed by the threads of that row. Where rows are few
 these leave most of a device idle, and rows that do not fit on chip are read once more in each pass.

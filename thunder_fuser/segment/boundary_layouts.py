@@ -1,4 +1,5 @@
-"""Orders: how tensors between kernels lie in memory.
+"""Layouts of boundary tensors: the order of their dimensions in memory, chosen for what writes and
+reads them.
 
 What a caller gets has the strides that torch would give it. What goes from one kernel to another
 may lie in any order, and a kernel that steps over memory gets one element from every 32-byte sector

@@ -1,4 +1,5 @@
-"""Parts: what is computed point by point from a cat is a cat of what is computed from its pieces.
+"""Pieces of a cat: what is computed point by point from a cat is a cat of what is computed from its
+pieces.
 
 `out = f(cat(a, b), c)` is `cat(f(a, c[:n]), f(b, c[n:]))`: each part then belongs to the kernel of
 its piece. Only what lies between the cat and the result is written once more; from there on, parts

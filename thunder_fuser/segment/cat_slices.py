@@ -1,8 +1,9 @@
-"""Destinations: values that their own kernels write where a cat, or a view, of them is wanted.
+"""Cat as slices: kernels write their values where a cat, or a view, of them is wanted, so that the
+cat costs nothing.
 
 A cat is pulled, like everything else: one kernel computes whatever its pieces are, by the index.
 That is best where one kernel can. Where the pieces come from several kernels, these can as well
-write them into slices of the cat's memory, and the cat itself launches nothing. `partition.py`
+write them into slices of the cat's memory, and the cat itself launches nothing. `planner.py`
 plans both ways and takes the better one.
 
 Which memory a piece has follows from the strides of the cat: a slice is an offset, a permutation

@@ -1,4 +1,5 @@
-"""What kernels cost: their launches, the sectors that they move, and what strains them.
+"""Cost model of the planner: launches, memory sectors and bandwidth loss of kernels, in seconds and
+bytes.
 
 Twice: for one set of anchors whatever the others are, to choose which are worth a closer look, and
 for kernels whose boundaries are decided, to the sector.

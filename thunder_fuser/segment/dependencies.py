@@ -1,4 +1,4 @@
-"""How anchors are related: which wait for which, and which share something.
+"""Dependencies between anchors: which wait for which, and which share a producer.
 
 Sets of anchors that are to be kernels must be orderable; those that share nothing are decided
 apart.

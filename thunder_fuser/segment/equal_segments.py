@@ -1,4 +1,4 @@
-"""Segments that are the same program on other tensors: they share one kernel.
+"""Equal segments: the same program on other tensors, for which one kernel is compiled.
 
 A network repeats its blocks. What a kernel does depends on operations, types, sizes, layouts and
 constants, and on the order of its values; not on which tensors they are.

@@ -1,5 +1,5 @@
-"""Places: at how many indices a kernel would compute a value, because views and cats ask for it at
-several.
+"""Evaluation points: at how many indices a kernel would compute a value, because views and cats ask
+for it at several.
 
 Such places multiply: what adds a shifted copy to itself ten times over is asked for at eleven
 places, what appends itself to itself at a thousand. First they are told apart by the views on the

@@ -1,4 +1,4 @@
-"""Updates in place: which of them a kernel may write straight into the input.
+"""In-place updates: which of them a kernel may write straight into the input.
 
 Safe iff all that reads the target is computed point by point with the value: then each element is
 read by the thread that overwrites it, before it does. And iff nothing can fail half way: where an

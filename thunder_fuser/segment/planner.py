@@ -1,4 +1,4 @@
-"""Partition: a fusion as segments, in execution order, with what goes through memory between them.
+"""Planner: a fusion as segments in execution order, with what goes through memory between them.
 
 Each kernel that `search.py` decides on is a segment. Results that are views of memory that exists
 anyway are segments that launch nothing, and so is a cat whose pieces kernels have written where it

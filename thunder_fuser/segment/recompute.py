@@ -1,11 +1,11 @@
-"""What goes through memory between kernels.
+"""Recompute or store: what goes through memory between kernels, and what a kernel computes again.
 
 A kernel computes what it needs from inputs, however often others compute the same. What it cannot
 compute, a reduction that is done elsewhere, it reads, or else something that is computed from that.
 And where computing reads more than an earlier kernel would write, a value in between is stored.
-Both are one minimum cut for each kernel (`materialize.py`), the earlier ones first. What can be
-stored is what an earlier kernel computes anyway, or computes from reductions that it has and that
-are no smaller, or from what it reads anyway.
+Both are one minimum cut for each kernel (`store_or_recompute.py`), the earlier ones first. What can
+be stored is what an earlier kernel computes anyway, or computes from reductions that it has and
+that are no smaller, or from what it reads anyway.
 """
 
 from __future__ import annotations

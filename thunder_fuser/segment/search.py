@@ -2,10 +2,10 @@
 
 The best way is the cheapest one of those that are legal and can be put into an order. Joining
 rarely costs anything: one kernel for all that is related is the best, if there can be one, unless
-it is under strain (`occupancy.py`). Otherwise a few anchors are divided in every possible way: the
-cheapest divisions are compared by what then goes through memory. Of many anchors, the two sets that
-gain most are joined while any can be, and then single ones are moved between sets while that saves
-something (as in the priority fusion of XLA).
+it loses bandwidth (`bandwidth_loss.py`). Otherwise a few anchors are divided in every possible way:
+the cheapest divisions are compared by what then goes through memory. Of many anchors, the two sets
+that gain most are joined while any can be, and then single ones are moved between sets while that
+saves something (as in the priority fusion of XLA).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Materialisation: which values go through memory, and which are computed where they are read.
+"""Materialisation as a minimum cut: which values are stored, and which are recomputed where they
+are read.
 
 Several consumers want values. Each reads a value from memory or computes it from operands, which it
 has in the same two ways. Having a value in memory costs a write, paid once; every read and every

@@ -1,4 +1,4 @@
-"""What a device takes for bytes, arithmetic and launches, beside each other.
+"""Time model of a device: seconds for bytes, arithmetic and launches.
 
 Whole numbers, because minimum cuts want them: the unit is the time of an fp32 instruction, or
 rather half of it, as most arithmetic hides behind the bytes of other threads.

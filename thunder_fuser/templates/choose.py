@@ -1,4 +1,4 @@
-"""The schedule of a segment: which template takes it on a device, and how."""
+"""Choice of a template: the schedule of a segment on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all schedules end in: stores."""
+"""Stores of a schedule: the tensor, the value, and how its vectors are written."""
 
 from __future__ import annotations
 

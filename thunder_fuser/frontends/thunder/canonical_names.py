@@ -1,4 +1,4 @@
-"""One name for each tensor that regions pass to each other, or are given.
+"""Canonical names: one for each tensor that regions pass to each other, or are given.
 
 Thunder renames a tensor wherever a result must not be the proxy of another: one in memory may have
 several names. Symbols that are not fused read one of them and a region another, so that a region

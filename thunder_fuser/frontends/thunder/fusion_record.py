@@ -1,4 +1,4 @@
-"""What one run of the fusion pass decided: kept for reports.
+"""Record of one run of the fusion pass: what it decided, kept for reports.
 
 Thunder keeps no record of fusion passes, and its last traces no longer say why a symbol stayed with
 torch.  Traces that descend from one another share the object that describes their signature: by it

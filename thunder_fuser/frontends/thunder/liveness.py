@@ -1,4 +1,4 @@
-"""How many bytes a trace holds while it runs, estimated before it is final.
+"""Liveness of a trace: how many bytes it holds while it runs, estimated before it is final.
 
 Between symbols there are proxies, and no layouts: views share the memory that they show, what a
 region keeps to itself takes none, and arguments are held by the caller.

@@ -1,4 +1,5 @@
-"""What Thunder's interpreter calls in the place of functions, where our executor is in the list.
+"""Lookasides: what Thunder's interpreter calls in the place of functions, where our executor is in
+the list.
 
 *Torch's functions that Thunder knows by name only.* It runs them in torch, each between two
 regions, and differentiates them by running them once more under torch's autograd. Casts, new

@@ -1,4 +1,4 @@
-"""What a fusion allocates, told to Thunder's memory estimate.
+"""Memory of a fusion for Thunder's estimate: what it allocates, and when it is free.
 
 Left to itself, the estimate counts every result.  A result that lies in the memory of an argument
 or of another result takes none, and shares the life of what it lies in.

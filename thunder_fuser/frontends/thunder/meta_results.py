@@ -1,4 +1,4 @@
-"""The types that torch gives to the results of a symbol: its function, called on meta tensors.
+"""Result types of a symbol as torch gives them: its function, called on meta tensors.
 
 Thunder promotes by rules of its own, which differ from torch's for bools, for integers and for
 tensors without dimensions. What a program computes with is what torch gives.

@@ -1,8 +1,8 @@
-"""Which symbols of a trace become one fusion, and why the others do not.
+"""Region formation: which symbols of a trace become one fusion, and why the others do not.
 
 The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
 it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
-Where the user allows another order, `order.py` goes on from there.
+Where the user allows another order, `reorder_regions.py` goes on from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What goes through memory between the regions of a trace, and what each region computes again.
+"""Rematerialisation between the regions of a trace: what goes through memory, and what each region
+computes again.
 
 Thunder saves for backward what backward regions read, so this decides what is saved, by bytes. A
 tensor that is in memory anyway, and stays alive, costs its readers a read; one that would die with

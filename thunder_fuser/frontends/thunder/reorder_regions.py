@@ -1,4 +1,5 @@
-"""Joining regions that a trace keeps apart, as far as it holds no more memory for that.
+"""Reordering of regions: those that a trace keeps apart are joined, as far as no more memory is
+held for that.
 
 Thunder's option `fusion_type="dataflow"` allows another order. Where symbols that are not fused lie
 between two regions, those that the second needs go in front of both, or those that need the first

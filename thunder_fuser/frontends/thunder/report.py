@@ -1,4 +1,4 @@
-"""Questions about a compiled function: which fusions it has, what they cost, what was refused.
+"""Reports on a compiled function: which fusions it has, what they cost, what was refused.
 
 Everything is answered from Thunder's last traces.  A trace for CUDA that was made from fake tensors
 answers as well as one that has run.

@@ -1,4 +1,4 @@
-"""A trace whose proxies have the dtypes and shapes that torch gives.
+"""Retyping of a trace: proxies get the dtypes and shapes that torch gives.
 
 Thunder takes a call into primitives by the types that it states. Where torch gives a call another
 type, the parts compute another thing, and so do those of whatever reads the result: such calls are

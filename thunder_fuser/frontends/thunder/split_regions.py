@@ -1,4 +1,5 @@
-"""Taking a region apart where fusing what has nothing in common would hold too much at once.
+"""Splitting of regions: what has nothing in common is taken apart where fusing it would hold too
+much at once.
 
 Neighbours in a trace that share no tensor are fused to save launches. All that they read is then in
 memory until all that they give is, while one after the other frees in between. Where that takes a

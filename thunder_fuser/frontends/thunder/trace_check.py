@@ -1,4 +1,4 @@
-"""What is wrong with a trace that a pass has made: values that are read before anything gives them.
+"""Verifier of a trace that a pass has made: values that are read before anything gives them.
 
 Thunder runs a trace as it is, and splits it into forward and backward by names. A mistake of a pass
 would come out as a NameError of generated code, or as a forward that waits for its own gradient.

@@ -1,4 +1,4 @@
-"""Which template takes a segment without reductions: transpose where a tile pays, else map."""
+"""Choice between the pointwise and the transpose template for a segment without reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The map template: every thread computes a few vectors of consecutive points and stores them.
+"""The pointwise template: every thread computes a few vectors of consecutive points and stores
+them.
 
 Outputs over one iteration space that read common data share a *part*; parts with different
 iteration spaces share the launch, each with its own range of blocks (q, k and v of a rotary

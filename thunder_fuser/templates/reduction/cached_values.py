@@ -1,4 +1,5 @@
-"""Which values are kept from one pass over a row for the next ones, so that they are computed once.
+"""Cached values of persistent kernels: what is kept from one pass over a row for the next ones, so
+that it is computed once.
 
 A pass pulls what it needs from what is loaded: the exponentials of a softmax are computed for their
 sum and again for the result. A GPU has arithmetic to spare while it waits for memory. A host's core

@@ -1,4 +1,4 @@
-"""What a reduction kernel is estimated to cost: candidates are compared by it."""
+"""Estimated time of a reduction schedule, by which candidates are compared."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What keeps memory busy: loads of a reduction kernel that go out together, or before they are
-wanted.
+"""Software pipelining and unrolling: loads of a reduction kernel that are issued together, or
+before they are wanted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reduction kernel as data: `scheduler.py` decides it, code generation prints it."""
+"""Schedule of a reduction kernel as data: `scheduler.py` decides it, code generation prints it."""
 
 from __future__ import annotations
 

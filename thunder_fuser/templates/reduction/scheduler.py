@@ -1,4 +1,5 @@
-"""The row template: reductions of one tensor shape, and everything that is computed around them.
+"""Heuristics of the reduction template: candidates of thread mapping, vector width and row cache,
+of which the cheapest is taken.
 
 The iteration space is rows x columns. A kernel works in stages. Each stage passes over the columns
 of a row and leaves folded values, which later stages, and the stores, read at the row where they

@@ -1,5 +1,5 @@
-"""The shared memory of a reduction kernel's block: where threads exchange what they fold, and what
-stays.
+"""Shared memory layout of a reduction kernel's block: cached rows, and where warps exchange partial
+results.
 
 Slots come first: the warps of a row leave what they have folded there. Then the place in which the
 groups of a block meet, and in which those who add up parts do. Then what is kept of the row.

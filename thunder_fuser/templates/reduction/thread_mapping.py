@@ -1,4 +1,4 @@
-"""How threads and blocks divide the rows and columns of a reduction kernel."""
+"""Thread mapping of reduction kernels: how threads and blocks divide rows and columns."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Transpose kernels: tiles that are turned in shared memory."""
+"""Transpose kernels: tiles staged in shared memory, where loads and stores disagree on the
+innermost dimension.
+"""

@@ -1,4 +1,4 @@
-"""A group of points as a plane: the two dimensions that loads and stores have innermost.
+"""Axes of a transpose: the two dimensions that loads and stores have innermost.
 
 I is the innermost dimension of the stores, J another one, along which some loads have stride 1.
 Both are found in the addresses, which are sums of digits of the flattened point; all other

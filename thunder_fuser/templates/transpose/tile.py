@@ -1,4 +1,6 @@
-"""How one load passes through shared memory: read with vectors along J, left in vectors along I."""
+"""Tile of a transpose in shared memory: read with vectors along J, left in vectors along I, without
+bank conflicts.
+"""
 
 from __future__ import annotations
 

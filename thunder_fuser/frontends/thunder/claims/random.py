@@ -1,10 +1,10 @@
 """Claims for primitives that draw random numbers.
 
 A primitive that reads and advances torch's generator is claimed as its stateless form, of which
-`draws.py` makes the seed and the offset arguments: numbers that a trace draws once a call. Then a
-kernel may compute a number anywhere, and as often as it likes. What is fused therefore draws other
-numbers than eager torch does for the same `torch.manual_seed`; a random tensor that is fused with
-nothing stays torch's own.
+`rng_state.py` makes the seed and the offset arguments: numbers that a trace draws once a call. Then
+a kernel may compute a number anywhere, and as often as it likes. What is fused therefore draws
+other numbers than eager torch does for the same `torch.manual_seed`; a random tensor that is fused
+with nothing stays torch's own.
 """
 
 from __future__ import annotations
