@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.builder.indexing import IndexBuilder
 from thunder_fuser.ir.builder.random import RandomBuilder
+from thunder_fuser.ir.builder.reductions import ReductionBuilder
 from thunder_fuser.ir.builder.values import Size
 from thunder_fuser.ir.builder.views import allocation_order
 from thunder_fuser.ir.dtypes import DataType
@@ -31,7 +33,7 @@ from thunder_fuser.ir.sizes import equations_of_update
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 
 
-class FusionBuilder(RandomBuilder):
+class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
     def size(self, x: TensorView, dim: int) -> Scalar:

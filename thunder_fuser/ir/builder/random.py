@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.ir.builder.indexing import IndexBuilder
-from thunder_fuser.ir.builder.values import Size
+from thunder_fuser.ir.builder.values import Size, ValueBuilder
 from thunder_fuser.ir.domain import iteration, tensor_domain
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import RandomOp, Scalar, TensorView, Val
@@ -14,7 +13,7 @@ from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.tables import random
 
 
-class RandomBuilder(IndexBuilder):
+class RandomBuilder(ValueBuilder):
     """Random numbers: `op` is a row of `random.TABLE`."""
 
     def __init__(self, context: Context | None = None) -> None:

@@ -151,6 +151,13 @@ class ValueBuilder:
             )
         return self._known_extents
 
+    def _number(self, op: str, value: Val | Number, dtype: DataType) -> Val:
+        """A number, or a tensor without dimensions, in that dtype."""
+        number = self._operand(value)
+        if number.rank:
+            raise FuserTypeError(f"{op}: expected a number or a 0-dim tensor, got {number}")
+        return number if number.dtype is dtype else self.cast(number, dtype)
+
     def _operand(self, value: Val | Number) -> Val:
         if isinstance(value, (TensorView, Scalar)):
             return value

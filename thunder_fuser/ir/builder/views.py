@@ -239,13 +239,6 @@ class ViewBuilder(ValueBuilder):
         fill = self._number("pad", 0 if value is None else value, x.dtype)
         return self.view("pad", x, steps, fill=fill)
 
-    def _number(self, op: str, value: Val | Number, dtype: DataType) -> Val:
-        """A number, or a tensor without dimensions, in that dtype."""
-        number = self._operand(value)
-        if number.rank:
-            raise FuserTypeError(f"{op}: expected a number or a 0-dim tensor, got {number}")
-        return number if number.dtype is dtype else self.cast(number, dtype)
-
     # ---- several inputs, or none
 
     def cat(self, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
