@@ -268,4 +268,4 @@ def test_definitions_say_what_is_shared() -> None:
     fd: FusionDefinition = REDUCTIONS[0].definition(8192, 4096, BFloat16)
     (segment,) = fd.plan().segments
     text = str(schedule_segment(fd.plan(), segment, H200))
-    assert "blocks share rows: 1 totals in 132 parts" in text
+    assert "rows split over blocks: 1 grid reductions of 132 partials" in text
