@@ -54,7 +54,11 @@ def view_of(
     context = Context()
     index = [context.var(f"d{k}", 0, size - 1) for k, size in enumerate(tensor.sizes)]
     point = _pull_chain(index, chain, context)
-    address = address_in(base, point, layouts[base], context, is_input=base not in definitions)
+    if base in definitions:
+        # What repeats elements is written out; each has an address of its own.
+        address = address_at(point, layouts[base], context)
+    else:
+        address = address_in(base, point, layouts[base], context)
     affine = address.affine([i for i in index if not i.is_constant])
     if affine is None:
         return None

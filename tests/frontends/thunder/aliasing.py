@@ -7,7 +7,7 @@ allocate: everything but the kernels is real, and nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -19,7 +19,6 @@ import thunder_fuser
 from tests.frontends.thunder.programs import flat
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.reference import evaluate
-from thunder_fuser.runtime import executable
 
 
 def differences(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> Iterator[str]:
@@ -110,12 +109,12 @@ def interpreted() -> Iterator[None]:
             _fill(output, value)
         return outputs
 
-    def compiled(kernels: Sequence[Any], target: Any) -> list[Any]:
-        return [lambda *pointers: None for _ in kernels]
+    def compiled(kernels: Mapping[int, Any], target: Any, watch: Any) -> dict[int, Any]:
+        return dict.fromkeys(kernels, lambda *pointers: None)
 
     with (
         mock.patch.object(CompiledFusion, "__call__", run),
-        mock.patch.object(executable, "_compile", compiled),
+        mock.patch("thunder_fuser.compile.compile_kernels", compiled),
     ):
         yield
 

@@ -172,6 +172,19 @@ def test_what_is_repeated_and_converted_is_dense() -> None:
     assert not found, found
 
 
+def test_a_view_of_what_repeats_elements_shows_all_of_them() -> None:
+    """The rows of a softmax of equal rows are equal, and in memory of their own all the same."""
+
+    def program(x: Any) -> Any:
+        soft, double = F.softmin(x.repeat(2, 2, 1), 0), x.expand(3, 2, 2).clone() * 2
+        return soft.expand(3, 2, -1, -1), double.transpose(0, 1), double.unsqueeze(0)
+
+    x = torch.randn(2, 2)
+    with interpreted():
+        found = list(differences(ran(jit(program), [x]), ran(program, [x])))
+    assert not found, found
+
+
 def test_a_kernel_writes_such_strides() -> None:
     """`interpreted` runs no kernel; this does."""
     x = torch.randn(3, 4)
