@@ -36,11 +36,16 @@ def memory_orders(
     """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
 
     An explicit stride_order wins. The new value of an updated input lies where the input does.
-    `promised`: the orders of outputs that are known already.
+    `promised`: the orders of outputs that are known already; what they are views of follows.
     """
     strides = {t: _input(t, layouts[t]) for t in fusion.tensor_inputs}
     targets = {u.value: u.target for u in fusion.updates}
     orders = dict(zip(fusion.outputs, promised, strict=False))
+    for expr in reversed(fusion.exprs) if orders else ():
+        if isinstance(expr, ViewOp) and expr.output in orders and expr.input not in orders:
+            shown = _order_behind(expr, orders[expr.output])
+            if shown is not None:
+                orders[expr.input] = shown
     repeated: set[Val] = set()
     for expr in fusion.exprs:
         out = expr.output
@@ -62,6 +67,25 @@ def output_orders(
     """Orders of what a fusion returns, before passes write it in another way."""
     orders = memory_orders(fusion, layouts)
     return tuple(orders[t] for t in fusion.outputs)
+
+
+def _order_behind(expr: ViewOp, order: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of what a view looks at, by that of the view; None where it does not follow."""
+    if expr.op in ("set", "stride_order", "segment_set") or expr.fill is not None:
+        return None
+    dims: list[int | None] = list(range(expr.input.rank))
+    gone: list[int] = []
+    for step in expr.output.domain.transforms:
+        match step:
+            case Reorder(places):
+                dims = [dims[k] for k in places]
+            case NewBroadcast(axis):
+                dims.insert(axis, None)
+            case Squeeze(axis):
+                gone += [k for k in [dims.pop(axis)] if k is not None]
+            case Split() | Merge():
+                return None
+    return (*gone, *(k for k in map(dims.__getitem__, order) if k is not None))
 
 
 def _in_order(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:

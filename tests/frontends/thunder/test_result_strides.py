@@ -97,10 +97,27 @@ def parts_in_another_order(x: Any) -> Any:
     return *other, torch.copysign(x, row), torch.clamp(x[:1].expand_as(x), row, x)
 
 
+def repeated_and_alike(x: Any) -> Any:
+    """What lies as a kernel of torch's chooses, seen through a view, or taken as a model."""
+    lower = torch.tril(x, -2)
+    soft = F.softmax(x, -1)
+    alike = torch.full_like(F.logsigmoid(x), 2), torch.zeros_like(x.masked_fill(x > 0, 1.0)) + x
+    return lower.expand(2, -1, -1, -1), soft.transpose(0, 2).unsqueeze(1).expand(-1, 2, 4, 3), alike
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        *(norms, after_norms, moved, masked, views_of_norms, copies_in_between, views_then_pads),
+        *(
+            repeated_and_alike,
+            norms,
+            after_norms,
+            moved,
+            masked,
+            views_of_norms,
+            copies_in_between,
+            views_then_pads,
+        ),
         *(
             norms_of_four_dimensions,
             of_a_diagonal,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
@@ -19,10 +18,10 @@ from thunder_fuser.errors import InternalError
 from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, Role
 from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
-from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
+from thunder_fuser.frontends.thunder.claims.table import TABLE, role
 from thunder_fuser.frontends.thunder.origin import origin_of
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.fusion import Fusion, Origin, TensorView, Val
+from thunder_fuser.ir.fusion import Fusion, TensorView, Val
 
 
 def build(
@@ -51,10 +50,7 @@ class _Region:
         self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
         self._memory = dict(self._values)
         self._updated: dict[str, None] = {}
-        # Orders in memory that torch's kernels choose; expanded tensors have none of their own.
-        self._orders: dict[str, tuple[int, ...]] = {}
-        self._expanded: set[str] = set()
-        self._origins: dict[str, Origin] = {}
+        self._made: set[str] = set()
 
     def _input(self, proxy: Proxy, device: torch.device) -> Val:
         if isinstance(proxy, NumberProxy):
@@ -96,7 +92,9 @@ class _Region:
         for tag in prim.tags:
             if isinstance(tag, LiesAs):
                 value = lying_as(self._builder, value, self._tensors(tag.names, value))
-
+        if Ending.ROW_MAJOR in prim.tags and sum(size != 1 for size in value.sizes) > 1:
+            row_major = _tensor(self._builder.full(value.sizes, 0, value.dtype))
+            value = lying_as(self._builder, value, [row_major])
         if Ending.CHANNELS_LAST in prim.tags and value.rank:
             value = lying_as(self._builder, value, [self._builder.cat([value])])
         if Ending.NEW in prim.tags:
@@ -113,40 +111,11 @@ class _Region:
             case Role.RENAME:
                 (renamed,) = prim.flat_proxy_args
                 first = self._first[out.name] = self._first_name(renamed)
-                if first in self._origins:
+                if first in self._made:
                     self._values[first] = value
-                    if Ending.ROW_MAJOR in prim.tags:
-                        self._orders[first] = tuple(range(out.ndim))
             case _:
                 self._values[out.name] = value
-                self._origins[out.name] = self._builder.origin
-                self._see_order(prim, out)
-
-    def _see_order(self, prim: BoundSymbol, out: TensorProxy) -> None:
-        """Follow orders that torch's kernels choose: through views, and to pointwise results, which
-        lie as their first operand does.
-        """
-        if prim.sym.id is PrimIDs.BROADCAST_IN_DIM and out.numel != prim.args[0].numel:
-            self._expanded.add(out.name)
-            return
-        if Ending.ROW_MAJOR in prim.tags:
-            self._orders[out.name] = tuple(range(out.ndim))
-            return
-        is_view = role(prim) is Role.VIEW
-        if not is_view and role(prim) is not Role.COMPUTE:
-            return
-        leaders = [
-            p
-            for p in operands(prim)
-            if isinstance(p, TensorProxy)
-            and (is_view or p.shape == out.shape)
-            and p.name not in self._expanded
-        ]
-        order = self._orders.get(self._first_name(leaders[0])) if leaders else None
-        if order is not None and is_view:
-            order = _order_of_view(prim, order)
-        if order is not None:
-            self._orders[out.name] = order
+                self._made.add(out.name)
 
     def _tensors(self, names: Sequence[str], shown: TensorView) -> list[TensorView]:
         """The tensors, or none where one is not at hand, or does not broadcast to the sizes of
@@ -174,46 +143,16 @@ class _Region:
         for proxy in outputs:
             name = self._first_name(proxy)
             if name not in returned:
-                returned[name] = self._in_order(name)
+                returned[name] = _tensor(self._values[name])
             self._builder.output(returned[name])
         for name in self._updated:
             self._builder.output(_tensor(self._values[name]), _tensor(self._memory[name]))
         return self._builder.build()
 
-    def _in_order(self, name: str) -> TensorView:
-        """What a tensor holds, in the order that it has in torch if its operands do not tell."""
-        value = _tensor(self._values[name])
-        order = self._orders.get(name)
-        if order is None or sum(size != 1 for size in value.sizes) < 2:
-            return value
-        self._builder.origin = self._origins[name]
-        return self._builder.stride_order(value, [order[::-1].index(k) for k in range(value.rank)])
-
 
 def _broadcasts(x: TensorView, to: TensorView) -> bool:
     pairs = zip(reversed(x.sizes), reversed(to.sizes), strict=False)
     return x.rank <= to.rank and all(a in (1, b) for a, b in pairs)
-
-
-def _order_of_view(prim: BoundSymbol, order: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The order of a view of what lies in that order, if it is sure: dimensions from the outermost
-    to the innermost.
-    """
-    rank = prim.output.ndim
-    match prim.sym.id:
-        case PrimIDs.SLICE:
-            return order
-        case PrimIDs.TRANSPOSE:
-            return tuple(list(prim.args[1]).index(k) for k in order)
-        case PrimIDs.BROADCAST_IN_DIM:
-            places = list(prim.args[2])
-            return (*(k for k in range(rank) if k not in places), *(places[k] for k in order))
-        case PrimIDs.SQUEEZE:
-            left = [k for k in range(len(order)) if k not in prim.args[1]]
-            return tuple(left.index(k) for k in order if k in left)
-        case PrimIDs.RESHAPE if order == tuple(range(len(order))):
-            return tuple(range(rank))
-    return None
 
 
 def _tensor(value: Val) -> TensorView:
