@@ -306,8 +306,8 @@ def test_headers_have_every_operation_for_every_dtype() -> None:
         compiler = find_compiler()
     except TargetError as error:
         pytest.skip(str(error))
-    headers = ("prelude.cuh", "types.cuh", "fp8.cuh", "complex.cuh", "math.cuh")
-    text = "".join(f'#include "{name}"\n' for name in headers)
+    included = ("prelude.cuh", "types.cuh", "fp8.cuh", "complex.cuh", "math.cuh")
+    text = "".join(f'#include "{name}"\n' for name in included)
     text += "\n".join(spelled(op, dtype) for op, dtype in accepted())
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "all.cpp")

@@ -92,7 +92,9 @@ class Aliases:
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
         """Whether torch gives a view where the parts of a call would copy, to other strides."""
-        if not gives_view(bsym.sym):
+        # Indexing by a tensor copies, whatever indexing by numbers and slices does.
+        given = {p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)}
+        if not gives_view(bsym.sym) or len(given) > 1:
             return False
         return any(
             not self._is_window(bsym, out)
