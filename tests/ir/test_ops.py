@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from thunder_fuser.codegen import headers
 from thunder_fuser.errors import FuserTypeError, FuserValueError, InternalError, TargetError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType, Operand, compute_dtype

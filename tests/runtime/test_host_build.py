@@ -384,7 +384,7 @@ def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, place:
     shutil.copytree(Path(compiler.__file__).parents[2], package)
     folder = (package if place == "inside the package" else tmp_path) / "csrc_templates"
     shutil.copytree(headers.template_dir(), folder)
-    code = "from thunder_fuser.codegen import templates; print(headers.template_dir())"
+    code = "from thunder_fuser.codegen import headers; print(headers.template_dir())"
     answer = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
