@@ -16,12 +16,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.support.building import op
+from thunder_fuser.compile import compile_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime import executable, residents
+from thunder_fuser.runtime import residents
 
 Float = DataType.Float
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,13 +48,13 @@ def scaled(factor: float) -> CompiledFusion:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the kernels that are compiled from here on."""
     seen: list[str] = []
-    original = executable._compile
+    original = compile_kernels
 
-    def counted(kernels, target):  # type: ignore[no-untyped-def]
-        seen.extend(k.name for k in kernels)
-        return original(kernels, target)
+    def counted(kernels, target, watch):  # type: ignore[no-untyped-def]
+        seen.extend(generated.kernel.name for generated in kernels.values())
+        return original(kernels, target, watch)
 
-    monkeypatch.setattr(executable, "_compile", counted)
+    monkeypatch.setattr("thunder_fuser.compile.compile_kernels", counted)
     return seen
 
 
