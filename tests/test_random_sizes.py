@@ -42,8 +42,9 @@ def check(seed: int) -> tuple[int, int]:
         except Ambiguous:
             continue
         except Mistake:
+            # A size that is below zero whatever the inputs are is found as they are put in.
             with pytest.raises(FuserError):
-                bind(fusion, inputs)
+                specialise(fusion, bind(fusion, inputs).sizes)
             found[1] += 1
             continue
         static, printed = (specialise(f, bind(f, inputs).sizes) for f in (fusion, again))
@@ -62,7 +63,7 @@ def test_sizes_are_what_they_are_in_torch(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1000 + 40 * PROGRAMS, PROGRAMS))
+@pytest.mark.parametrize("first", range(1000, 1000 + 15 * PROGRAMS, PROGRAMS))
 def test_more_sizes(first: int) -> None:
     test_sizes_are_what_they_are_in_torch(first)
 

@@ -356,8 +356,11 @@ def _run(
             first = step.op == "expand"
             (new,) = _sizes(sizes[:1] if first else sizes[-1:])
             stated = sizes[1:] if first else sizes[:-1]
-            if stated != list(tensors[0].shape):
-                raise Mistake
+            shape = list(tensors[0].shape)
+            if stated != shape:
+                # One element is expanded, as in torch, where it is known to be one.
+                repeats = all(n in (1, m) for n, m in zip(shape, stated, strict=True))
+                raise Ambiguous if repeats else Mistake
             x = tensors[0].unsqueeze(0 if first else -1)
             return x.expand([new, *stated] if first else [*stated, new])
 
@@ -397,8 +400,11 @@ def _sliced(
         if end < 0 and constant[rank + d]:
             end += n
         start, end = min(start, n), min(end, n)
-        if not 0 <= start <= end:
+        if start < 0 or end < 0:
             raise Mistake
+        if start > end:
+            # Nothing, as in nvFuser, where the sizes are known when the kernel runs.
+            raise Ambiguous
         x = x.narrow(d, start, end - start)
     return x[tuple(slice(None, None, s) for s in strides)]
 
