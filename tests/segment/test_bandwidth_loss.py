@@ -191,7 +191,7 @@ def test_nothing_waits_where_only_reductions_are_stored() -> None:
     assert partition(b.build()).kernels == 1
 
 
-def test_no_elements_are_no_strain() -> None:
+def test_no_elements_lose_no_bandwidth() -> None:
     b = FusionBuilder()
     x = b.tensor([4, 0], Float)
     b.output(op(b, "mul", x, b.reduce("sum", x, [1], keepdim=True)))

@@ -23,8 +23,9 @@ from thunder_fuser.runtime.host.debug import debug_launch
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.templates.pointwise.choose import schedule_pointwise
+from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.pointwise.schedule import THREADS, PointwisePart, PointwiseSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.transpose.schedule import (
     RESIDENT_BLOCKS,
     TransposePart,
@@ -44,14 +45,8 @@ def scheduled(
     plan: SegmentedFusion, device: DeviceInfo = SMALL
 ) -> PointwiseSchedule | TransposeSchedule:
     (segment,) = (s for s in plan.segments if s.kind == "pointwise")
-    found = schedule_pointwise(
-        segment.outputs,
-        plan.fusion.definitions(),
-        plan.memory_of(segment),
-        {t: plan.layouts[t] for t in segment.outputs},
-        set(plan.in_place.values()),
-        device,
-    )
+    found = schedule_segment(plan, segment, device)
+    assert not isinstance(found, ReductionSchedule)
     assert found.blocks
     return found
 

@@ -7,8 +7,8 @@ result depends on: it is the user's cut.
 
 A pass that finds nothing to do returns the very fusion that it got, so `run` knows when it is done.
 Each pass is a file of its name, which is its log channel too ("passes.view_chains"). They share
-`rewrite` (putting values in the place of others), `programs` (simpler domain programs), and what is
-known of numbers: `uniform`, `sign_of_zero` and `conversions`.
+`rewrite` (putting values in the place of others), ir/view_programs.py (simpler transforms of
+views), and what is known of numbers (facts/): uniform values, negative zeros, exact conversions.
 """
 
 from __future__ import annotations

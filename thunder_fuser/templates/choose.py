@@ -5,11 +5,11 @@ from __future__ import annotations
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
-from thunder_fuser.templates.pointwise.choose import schedule_pointwise
-from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule
+from thunder_fuser.templates.pointwise.point_groups import pull_groups
+from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule, pointwise_groups
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
-from thunder_fuser.templates.transpose.schedule import TransposeSchedule
+from thunder_fuser.templates.transpose.schedule import TransposeSchedule, transpose_groups
 
 Schedule = PointwiseSchedule | TransposeSchedule | ReductionSchedule
 
@@ -26,9 +26,11 @@ def schedule_segment(plan: SegmentedFusion, segment: Segment, device: DeviceInfo
         )
     else:
         overwritten = set(plan.in_place.values())
-        schedule = schedule_pointwise(
-            segment.outputs, definitions, memory, destinations, overwritten, device
-        )
+        groups = pull_groups(segment.outputs, definitions, memory, destinations, overwritten)
+        # Plans exist without a device; whether tiles pay depends on it.
+        schedule = transpose_groups(groups, memory, destinations, device)
+        if isinstance(schedule, Refusal):
+            schedule = pointwise_groups(groups, memory, destinations, device)
     if isinstance(schedule, Refusal):
         raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
     return schedule

@@ -102,8 +102,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         may_reorder, saves_like_torch = _may_reorder(), _saves_like_torch()
         _tell_of_options_of_nvfuser(self.name)
         watch = Watch(self.name, trace)
-        watch("trace", trace, detail="before fusion")
         try:
+            watch("trace", trace, detail="before fusion")
             fused = self._fused(trace, may_reorder, saves_like_torch)
         except Exception as error:
             if current().strict:
