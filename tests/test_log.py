@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import subprocess
@@ -103,6 +104,14 @@ def test_without_a_reader_work_goes_on(
 
 
 # ---- channels
+
+
+def test_logs_follow_a_stderr_that_was_closed() -> None:
+    for _ in range(2):
+        with contextlib.closing(io.StringIO()) as text, contextlib.redirect_stderr(text):
+            with options(logs="passes"):
+                logging.getLogger("thunder_fuser.passes").info("said")
+            assert text.getvalue() == "[thunder_fuser.passes] said\n"
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_sizes_are_what_they_are_in_torch(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1000 + 15 * PROGRAMS, PROGRAMS))
+@pytest.mark.parametrize("first", range(1000, 1000 + 40 * PROGRAMS, PROGRAMS))
 def test_more_sizes(first: int) -> None:
     test_sizes_are_what_they_are_in_torch(first)
 

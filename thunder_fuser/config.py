@@ -266,8 +266,8 @@ def options(**overrides: Any) -> Iterator[Options]:
     outer = current()
     inner = dataclasses.replace(outer, **overrides)
     token = _overridden.set(inner)
-    log.configure(inner.logs)
     try:
+        log.configure(inner.logs)
         yield inner
     finally:
         _overridden.reset(token)

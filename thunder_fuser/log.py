@@ -87,7 +87,19 @@ def _modules() -> tuple[str, ...]:
     )
 
 
-_handler = logging.StreamHandler()
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to the stderr of the moment: notebooks and test runners replace it, and close it."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr or io.StringIO()  # there is none where there is no console
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        """What `logging.StreamHandler` opened with."""
+
+
+_handler = _Stderr()
 _handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
 _selected: dict[str, int] = {}
 
@@ -101,8 +113,6 @@ def configure(spec: str) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     if levels:
-        # Bound at use: test runners and notebooks replace sys.stderr.
-        _handler.setStream(sys.stderr)
         root.addHandler(_handler)
     else:
         root.removeHandler(_handler)
@@ -149,7 +159,7 @@ def status(verb: str, *, total: int) -> Iterator[Status]:
     if not _screen.acquire(blocking=False):
         yield progress
         return
-    stream = sys.stderr or io.StringIO()  # there is none where there is no console
+    stream = _handler.stream
     try:
         with _painted(progress, stream) if stream.isatty() else contextlib.nullcontext():
             yield progress
