@@ -313,3 +313,12 @@ def test_memory_that_goes_on_or_is_near_is_not_asked_for_early(time: int) -> Non
         jumping, straight = scheduled(b, device).parts
         assert straight.prefetches == ()
         assert bool(jumping.prefetches) == (device is CPU and time == 1024)
+
+
+def test_what_no_lane_reads_is_not_asked_for(b: FusionBuilder) -> None:
+    """A load that lies outside of its tensor in all lanes, as in a slice of nothing but padding."""
+    b.output(op(b, "exp", b.tensor([1024, 64, 128], BFloat16)))
+    (part,) = scheduled(b, CPU).parts
+    assert list(map_schedule.far_reads(part.accesses, CPU))
+    outside = [replace(a, variants=(Variant(((),), ()),)) for a in part.accesses]
+    assert list(map_schedule.far_reads(outside, CPU)) == []

@@ -227,9 +227,9 @@ def far_reads(
     for access in accesses if device.prefetches_by_software else ():
         tensor = access.loads[0].tensor
         is_known = not any(load.positions for load in access.loads)
-        is_one = access.is_vector and len(access.variants) == 1
-        if is_known and is_one and tensor.bytes > device.l2_bytes:
-            windows = access.variants[0].windows
+        # Without windows where no lane is inside of what is read.
+        windows = access.variants[0].windows if len(access.variants) == 1 else ()
+        if is_known and windows and access.is_vector and tensor.bytes > device.l2_bytes:
             moved = sum(w.width for w in windows) * tensor.dtype.itemsize
             yield tensor, windows[0].address, moved
 
