@@ -23,7 +23,16 @@ from thunder_fuser.ir.domain import (
     dense_strides,
     static,
 )
-from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    Fusion,
+    PointwiseOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
 
 _Strides = tuple[int, ...]
 
@@ -47,13 +56,16 @@ def memory_orders(
             if shown is not None:
                 orders[expr.input] = shown
     repeated: set[Val] = set()
+    definitions = fusion.definitions()
     for expr in fusion.exprs:
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
             if isinstance(expr, ViewOp) and (expr.input in repeated or _repeats(expr)):
                 repeated.add(out)
-            found = strides[target] if target else _result(expr, out, strides, repeated)
+            found = (
+                strides[target] if target else _result(expr, out, strides, repeated, definitions)
+            )
             order = orders.get(out)
             if order is not None and target is None and not _in_order(out.sizes, found, order):
                 found = dense_strides(out.sizes, order)
@@ -126,9 +138,19 @@ def _side(a: int, b: int, sizes: Sequence[int], operands: Sequence[Sequence[int]
     return 0
 
 
+def over_single_elements(sizes: Sequence[int], strides: Sequence[int]) -> _Strides:
+    """Strides with those of single elements as torch's unsqueeze makes them."""
+    found = list(strides)
+    for k in reversed(range(len(sizes))):
+        if sizes[k] == 1:
+            found[k] = sizes[k + 1] * found[k + 1] if k + 1 < len(sizes) else 1
+    return tuple(found)
+
+
 def _input(tensor: TensorView, layout: Layout) -> _Strides:
     """Of an input that stands for views of what is bound to it, too."""
-    sizes, steps = [static(d.size) for d in tensor.domain.root], list(layout.strides)
+    sizes = [static(d.size) for d in tensor.domain.root]
+    steps = list(layout.bound_strides or over_single_elements(sizes, layout.strides))
     for step in tensor.domain.transforms:
         _take(step, sizes, steps, pads=False)
     return tuple(steps)
@@ -139,14 +161,18 @@ def _repeats(expr: ViewOp) -> bool:
 
 
 def _result(
-    expr: Expr, out: TensorView, known: Mapping[TensorView, _Strides], repeated: Container[Val]
+    expr: Expr,
+    out: TensorView,
+    known: Mapping[TensorView, _Strides],
+    repeated: Container[Val],
+    definitions: Mapping[Val, Expr],
 ) -> _Strides:
     if out.domain.allocation != tuple(range(out.rank)) or expr.op == "stride_order":
         return dense_strides(out.sizes, out.domain.allocation)
     if isinstance(expr, PointwiseOp):
         operands = [
             _broadcast(known[v], v.sizes, out.sizes)
-            for v in expr.inputs
+            for v in _laid_out_by(expr, definitions)
             if isinstance(v, TensorView) and v in known
         ]
         if expr.op == "cast" and operands and 0 in operands[0] and expr.inputs[0] in repeated:
@@ -160,6 +186,18 @@ def _result(
         shared = formats.pop() if len(formats) == 1 else None
         return dense_strides(out.sizes, shared or range(out.rank))
     return _row_major(out.sizes)
+
+
+def _laid_out_by(expr: PointwiseOp, definitions: Mapping[Val, Expr]) -> Sequence[Val]:
+    """The operands whose strides a result has. What a select never takes is there for its strides,
+    and converted for nothing else.
+    """
+    which, *operands = expr.inputs
+    if expr.op == "where" and isinstance(which, Scalar) and which.value is False:
+        cast = definitions.get(operands[0])
+        if isinstance(cast, PointwiseOp) and cast.op == "cast":
+            operands[0] = cast.inputs[0]
+    return which, *operands
 
 
 def _row_major(sizes: Sequence[int]) -> _Strides:
@@ -181,7 +219,18 @@ def _view(expr: ViewOp, strides: _Strides) -> _Strides:
     steps = list(strides)
     for step in out.domain.transforms:
         _take(step, sizes, steps, pads=expr.fill is not None)
+    if expr.op == "broadcast_in_dim":
+        _put_in_front(expr, sizes, steps)
     return tuple(steps)
+
+
+def _put_in_front(expr: ViewOp, sizes: Sequence[int], strides: list[int]) -> None:
+    """What torch's expand puts in front of a tensor steps over all that it shows behind."""
+    new = {s.axis for s in expr.output.domain.transforms if isinstance(s, NewBroadcast)}
+    in_front = next(k for k in range(len(sizes) + 1) if k not in new)
+    strides[:in_front] = [0 if n > 1 else 1 for n in sizes[:in_front]]
+    for k in reversed(range(min(in_front, len(sizes) - 1))):
+        strides[k] *= sizes[k + 1] * strides[k + 1]
 
 
 def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) -> None:

@@ -363,9 +363,12 @@ def dense_strides(sizes: Sequence[int], allocation: Sequence[int]) -> tuple[int,
 class Layout:
     """How the memory behind a bound tensor looks: what a kernel is specialised on besides shapes.
 
-    strides    elements between neighbours, per root dimension
-    alignment  the largest power of two (bytes, at most 64) that divides the data pointer
+    strides        elements between neighbours, per root dimension; 0 along single elements
+    alignment      the largest power of two (bytes, at most 64) that divides the data pointer
+    bound_strides  the tensor's own strides, if those along single elements are not what torch's
+                   unsqueeze gives: no address depends on them, but orders of results may
     """
 
     strides: tuple[int, ...]
     alignment: int = 64
+    bound_strides: tuple[int, ...] = ()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from thunder_fuser.analysis.torch_strides import over_single_elements
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import Layout
@@ -319,10 +320,15 @@ def _check_strides(k: int, view: TensorView, x: torch.Tensor) -> None:
 
 
 def _layout(x: torch.Tensor) -> Layout:
-    """Strides that no index ever multiplies (size 1, or no element at all) are 0."""
+    """Strides that no index ever multiplies (size 1, or no element at all) are 0.
+
+    Torch's order of dimensions reads those along single elements where others repeat theirs.
+    """
+    sizes, own = tuple(x.shape), x.stride()
     empty = x.numel() == 0
     strides = tuple(
-        0 if empty or size == 1 else stride
-        for size, stride in zip(x.shape, x.stride(), strict=True)
+        0 if empty or size == 1 else stride for size, stride in zip(sizes, own, strict=True)
     )
-    return Layout(strides, 64 if _is_fake(x) else _ALIGNMENT[x.data_ptr() & 63])
+    decides = len(sizes) > 2 and x.numel() > 1 and own != over_single_elements(sizes, strides)
+    alignment = 64 if _is_fake(x) else _ALIGNMENT[x.data_ptr() & 63]
+    return Layout(strides, alignment, own if decides else ())

@@ -202,6 +202,45 @@ def test_a_view_of_what_repeats_elements_shows_all_of_them() -> None:
     assert not found, found
 
 
+OVERLAPPING = [
+    torch.randn(6).as_strided((1, 3, 3, 2), (1, 1, 0, 3)),
+    torch.randn(8).as_strided((1, 2, 8), (1, 0, 1)),
+    torch.randn(4).as_strided((2, 2), (1, 2)),
+    torch.randn(17).as_strided((7, 2, 3), (2, 1, 0), 3),
+    torch.randn(15).as_strided((3, 1, 5), (1, 100, 3)),
+    torch.randn(3).as_strided((3, 1, 1), (1, 0, 7)),
+]
+"""Single elements whose steps reach no memory, beside repeated ones: torch's sort reads both."""
+
+
+@pytest.mark.parametrize("x", OVERLAPPING, ids=lambda x: str(x.stride()))
+def test_steps_along_single_elements_order_what_repeats_others(x: torch.Tensor) -> None:
+    def program(x: Any, y: Any) -> Any:
+        shown = x.expand(1, 3, *[-1] * x.dim())
+        return x.clone(), x.exp(), x * y, y - x, shown * 2, shown.clone(), shown.log()[0]
+
+    dense = torch.randn(x.shape).permute(*reversed(range(x.dim()))).contiguous()
+    inputs = [x, dense.permute(*reversed(range(x.dim())))]
+    with interpreted():
+        found = list(differences(ran(jit(program), inputs), ran(program, inputs)))
+    assert not found, found
+
+
+def test_what_a_kernel_of_several_parts_is_laid_out_by() -> None:
+    """Repeated elements leave the order to the next operand, unless torch converts them first."""
+
+    def program(x: Any, y: Any) -> Any:
+        others = torch.copysign(x, y), torch.floor_divide(x, y), torch.clamp(x, y, y)
+        mixed = torch.logical_xor(x > 0, y), torch.logical_and(x, y.int()), torch.logical_or(y, x)
+        return *others, *mixed, torch.logical_xor(x, y)
+
+    x = torch.randn(17).as_strided((7, 2, 3), (2, 1, 0), 3)
+    inputs = [x, torch.randn(42).as_strided((7, 2, 3), (6, 1, 2))]
+    with interpreted():
+        found = list(differences(ran(jit(program), inputs), ran(program, inputs)))
+    assert not found, found
+
+
 def test_a_kernel_writes_such_strides() -> None:
     """`interpreted` runs no kernel; this does."""
     x = torch.randn(3, 4)

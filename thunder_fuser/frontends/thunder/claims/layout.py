@@ -7,18 +7,26 @@ takes the other side adds tensors to those: its layout is decided before passes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import promote_pair
 from thunder_fuser.ir.fusion import TensorView
 
 
 def lying_as(b: FusionBuilder, x: TensorView, leaders: Sequence[TensorView]) -> TensorView:
-    """`x`, laid out as a pointwise result of `leaders` is: whatever broadcasts to its sizes."""
-    for leader in reversed([t for t in leaders if t.dtype.is_complex <= x.dtype.is_complex]):
-        missing = x.rank - leader.rank
-        same = _of(b.cast(leader, x.dtype))
-        wide = b.broadcast_in_dim(same, list(x.domain.shape), range(missing, x.rank))
-        x = _of(b.cast(b.pointwise("where", False, wide, x), x.dtype))
+    """`x`, laid out as a pointwise result of `leaders` is: whatever broadcasts to its sizes.
+
+    Torch converts leaders of other dtypes than their common one, and what is converted is dense.
+    """
+    leaders = [t for t in leaders if t.dtype.is_complex <= x.dtype.is_complex]
+    dtypes = [t.dtype for t in leaders]
+    for leader in reversed(leaders):
+        common = reduce(promote_pair, dtypes)
+        same = leader if leader.dtype is common else _of(b.cast(leader, common))
+        dims = range(x.rank - leader.rank, x.rank)
+        wide = b.broadcast_in_dim(same, list(x.domain.shape), dims)
+        x = _of(b.cast(b.pointwise("where", False, b.cast(wide, x.dtype), x), x.dtype))
     return x
 
 
