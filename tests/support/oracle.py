@@ -37,6 +37,7 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
 from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables.pointwise import Fact
 
 _ROUNDED_ONCE = frozenset({
     "cast", "real", "imag", "complex", "neg", "add", "sub", "mul", "mod", "fmod", "remainder",
@@ -53,10 +54,9 @@ _TELL_ZEROS_APART = frozenset({
 })  # fmt: skip
 """Operations whose result may depend on the sign of a zero."""
 
-_ULPS = {"normal": 16, "pow": 16, "lgamma": 16, "erfinv": 16, "erfcinv": 32, "nextafter": 2}
-_ULPS_DEFAULT = 8
+_ULPS_OF_NORMAL = 16
 _ULPS_COMPLEX = 64
-"""Units in the last place that others may be wrong by: about twice what CUDA and libm promise."""
+"""Units in the last place that normal numbers and complex functions may be wrong by."""
 
 _WIDEST_USEFUL = 1 / 8
 """Relative bounds beyond this are not first-order any more, and say nothing."""
@@ -133,7 +133,7 @@ class Oracle:
         come = self.error(expr.parameters[0]) + self.error(expr.parameters[1]) * (
             (value - mean).abs() / std.abs().clamp(min=1e-30)
         )
-        own = _ULPS["normal"] * _eps(compute_dtype(dtype)) * (value - mean).abs()
+        own = _ULPS_OF_NORMAL * _eps(compute_dtype(dtype)) * (value - mean).abs()
         return self._stored(expr.output, come + own + _eps(compute_dtype(dtype)) * value.abs())
 
     def _reduction(self, expr: ReductionOp) -> torch.Tensor:
@@ -277,16 +277,16 @@ def _own(
             rounding = torch.where(rounding > 0, 8 * _eps(dtype) * size, 0.0)
         error = torch.where(certain, rounding, _ulp(dtype, size))
     else:
-        ulps = _ULPS_COMPLEX if is_complex else _ULPS.get(expr.op, _ULPS_DEFAULT)
+        ulps = _ULPS_COMPLEX if is_complex else pointwise.lookup(expr.op).ulps
         error = ulps * _eps(dtype) * _reach(expr.op, operands, size) + _spacing(dtype)
     return torch.where(size.isfinite(), error, 0.0)
 
 
 def _reach(op: str, operands: Sequence[torch.Tensor], size: torch.Tensor) -> torch.Tensor:
     """The size of the largest intermediate result."""
+    if pointwise.lookup(op).has(Fact.CANCELS):
+        return size.clamp(min=1)
     match op:
-        case "lgamma" | "erfcinv":
-            return size.clamp(min=1)
         case "lerp":
             start, end, weight = map(_size, operands)
             return size + start + end + weight * (start + end)

@@ -35,9 +35,7 @@ from thunder_fuser.ir.reference import Evaluator, gathered, moved
 from thunder_fuser.ir.tables import pointwise, reductions
 from thunder_fuser.ir.tables.pointwise import Fact
 
-_ULPS = 8
-"""Units in the last place that an operation may be wrong by: twice what libraries promise."""
-_ULPS_OF = {"cast": 1, "add": 1, "sub": 1, "mul": 1, "pow": 16, "lgamma": 16, "erfcinv": 32}
+_ULPS_OF_RANDOM_NUMBERS = 8
 
 
 class ErrorAnalysis(Evaluator):
@@ -122,15 +120,18 @@ class ErrorAnalysis(Evaluator):
         if dtype.category < Category.FLOAT:
             return _zeros(value)
         info, wide = (torch.finfo(d.torch) for d in (dtype, compute_dtype(dtype)))
-        ulps = _ULPS_OF.get(op, _ULPS) * (4 if dtype.is_complex else 1)
-        # Random numbers have no row among the pointwise operations.
         row = pointwise.TABLE.get(op)
-        if row is not None and row.has(Fact.EXACT):
-            ulps = 0
+        size = value.abs().double()
+        if row is None:
+            ulps = _ULPS_OF_RANDOM_NUMBERS
+        else:
+            ulps = 0 if row.has(Fact.EXACT) else row.ulps
+            size = size.clamp(min=1.0) if row.has(Fact.CANCELS) else size
+        ulps *= 4 if dtype.is_complex else 1
         # What computes in a wider type is rounded once more as it is stored.
         stored = info.eps / 2 if info.eps > wide.eps or op == "cast" else 0.0
         unit = max(ulps * wide.eps / 2 + stored, self._unit if ulps else 0.0)
-        return unit * value.abs().double() + (info.smallest_normal if ulps or stored else 0.0)
+        return unit * size + (info.smallest_normal if ulps or stored else 0.0)
 
     def _of_pointwise(self, expr: PointwiseOp) -> torch.Tensor | None:
         base, dtype = self[expr.output], expr.output.dtype

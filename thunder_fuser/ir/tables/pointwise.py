@@ -65,6 +65,8 @@ class Fact(enum.Flag):
     """No real result is -0.0."""
     ANY_WIDTH = enum.auto()
     """Integers give the same computed in a wider type."""
+    CANCELS = enum.auto()
+    """Terms as large as 1 cancel near its zeros: errors are relative to at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Op:
     neutral    a right operand (of commutative operations: any) that leaves the other one as it is;
                -1 is all bits set
     absorbing  the result where any operand is this number; of integers and bools only
+    ulps       units in the last place that a result may be wrong by: about twice what CUDA and
+               libm promise
     """
 
     name: str
@@ -93,6 +97,7 @@ class Op:
     facts: Fact = Fact.NONE
     neutral: Number | None = None
     absorbing: Number | None = None
+    ulps: int = 8
 
     def has(self, fact: Fact) -> bool:
         """Whether that is true of the operation."""
@@ -260,6 +265,7 @@ def _row(
     facts: str = "",
     neutral: Number | None = None,
     absorbing: Number | None = None,
+    ulps: int = 8,
 ) -> Op:
     """`accepts` by first letters: bool, int, float, complex; `facts` by name. Default spelling:
     tf::name(..).
@@ -277,30 +283,32 @@ def _row(
         functools.reduce(operator.or_, (Fact[f.upper()] for f in facts.split()), Fact.NONE),
         neutral,
         absorbing,
+        ulps,
     )
 
 
 _ROWS = (
     # Conversion.
-    _row("cast", 1, Rule.CAST, "bifc", lambda x: x, 1, "{0}", facts="ieee ieee_complex"),
+    _row("cast", 1, Rule.CAST, "bifc", lambda x: x, 1, "{0}", facts="ieee ieee_complex",
+        ulps=1),
     _row("real", 1, Rule.REAL, "bifc", torch.real, 0, facts="ieee ieee_complex exact"),
     _row("imag", 1, Rule.REAL, "c", torch.imag, 0, facts="ieee ieee_complex exact"),
     _row("complex", 2, Rule.COMPLEX, "bif", torch.complex, 0, facts="ieee ieee_complex exact"),
     # Arithmetic. Integers wrap around; their div and mod truncate, remainder floors; x / 0 is 0.
     _row("neg", 1, Rule.PROMOTE, "ifc", torch.neg, 1, "-({0})", facts="ieee exact involution"),
     _row("add", 2, Rule.PROMOTE, "bifc", torch.add, 1, "{0} + {1}",
-        facts="ieee ieee_complex commutative", neutral=-0.0),
+        facts="ieee ieee_complex commutative", neutral=-0.0, ulps=1),
     _row("sub", 2, Rule.PROMOTE, "ifc", torch.sub, 1, "{0} - {1}",
-        facts="ieee ieee_complex", neutral=0.0),
+        facts="ieee ieee_complex", neutral=0.0, ulps=1),
     _row("mul", 2, Rule.PROMOTE, "bifc", torch.mul, 1, "{0} * {1}",
-        facts="ieee commutative", neutral=1, absorbing=0),
+        facts="ieee commutative", neutral=1, absorbing=0, ulps=1),
     _row("div", 2, Rule.PROMOTE, "ifc", _div, 8, facts="ieee", neutral=1),
     _row("truediv", 2, Rule.FLOAT, "bifc", torch.true_divide, 8, facts="ieee", neutral=1),
     _row("mod", 2, Rule.PROMOTE, "if", _fmod, 16),
     _row("fmod", 2, Rule.PROMOTE, "if", _fmod, 16),
     _row("remainder", 2, Rule.PROMOTE, "if", _remainder, 18),
     _row("gcd", 2, Rule.PROMOTE, "i", _gcd, 100),
-    _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40, neutral=1),
+    _row("pow", 2, Rule.PROMOTE, "ifc", torch.pow, 40, neutral=1, ulps=16),
     _row("reciprocal", 1, Rule.FLOAT, "bifc", torch.reciprocal, 8, facts="ieee"),
     _row("addcmul", 4, Rule.PROMOTE, "ifc", _addcmul, 2, "{0} + {3} * {1} * {2}"),
     _row("lerp", 3, Rule.PROMOTE, "fc", torch.lerp, 5),
@@ -320,7 +328,7 @@ _ROWS = (
     _row("clamp", 3, Rule.KEEP, "if", torch.clamp, 4, facts="ieee exact"),
     _row("threshold", 3, Rule.KEEP, "if", _threshold, 2, "{0} <= {1} ? {2} : {0}",
         facts="ieee exact"),
-    _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8),
+    _row("nextafter", 2, Rule.PROMOTE, "f", torch.nextafter, 8, ulps=2),
     # Exponentials, logarithms, roots.
     _row("exp", 1, Rule.FLOAT, "bifc", torch.exp, 8, facts="no_negative_zero"),
     _row("exp2", 1, Rule.FLOAT, "bifc", torch.exp2, 6, facts="no_negative_zero"),
@@ -350,9 +358,9 @@ _ROWS = (
     # Special functions.
     _row("erf", 1, Rule.FLOAT, "bif", torch.erf, 20),
     _row("erfc", 1, Rule.FLOAT, "bif", torch.erfc, 30, facts="no_negative_zero"),
-    _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30),
-    _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40),
-    _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60),
+    _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30, ulps=16),
+    _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40, facts="cancels", ulps=32),
+    _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60, facts="cancels", ulps=16),
     # Comparisons and tests. Integers and bools are finite and real.
     _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}",
         facts="ieee ieee_complex commutative any_width"),
