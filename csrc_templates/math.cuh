@@ -158,6 +158,29 @@ TF_DEVICE T lerp(T start, T end, T weight) {
   const T step = end - start;
   return abs(weight) < T(0.5) ? start + weight * step : end - step * (T(1) - weight);
 }
+// The derivative of lgamma: Abramowitz and Stegun, Handbook of Mathematical Functions, 6.3.5 steps up
+// to where 6.3.18, the asymptotic series, holds; 6.3.7 reflects what is negative.
+template <class T>
+TF_DEVICE T digamma(T x) {
+  T result = T(0);
+  if (x <= T(0)) {
+    const T rest = T(3.141592653589793) * (x - round(x));
+    const T pole = x < T(0) ? T(0) / T(0) : T(-1) / x;
+    if (rest == T(0)) return pole;
+    result = T(-3.141592653589793) / tan(rest);
+    x = T(1) - x;
+  }
+  for (; x < T(10); x += T(1)) result -= T(1) / x;
+  const T z = T(1) / (x * x);
+  T series = T(1.0 / 12);
+  series = T(-691.0 / 32760) + z * series;
+  series = T(1.0 / 132) + z * series;
+  series = T(-1.0 / 240) + z * series;
+  series = T(1.0 / 252) + z * series;
+  series = T(-1.0 / 120) + z * series;
+  series = T(1.0 / 12) + z * series;
+  return result + log(x) - T(0.5) / x - z * series;
+}
 template <class T>
 TF_DEVICE T truediv(T a, T b) {
   return a / b;

@@ -6,8 +6,20 @@ from tests.fuzz.tables import Row
 
 _UNARY = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh"),
-    *("erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10"),
-    *("log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
+    *("digamma", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "lgamma", "log"),
+    *(
+        "log10",
+        "log1p",
+        "log2",
+        "neg",
+        "reciprocal",
+        "round",
+        "rsqrt",
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+    ),
     *("sqrt", "square", "tan", "tanh", "trunc", "isfinite", "isnan", "isinf"),
 )
 _BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")

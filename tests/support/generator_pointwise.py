@@ -29,7 +29,7 @@ _MODEST = _Domain(-4, 4)
 _DIVISOR = _Domain(0.5, 4)
 _DOMAINS: dict[str, tuple[_Domain | None, ...]] = {
     **dict.fromkeys(
-        ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "lgamma"), (_POSITIVE,)
+        ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma"), (_POSITIVE,)
     ),
     **dict.fromkeys(("asin", "acos", "atan", "atanh", "asinh", "erfinv"), (_UNIT,)),
     **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh", "tanh"), (_MODEST,)),

@@ -39,7 +39,19 @@ UNARY: Mapping[str, Function] = {
     **_torch(
         "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos"
     ),
-    **_torch("cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "isfinite"),
+    **_torch(
+        "cosh",
+        "digamma",
+        "erf",
+        "erfc",
+        "erfinv",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "frac",
+        "isfinite",
+    ),
     **_torch("isinf", "isnan", "isneginf", "isposinf", "isreal", "lgamma", "log", "log10", "log1p"),
     **_torch("log2", "logical_not", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign"),
     **_torch("sgn", "signbit", "sin", "sinc", "sinh", "sqrt", "square", "tan", "tanh", "trunc"),

@@ -59,7 +59,19 @@ UNARY = [
         "exp2",
         "expm1",
     ),
-    *("floor", "isfinite", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round"),
+    *(
+        "digamma",
+        "floor",
+        "isfinite",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "neg",
+        "reciprocal",
+        "round",
+    ),
     *("rsqrt", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
 ]
 UNIT_INTERVAL = ["acos", "asin", "atanh", "erfinv"]

@@ -361,6 +361,7 @@ _ROWS = (
     _row("erfinv", 1, Rule.FLOAT, "bif", torch.erfinv, 30, ulps=16),
     _row("erfcinv", 1, Rule.FLOAT, "bif", _erfcinv, 40, facts="cancels", ulps=32),
     _row("lgamma", 1, Rule.FLOAT, "bif", torch.lgamma, 60, facts="cancels", ulps=16),
+    _row("digamma", 1, Rule.FLOAT, "bif", torch.digamma, 90, facts="cancels", ulps=16),
     # Comparisons and tests. Integers and bools are finite and real.
     _row("eq", 2, Rule.BOOL, "bifc", torch.eq, 1, "{0} == {1}",
         facts="ieee ieee_complex commutative any_width"),
