@@ -140,6 +140,7 @@ SAID = {
     "passes": r"expressions, \d+ inputs, \d+ outputs in",
     "segment": "boundary T",
     "schedule": "reduction: 8 rows x 16 columns",
+    "lower": "block_reduce sum|warp_reduce sum|sum.finish",
     "codegen": 'extern "C" __global__ void',
     "runtime": "is in the cache|compiled in",
 }

@@ -13,6 +13,7 @@ from thunder_fuser.config import options
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.lower.kernel_ir import KernelIR
 from thunder_fuser.observers import Stage, observing
 from thunder_fuser.passes import PIPELINE
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -42,10 +43,16 @@ def test_the_stages_of_a_call_in_order() -> None:
     assert turns[: len(PIPELINE)] == [f"passes.{apply.__name__}" for apply in PIPELINE]
     others = [name for name in names if not name.startswith("passes.")]
     assert others[:2] == ["fusion", "plan"]
-    assert others[-5:] == ["schedule", "kernel", "schedule", "kernel", "machine code"]
+    assert others[-7:] == [*(2 * ["schedule", "kernel ir", "kernel"]), "machine code"]
     assert [stage.number for stage, _ in stages] == list(range(len(stages)))
     assert all(stage.subject == "definition" and stage.seconds >= 0 for stage, _ in stages)
-    kinds = {"fusion": Fusion, "plan": SegmentedFusion, "kernel": Kernel, "machine code": tuple}
+    kinds = {
+        "fusion": Fusion,
+        "plan": SegmentedFusion,
+        "kernel ir": KernelIR,
+        "kernel": Kernel,
+        "machine code": tuple,
+    }
     for stage, value in stages:
         assert isinstance(value, kinds.get(stage.name, object))
 
@@ -91,6 +98,10 @@ def test_every_stage_has_a_numbered_file(tmp_path: Path) -> None:
     assert "fd.ops.mul" not in after_a_pass[-1].read_text()
     (plan,) = (path for path in files if path.suffix == ".plan")
     assert "2 kernels" in plan.read_text()
+    statements = [path.read_text() for path in files if path.suffix == ".kir"]
+    assert len(statements) == 2
+    assert "kernel reduction sum div" in statements[0]
+    assert "kernel pointwise neg" in statements[1]
     kernels = [path for path in files if path.suffix == ".cu"]
     assert len(kernels) == 2
     assert all('#include "prelude.cuh"' in path.read_text() for path in kernels)

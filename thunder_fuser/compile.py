@@ -1,6 +1,6 @@
 """The road from a Fusion to launches, one call a stage:
 
-    specialise -> passes -> plan -> schedule -> generate -> compile -> link
+    specialise -> passes -> plan -> schedule -> lower -> generate -> compile -> link
 
 Each stage is a function from one value to the next, and changes nothing before it. `watch` is shown
 every value between them (observers.py): logs, dumped files, timings and the tests' replay.
@@ -13,12 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import torch
 
 from thunder_fuser import log, passes
-from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch, generate
+from thunder_fuser.codegen.cuda import GeneratedKernel, generate
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
@@ -28,6 +29,7 @@ from thunder_fuser.segment.equal_segments import CanonicalSegment, canonical_seg
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.lower import lower
 
 
 def compile_fusion(fusion: Fusion, binding: Binding, name: str) -> Executable:
@@ -105,7 +107,9 @@ def generate_kernels(
         detail = f"segment {segment.index}"
         schedule = schedule_segment(plan, segment, device)
         watch("schedule", schedule, detail=f"{detail} on {device.name}")
-        made = generate(schedule, plan.in_place)
+        kernel = lower(schedule, plan.in_place)
+        watch("kernel ir", kernel, detail=detail)
+        made = generate(kernel)
         watch("kernel", made.kernel, detail=detail)
         found[segment.index] = made
         known[program.shape] = made, program

@@ -35,6 +35,7 @@ CHANNELS = {
     "passes": "passes",
     "segment": "segment",
     "schedule": "templates",
+    "lower": "lower",
     "codegen": "codegen",
     "runtime": "runtime",
 }

@@ -25,6 +25,8 @@ from thunder_fuser.config import current
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
 from thunder_fuser.log import PACKAGE
+from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.lower.kernel_ir_text import listing
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Stage:
     """A stage of a compilation that has made a value.
 
     name     "trace", "fusion", "passes.<name of the pass>", "plan", "refusals",
-             "schedule", "kernel" or "machine code"
+             "schedule", "kernel ir", "kernel" or "machine code"
     subject  what is compiled: the name of a fusion
     number   how many values of this compilation were shown before
     seconds  since the value before
@@ -98,6 +100,8 @@ def text_of(value: object) -> str:
     match value:
         case Fusion():
             return to_python(value)
+        case KernelIR():
+            return listing(value)
         case Kernel():
             return value.text.rstrip()
         case [*entries]:
@@ -113,6 +117,7 @@ _CHANNELS = {
     "plan": "segment",
     "refusals": "segment",
     "schedule": "templates",
+    "kernel ir": "lower",
     "kernel": "codegen",
     "machine code": "runtime",
 }
@@ -141,6 +146,9 @@ def _headline(value: object) -> str:
         case Fusion():
             counts = len(value.exprs), len(value.inputs), len(value.outputs)
             return "{} expressions, {} inputs, {} outputs".format(*counts)
+        case KernelIR():
+            shared = f"{value.shared_bytes:,} B of shared memory"
+            return f"{value.blocks:,} blocks of {value.threads:,} threads, {shared}"
         case Kernel():
             grid, block = (" x ".join(map(str, n)) for n in (value.grid, value.block))
             lines = value.source.count("\n")
@@ -151,7 +159,7 @@ def _headline(value: object) -> str:
 
 # ---- numbered files
 
-_SUFFIXES = {"trace": ".py", "plan": ".plan", "kernel": ".cu"}
+_SUFFIXES = {"trace": ".py", "plan": ".plan", "kernel ir": ".kir", "kernel": ".cu"}
 
 
 def dumped(folder: Path, stage: Stage, value: object) -> None:

@@ -1,13 +1,11 @@
 // A predicate that holds for whole vectors, before which nothing is loaded.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_9c6114b4(const float* __restrict__ T0, float* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_ba43b56f(const float* __restrict__ T0, float* __restrict__ T4) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   float x0[2] = {};
   const int i0 = (unsigned)u % 16u;
   const int i1 = (unsigned)u / 16u;
-  if ((i0 >= 4 && i0 <= 14)) {
-    tf::load<2>(T0 + 22 * i1 + 2 * i0 - 8, x0);
-  }
+  if ((i0 >= 4 && i0 <= 14)) tf::load<2>(T0 + 22 * i1 + 2 * i0 - 8, x0);
   float y0[2];
   TF_VEC
   for (int v = 0; v < 2; ++v) {

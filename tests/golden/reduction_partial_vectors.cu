@@ -1,5 +1,5 @@
 // reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_65c45ffd(const float* __restrict__ T0, float* __restrict__ T1) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_4311cf8a(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -25,17 +25,11 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_65c45ffd(cons
     const int u = k * 128 + t;
     if (u < 251) {
       TF_VEC
-      for (int v = 0; v < 4; ++v) {
-        if (4 * u + v <= 1000) {
-          a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
-        }
-      }
+      for (int v = 0; v < 4; ++v) if (4 * u + v <= 1000) a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
     }
   }
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
   for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
   const float f0 = (float)tf::block_reduce<tf::Sum, 128>(a0[0], (float*)(smem + 0), t);
-  if (t == 0) {
-    T1[r] = f0;
-  }
+  if (t == 0) T1[r] = f0;
 }

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_593561a2(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_a8a3d4f0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -11,9 +11,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 1024;
-      if (u < 32768) {
-        tf::load<8>(T0 + 262144 * r + 8 * u, x0[k]);
-      }
+      if (u < 32768) tf::load<8>(T0 + 262144 * r + 8 * u, x0[k]);
     }
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {

@@ -1,5 +1,5 @@
 // reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_20cdc8d8(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_83f82d28(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -15,18 +15,14 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_20cdc8d8(c
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 512;
-      if (u < end) {
-        tf::load<4>(T0 + 4194304 * r + 4 * u, x0[k]);
-      }
+      if (u < end) tf::load<4>(T0 + 4194304 * r + 4 * u, x0[k]);
     }
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 512;
       if (u < end) {
         TF_VEC
-        for (int v = 0; v < 4; ++v) {
-          a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
-        }
+        for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
       }
     }
   }

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_204ca3fc(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_16878778(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];
@@ -18,25 +18,35 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_204ca
   const int i6 = (unsigned)i0 / 16u;
   const int i7 = (unsigned)i6 % 4u;
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, x1);
-  if (i3 <= 0) {
-    tf::load<8>(T1 + 8 * i4, x2);
-  }
+  if (i3 <= 0) tf::load<8>(T1 + 8 * i4, x2);
   if (i3 <= 0) {
     {
       bf16 w[8];
       tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, w);
-      x3[0] = w[4]; x3[1] = w[5]; x3[2] = w[6]; x3[3] = w[7]; x3[4] = w[0]; x3[5] = w[1]; x3[6] = w[2]; x3[7] = w[3];
+      x3[0] = w[4];
+      x3[1] = w[5];
+      x3[2] = w[6];
+      x3[3] = w[7];
+      x3[4] = w[0];
+      x3[5] = w[1];
+      x3[6] = w[2];
+      x3[7] = w[3];
     }
   }
-  if (i3 <= 0) {
-    tf::load<8>(T2 + 8 * i4, x4);
-  }
+  if (i3 <= 0) tf::load<8>(T2 + 8 * i4, x4);
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, x5);
   if (i3 <= 0) {
     {
       bf16 w[8];
       tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, w);
-      x6[0] = w[4]; x6[1] = w[5]; x6[2] = w[6]; x6[3] = w[7]; x6[4] = w[0]; x6[5] = w[1]; x6[6] = w[2]; x6[7] = w[3];
+      x6[0] = w[4];
+      x6[1] = w[5];
+      x6[2] = w[6];
+      x6[3] = w[7];
+      x6[4] = w[0];
+      x6[5] = w[1];
+      x6[6] = w[2];
+      x6[7] = w[3];
     }
   }
   bf16 y0[8];

@@ -1,5 +1,5 @@
 // Lane by lane on one side; points that no vector divides.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_fcaead5c(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_afd833c4(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
     const int u = block * 256 + threadIdx.x;
@@ -33,9 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_fcaead5c(cons
       const float t2 = x0 + x1;
       float y0[1];
       TF_VEC
-      for (int v = 0; v < 1; ++v) {
-        y0[v] = t2;
-      }
+      for (int v = 0; v < 1; ++v) y0[v] = t2;
       T3[164] = y0[0];
     }
   }

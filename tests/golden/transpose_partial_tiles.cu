@@ -1,6 +1,6 @@
 // transpose
   T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_f966856b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_9f5ba886(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
   TF_SHARED(smem);
   tf::Tile<bf16, 32, 8, 2, 8> m1{(bf16*)(smem + 0)};
@@ -13,9 +13,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_f966856b(cons
     const int q = p % 32;
     const int i0 = (unsigned)block / 11u;
     const int i1 = block - 11 * i0;
-    if ((32 * i0 + j <= 999 && 32 * i1 + q <= 332)) {
-      x0[k] = T0[10656 * i0 + 32 * i1 + q + 333 * j];
-    }
+    if ((32 * i0 + j <= 999 && 32 * i1 + q <= 332)) x0[k] = T0[10656 * i0 + 32 * i1 + q + 333 * j];
   }
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
@@ -48,9 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_f966856b(cons
       const float t2 = tf::cast<float>(x0[k]) + tf::cast<float>(x1[0]);
       float y0[1];
       TF_VEC
-      for (int v = 0; v < 1; ++v) {
-        y0[v] = t2;
-      }
+      for (int v = 0; v < 1; ++v) y0[v] = t2;
       T3[10656 * i0 + 32 * i1 + q + 333 * j] = y0[0];
     }
   }

@@ -16,7 +16,6 @@ import torch
 from tests.runtime.host_kernels import load
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
-from thunder_fuser.codegen.cuda import Scratch
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device import DeviceInfo
@@ -24,6 +23,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime.host.abi import Flag
 from thunder_fuser.runtime.host.build import Sanitizer, build
 from thunder_fuser.runtime.host.target import HOST, PreparedCall

@@ -204,17 +204,33 @@ _LOCAL = re.compile(r"\b(?!b?f16\b|f32\b)(?:tf_\w+|[A-Za-z]{1,2}\d+)\b")
 
 
 def normalized(text: str) -> str:
-    """Kernel text without comments, and with its numbered names in order of appearance.
+    """Kernel text without comments and layout, and with its numbered names in order of appearance.
 
-    `tf_reduction_sum_12ab` and `t17` are names; what a text declares under them is not.
+    `tf_reduction_sum_12ab` and `t17` are names; what a text declares under them is not. Layout is
+    where lines are indented and broken, and braces around one statement.
     """
     names: dict[str, str] = {}
 
     def renamed(match: re.Match[str]) -> str:
         return names.setdefault(match.group(), f"n{len(names)}")
 
-    lines = _LOCAL.sub(renamed, _COMMENT.sub("", text)).splitlines()
-    return "\n".join(line for line in lines if line.strip())
+    lines: list[str] = []
+    found = _LOCAL.sub(renamed, _COMMENT.sub("", text)).replace("} else", "}\nelse")
+    for line in (part.strip() for each in found.splitlines() for part in _statements(each)):
+        if line:
+            lines.append(line)
+        while lines[-3:] and lines[-1] == "}" and _is_braced_statement(*lines[-3:-1]):
+            lines[-3:] = [f"{lines[-3].removesuffix(' {')} {lines[-2]}"]
+    return "\n".join(lines)
+
+
+def _statements(line: str) -> list[str]:
+    return [line] if "for (" in line else line.replace("; ", ";\n").splitlines()
+
+
+def _is_braced_statement(head: str, statement: str) -> bool:
+    """Whether a head, one statement and a closing brace say no more than the statement alone."""
+    return head.startswith(("if (", "for (", "else")) and head[-1] == "{" and statement[-1] == ";"
 
 
 @dataclass(slots=True)

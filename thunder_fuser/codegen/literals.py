@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import struct
 
-import torch
-
 from thunder_fuser.ir.dtypes import DataType, Number
 
 
@@ -29,16 +27,6 @@ def literal(value: Number, dtype: DataType) -> str:
     if dtype.is_floating:
         return f"tf::cast<{dtype.ctype}>({_float(float(value))})"
     return _integer(int(value), dtype)
-
-
-def rounded(value: Number, dtype: DataType) -> Number:
-    """The number that `dtype` holds for `value`; integers are left alone."""
-    if not dtype.is_floating or isinstance(value, complex):
-        return value
-    number: float = (
-        torch.tensor(float(value), dtype=torch.float64, device="cpu").to(dtype.torch).item()
-    )
-    return number
 
 
 def _double(value: float) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.codegen.cuda import GeneratedKernel, Scratch
+from thunder_fuser.codegen.cuda import GeneratedKernel
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
+from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step

@@ -16,8 +16,8 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import Value, ValueGraph
+from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import plan_store
-from thunder_fuser.templates.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
+from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
-from thunder_fuser.templates.store import Store
 
 THREADS = 256
 MAX_UNROLL = 4

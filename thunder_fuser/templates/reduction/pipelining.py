@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
 from thunder_fuser.lower.vectorize import ACCESS_BYTES, ALWAYS, RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
-from thunder_fuser.templates.reduction.schedule import WORD, ReductionSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.row_program import Point
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
+from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
 from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping
-from thunder_fuser.templates.store import Store
 
 LONGEST_CHAIN = 32
 """Values that go into one accumulator one after the other. Rounding errors grow with the length of
@@ -27,8 +28,6 @@ whole. What structs lose may grow faster than a sum's, so that theirs are shorte
 """
 BLOCK_OF_ROWS = 8
 """Rows that are folded for some columns at a time, where registers cannot hold all columns."""
-WORD = 4
-"""Bytes of the smallest accumulator: what shuffles exchange."""
 
 
 def longest_total(ops: Iterable[str], mapping: ThreadMapping, rows: int) -> int:

@@ -26,6 +26,7 @@ from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.row_program import (
@@ -36,6 +37,7 @@ from thunder_fuser.lower.row_program import (
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
+from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cached_values import choose_held
 from thunder_fuser.templates.reduction.cost import seconds, wastes
@@ -46,7 +48,6 @@ from thunder_fuser.templates.reduction.row_cache import (
     passes_that_read,
 )
 from thunder_fuser.templates.reduction.schedule import (
-    WORD,
     GridEpilogue,
     GridReduction,
     ReductionSchedule,
@@ -55,7 +56,6 @@ from thunder_fuser.templates.reduction.schedule import (
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
 from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping, choose_thread_mapping
-from thunder_fuser.templates.store import Store
 
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""

@@ -25,6 +25,7 @@ from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
+from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.point_groups import PointGroup, pull_groups
 from thunder_fuser.templates.pointwise.schedule import (
@@ -36,7 +37,6 @@ from thunder_fuser.templates.pointwise.schedule import (
     pointwise_parts,
     vectors_to_try,
 )
-from thunder_fuser.templates.store import Store
 from thunder_fuser.templates.transpose.axes import Axes, Plane, find_axes
 from thunder_fuser.templates.transpose.tile import Tile, plan_tile
 

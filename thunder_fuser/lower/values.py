@@ -1,4 +1,5 @@
-"""One value of the DAG as a C++ expression over its operands, in the type that registers hold.
+"""One value of the scalar graph as an expression over its operands, in the type that registers
+hold.
 
 A 16- or 8-bit float lives in a register as the fp32 number that it stands for: rounding to its type
 is one operation on that number, widening it again is none, and narrowing happens once, at a store.
@@ -6,13 +7,16 @@ is one operation on that number, widening it again is none, and narrowing happen
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
-from thunder_fuser.codegen.constant_division import reciprocal
-from thunder_fuser.codegen.literals import literal, rounded
-from thunder_fuser.ir.dtypes import DataType, compute_dtype
+import torch
+
+from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.constant_division import reciprocal
 from thunder_fuser.lower.scalar_graph import (
     Argument,
     Compute,
@@ -24,8 +28,8 @@ from thunder_fuser.lower.scalar_graph import (
     Value,
 )
 
-Name = Callable[[Value], str]
-"""The text of a value in its register type."""
+Name = Callable[[Value], ir.Expr]
+"""What holds a value in its register type."""
 Exact = frozenset[DataType]
 """Reduced floats that hold a value exactly."""
 
@@ -38,48 +42,62 @@ def register_dtype(dtype: DataType) -> DataType:
     return compute_dtype(dtype)
 
 
-def convert(text: str, source: DataType, target: DataType) -> str:
-    """`text` of type `source` as `target`: tf::cast has torch's conversion rules."""
-    return text if source is target else f"tf::cast<{target.ctype}>({text})"
+def rounded(value: Number, dtype: DataType) -> Number:
+    """The number that `dtype` holds for `value`; integers are left alone."""
+    if not dtype.is_floating or isinstance(value, complex):
+        return value
+    # By their digits: 0.0 and -0.0 are equal.
+    return _rounded(float(value).hex(), dtype)
 
 
-def round_to(text: str, dtype: DataType) -> str:
-    """`text`, which has the register type of `dtype`, rounded to what `dtype` can hold."""
-    return f"tf::rounded<{dtype.ctype}>({text})" if dtype.is_reduced_precision else text
+@functools.lru_cache(1024)
+def _rounded(digits: str, dtype: DataType) -> float:
+    wide = torch.tensor(float.fromhex(digits), dtype=torch.float64, device="cpu")
+    number: float = wide.to(dtype.torch).item()
+    return number
 
 
-def narrow(text: str, dtype: DataType) -> str:
+def convert(value: ir.Expr, source: DataType, target: DataType) -> ir.Expr:
+    """A value of type `source` as `target`, by torch's rules."""
+    return value if source is target else ir.Convert(value, source, target)
+
+
+def round_to(value: ir.Expr, dtype: DataType) -> ir.Expr:
+    """A value in the register type of `dtype`, rounded to what `dtype` can hold."""
+    return ir.Round(value, dtype) if dtype.is_reduced_precision else value
+
+
+def narrow(value: ir.Expr, dtype: DataType) -> ir.Expr:
     """A value from its register type to the type that memory holds; it fits already."""
-    return f"tf::narrow<{dtype.ctype}>({text})" if dtype.is_reduced_precision else text
+    return ir.Narrow(value, dtype) if dtype.is_reduced_precision else value
 
 
-def operand(value: Value, dtype: DataType, name: Name) -> str:
+def operand(value: Value, dtype: DataType, name: Name) -> ir.Expr:
     """An operand in the type that an operation wants it in."""
     if isinstance(value, Literal):
-        text = literal(rounded(value.value, value.dtype), dtype)
-        return f"({text})" if text.startswith("-") else text
+        return ir.Literal(rounded(value.value, value.dtype), dtype)
     return convert(name(value), register_dtype(value.dtype), dtype)
 
 
-def compute(node: Compute, name: Name, exact: Exact) -> str:
-    """The row's spelling on converted operands, rounded to the node's dtype.
+def compute(node: Compute, name: Name, exact: Exact) -> ir.Expr:
+    """The operation on converted operands, rounded to the node's dtype.
 
     `exact` is what holds the result before it is rounded (see `exact_before_rounding`).
     """
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST:
-        text = operand(node.operands[0], register_dtype(node.dtype), name)
+        found = operand(node.operands[0], register_dtype(node.dtype), name)
     else:
-        args = [
+        args = tuple(
             operand(value, dtype, name)
             for value, dtype in zip(node.operands, node.operand_dtypes, strict=True)
-        ]
-        # The spelling yields the result's compute type: results are rounded last.
-        text = _by_constant(node, args[0]) or row.spelling.format(*args)
-    return text if node.dtype in exact else round_to(text, node.dtype)
+        )
+        # The operation yields the result's compute type: results are rounded last.
+        found = _by_constant(node, args[0]) or ir.Apply(node.op, args)
+    return found if node.dtype in exact else round_to(found, node.dtype)
 
 
-def _by_constant(node: Compute, dividend: str) -> str | None:
+def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
     """A division by a constant without dividing, where bits stay the same."""
     if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:
         return None
@@ -88,9 +106,7 @@ def _by_constant(node: Compute, dividend: str) -> str | None:
         return None
     value = rounded(divisor.value, DataType.Float)
     parts = None if isinstance(value, complex) else reciprocal(float(value))
-    if parts is None:
-        return None
-    return f"tf::div_by({dividend}, {', '.join(literal(p, DataType.Float) for p in parts)})"
+    return None if parts is None else ir.DivideByConstant(dividend, *parts)
 
 
 def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
@@ -123,8 +139,3 @@ def find_exact(nodes: Iterable[Value]) -> dict[int, Exact]:
             case _:
                 known[node.order] = frozenset()
     return known
-
-
-def argument_type(dtype: DataType) -> DataType:
-    """Scalars travel in a type that Python numbers convert to exactly: no 16-bit parameters."""
-    return compute_dtype(dtype)

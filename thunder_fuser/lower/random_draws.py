@@ -1,4 +1,4 @@
-"""Text of Philox calls: random numbers that the lanes of a vector share where they can.
+"""Philox calls: random numbers that the lanes of a vector share where they can.
 
 Elements that are neighbours in a tensor's logical order come from one call. Where the algebra sees
 that lanes are such neighbours, the calls stand in front of the loop over the lanes, fewer than
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from thunder_fuser.codegen import expressions
-from thunder_fuser.codegen.expressions import Name
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import random
+from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import PhiloxCall, Random
+from thunder_fuser.lower.values import Name, operand
 
-Text = Callable[[Form], str]
-"""A form over u and v as text."""
+Index = Callable[[Form], ir.Expr]
+"""A form over u and v as an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +45,32 @@ def shared_calls(draw: PhiloxCall, lanes: LaneForms) -> Calls | None:
     return Calls(calls[steps.index(min(steps))], count)
 
 
-def draw(node: PhiloxCall, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
-    """The declaration of an array with the numbers of all calls, or of the lane's own call."""
-    array = f"t{node.order}"
+def draw(
+    node: PhiloxCall, calls: Calls | None, lanes: LaneForms, name: Name, index: Index
+) -> ir.DrawNumbers:
+    """An array with the numbers of all calls, or of the lane's own call."""
     found = calls or Calls(lanes(node.call), 1)
-    seed, offset = (
-        f"(unsigned long long){expressions.operand(value, DataType.Int, name)}"
-        for value in (node.seed, node.offset)
-    )
-    size = random.numbers_per_call(node.dtype) * found.count
-    standard = random.lookup(node.op).standard
-    return (
-        f"{node.dtype.ctype} {array}[{size}];\n"
-        f"{standard}<{found.count}>({seed}, {text(found.first)}, {offset}, {array});"
-    )
+    seed, offset = (operand(v, DataType.Int, name) for v in (node.seed, node.offset))
+    first = index(found.first)
+    array = f"t{node.order}"
+    return ir.DrawNumbers(array, node.dtype, node.op, found.count, seed, first, offset)
 
 
-def number(node: Random, calls: Calls | None, lanes: LaneForms, name: Name, text: Text) -> str:
-    """The number as an expression, which is rounded to its dtype already."""
-    row, count = random.lookup(node.draw.op), random.numbers_per_call(node.dtype)
+def number(
+    node: Random, calls: Calls | None, lanes: LaneForms, name: Name, index: Index
+) -> ir.Expr:
+    """The number, which is rounded to its dtype already."""
+    count = random.numbers_per_call(node.dtype)
     component = lanes(node.component)
     ahead = component * 0 if calls is None else (lanes(node.draw.call) - calls.first) * count
     element = ahead + component
-    array = f"t{node.draw.order}"
+    array = ir.Var(f"t{node.draw.order}")
+    found: ir.Expr
     if not lanes.diverges([element]) and all(not n.terms for n in lanes.at(element)):
-        found = f"{array}[{text(element)}]"
+        found = ir.Element(array, index(element))
     else:
         # Registers have no addresses, so what is chosen as the kernel runs is selected.
-        begin = "" if ahead.lo == ahead.hi == 0 else f" + {text(ahead)}"
-        found = f"tf::selected({array}{begin}, {text(component)})"
-    parameters = (expressions.operand(v, node.draw.dtype, name) for v in node.parameters)
-    return row.spelling.format(*parameters, ctype=node.dtype.ctype, number=found)
+        begin = None if ahead.lo == ahead.hi == 0 else index(ahead)
+        found = ir.Selected(array, begin, index(component))
+    parameters = tuple(operand(v, node.draw.dtype, name) for v in node.parameters)
+    return ir.RandomNumber(node.draw.op, node.dtype, parameters, found)

@@ -1,4 +1,4 @@
-"""Integer forms as C expressions, with the smallest number of divisions.
+"""Integer forms as index arithmetic of kernel IR, with the smallest number of divisions.
 
 All digits of one base are read off its quotients, so that these are what is computed and shared:
 
@@ -6,8 +6,8 @@ All digits of one base are read off its quotients, so that these are what is com
 
 A delinearised index (`u mod 6`, `floor(u/6) mod 5`, `floor(u/30)`) thus costs two divisions, and so
 does any part of it.  A modulus that is a power of two is a mask, cheaper than the subtraction.
-C division truncates where forms round down; the two agree on dividends that are never negative,
-which the bounds must show.  Dividing as unsigned lets the compiler use its shorter sequences.
+Processors' division truncates where forms round down; the two agree on dividends that are never
+negative, which the bounds must show.  Unsigned division lets compilers use shorter sequences.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import TypeVar
 
 from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.bounds import Interval, product_bounds, sum_bounds
 from thunder_fuser.ir.integer.forms import (
     Base,
@@ -27,34 +29,46 @@ from thunder_fuser.ir.integer.forms import (
     nested,
 )
 from thunder_fuser.ir.integer.guard import provable
+from thunder_fuser.lower.kernel_ir import (
+    Binary,
+    Expr,
+    Int,
+    Let,
+    Negative,
+    UnsignedBinary,
+    Var,
+)
 
-_UNSIGNED = {"int": ("unsigned", "u"), "long long": ("unsigned long long", "ull")}
+Key = TypeVar("Key")
+Found = TypeVar("Found")
+
+INDEX_TYPES = (DataType.Int32, DataType.Int)
 
 
-class Emitter:
-    """Writes forms of one context as C expressions of type `ctype` ("int" or "long long").
+class IndexArithmetic:
+    """Computes forms of one context as indices of type `dtype` (Int32 or Int).
 
     `statements` collects the definitions of the temporaries (`prefix` and a number) that the
-    expressions use, each computed once.  A child's text goes behind its parent's, in an inner
+    expressions use, each computed once.  A child's statements go behind its parent's, in an inner
     scope.
     """
 
-    def __init__(self, ctype: str = "int", prefix: str = "i") -> None:
-        if ctype not in _UNSIGNED:
-            raise FuserValueError(f"ctype must be one of {sorted(_UNSIGNED)}, got {ctype!r}")
-        self.statements: list[str] = []
-        self._ctype = ctype
-        self._unsigned, self._suffix = _UNSIGNED[ctype]
+    def __init__(self, dtype: DataType = DataType.Int32, prefix: str = "i") -> None:
+        if dtype not in INDEX_TYPES:
+            known = " or ".join(d.name for d in INDEX_TYPES)
+            raise FuserValueError(f"dtype must be {known}, got {dtype.name}")
+        self.statements: list[Let] = []
+        self._dtype = dtype
         self._prefix = prefix
         self._numbers = count()
-        self._bound: ChainMap[Variable, str] = ChainMap()
-        self._quotients: ChainMap[tuple[Base, int], str] = ChainMap()
-        self._by_symbol: ChainMap[tuple[Form, ...], str] = ChainMap()
-        self._digits: ChainMap[Digit, str] = ChainMap()
+        self._bound: ChainMap[Variable, Expr] = ChainMap()
+        self._quotients: ChainMap[tuple[Base, int], Var] = ChainMap()
+        self._by_symbol: ChainMap[tuple[Form, ...], Var] = ChainMap()
+        self._digits: ChainMap[Digit, Var] = ChainMap()
 
-    def child(self) -> Emitter:
-        """An emitter for an inner scope: it sees this one's temporaries and adds its own."""
-        child = Emitter(self._ctype, self._prefix)
+    def child(self) -> IndexArithmetic:
+        """The arithmetic of an inner scope: it sees this one's temporaries and adds its own."""
+        child = IndexArithmetic(self._dtype, self._prefix)
         child._numbers = self._numbers
         child._bound = self._bound.new_child()
         child._quotients = self._quotients.new_child()
@@ -62,75 +76,87 @@ class Emitter:
         child._digits = self._digits.new_child()
         return child
 
-    def emit(self, form: Form, names: Mapping[str, str] | None = None) -> str:
-        """A C expression for the form; a sum comes without parentheses around it.
+    def taken(self) -> list[Let]:
+        """The statements that have been gathered since the last time."""
+        found = list(self.statements)
+        self.statements.clear()
+        return found
 
-        `names` gives the C expression, of type `ctype`, of each variable that is not known by its
-        own name.  Raises FuserValueError where a dividend may be negative.
+    def value(self, form: Form, names: Mapping[str, Expr] | None = None) -> Expr:
+        """An expression for the form.
+
+        `names` gives the index, of type `dtype`, that each variable stands for which is not known
+        by its own name.  Raises FuserValueError where a dividend may be negative.
         """
-        return self.emit_all([form], names)[0]
+        return self.values([form], names)[0]
 
-    def emit_all(self, forms: Sequence[Form], names: Mapping[str, str] | None = None) -> list[str]:
-        """`emit` for several forms, whose divisions are planned together."""
+    def values(self, forms: Sequence[Form], names: Mapping[str, Expr] | None = None) -> list[Expr]:
+        """`value` for several forms, whose divisions are planned together."""
         for form in forms:
             for variable in form.variables():
-                self._bind(variable, (names or {}).get(variable.name, variable.name))
+                name = variable.name
+                self._bind(variable, names[name] if names and name in names else Var(name))
         for base, divisor in _divisions(forms):
             self._quotient(base, divisor)
         return [self._sum(form) for form in forms]
 
-    def _bind(self, variable: Variable, text: str) -> None:
-        known = self._bound.get(variable)
+    def _bind(self, variable: Variable, value: Expr) -> None:
+        known = _found(self._bound, variable)
         if known is None:
-            self._bound[variable] = text
-            self._quotients[variable, 1] = text if _is_name(text) else self._define(text)
-        elif known != text:
-            raise FuserValueError(f"variable {variable} is {known} in this emitter, not {text}")
+            self._bound[variable] = value
+            self._quotients[variable, 1] = self._named(value)
+        elif known != value:
+            raise FuserValueError(f"variable {variable} is {known} here already, not {value}")
 
-    def _define(self, value: str) -> str:
+    def _named(self, value: Expr) -> Var:
+        return value if isinstance(value, Var) else self._define(value)
+
+    def _define(self, value: Expr) -> Var:
         name = f"{self._prefix}{next(self._numbers)}"
-        self.statements.append(f"const {self._ctype} {name} = {value};")
-        return name
+        self.statements.append(Let(name, self._dtype, value))
+        return Var(name)
 
-    def _divided(self, dividend: str, op: str, divisor: str) -> str:
-        return f"({self._unsigned}){dividend} {op} {divisor}"
-
-    def _sum(self, form: Form) -> str:
-        parts: list[tuple[int, str]] = []
+    def _sum(self, form: Form) -> Expr:
+        found: Expr | None = None
         for digit, coef in form.terms:
             if _is_plain_multiple(digit, coef):
                 value, coef = self._quotients[digit.base, 1], coef // digit.s
             else:
                 value = self._digit(digit)
-            parts.append((coef, value if abs(coef) == 1 else f"{abs(coef)} * {value}"))
-        if form.const or not parts:
-            parts.append((form.const, str(abs(form.const))))
-        text = "".join(f" {'-' if k < 0 else '+'} {part}" for k, part in parts)
-        return text[3:] if text.startswith(" + ") else "-" + text[3:]
+            if found is None:
+                found = _scaled(value, coef)
+            else:
+                part = value if abs(coef) == 1 else Binary("*", Int(abs(coef)), value)
+                found = Binary("-" if coef < 0 else "+", found, part)
+        if found is None:
+            return Int(form.const)
+        if form.const:
+            sign = "-" if form.const < 0 else "+"
+            return Binary(sign, found, Int(abs(form.const)))
+        return found
 
-    def _digit(self, digit: Digit) -> str:
-        name = self._digits.get(digit)
+    def _digit(self, digit: Digit) -> Var:
+        name = _found(self._digits, digit)
         if name is None:
             name = self._quotient(digit.base, digit.s)
             if digit.e is not None and _is_power_of_two(digit.e):
-                name = self._define(self._divided(name, "%", f"{digit.e}{self._suffix}"))
+                name = self._define(UnsignedBinary("%", name, Int(digit.e)))
             elif digit.e is not None:
                 high = self._quotient(digit.base, digit.s * digit.e)
-                name = self._define(f"{name} - {digit.e} * {high}")
+                name = self._define(Binary("-", name, Binary("*", Int(digit.e), high)))
             self._digits[digit] = name
         return name
 
-    def _quotient(self, base: Base, divisor: int) -> str:
+    def _quotient(self, base: Base, divisor: int) -> Var:
         """The name of floor(base / divisor)."""
-        name = self._quotients.get((base, divisor))
+        name = _found(self._quotients, (base, divisor))
         if name is None:
             if divisor == 1:
                 name = self._whole(base)
             else:
                 known = self._nearest(base, divisor)
                 dividend = self._quotient(base, known)
-                by = f"{divisor // known}{self._suffix}"
-                name = self._define(self._divided(dividend, "/", by))
+                name = self._define(UnsignedBinary("/", dividend, Int(divisor // known)))
             self._quotients[base, divisor] = name
         return name
 
@@ -139,30 +165,49 @@ class Emitter:
         smaller = divisor
         while smaller % 2 == 0:
             smaller //= 2
-            if (base, smaller) in self._quotients:
+            if _found(self._quotients, (base, smaller)) is not None:
                 return smaller
         return 1
 
-    def _whole(self, base: Base) -> str:
+    def _whole(self, base: Base) -> Var:
         assert not isinstance(base, Variable), f"{base} is bound before it is used"
         if isinstance(base, Form):
-            text = self._sum(base)
-            return text if _is_name(text) else self._define(text)
-        operands = [x if _is_name(x) else f"({x})" for x in map(self._sum, base.operands)]
+            return self._named(self._sum(base))
+        operands = [self._sum(x) for x in base.operands]
         if base.op == "*":
-            return self._define(" * ".join(operands))
+            product = operands[0]
+            for factor in operands[1:]:
+                product = Binary("*", product, factor)
+            return self._define(product)
         x, d = operands
-        quotient = self._by_symbol.get(base.operands)
+        quotient = _found(self._by_symbol, base.operands)
         if quotient is None:
-            quotient = self._define(self._divided(x, "/", f"({self._unsigned}){d}"))
+            quotient = self._define(UnsignedBinary("/", x, d))
             self._by_symbol[base.operands] = quotient
-        return quotient if base.op == "//" else self._define(f"{x} - {quotient} * {d}")
+        if base.op == "//":
+            return quotient
+        return self._define(Binary("-", x, Binary("*", quotient, d)))
+
+
+def _found(table: ChainMap[Key, Found], key: Key) -> Found | None:
+    """What a scope or one around it has under a key."""
+    for scope in table.maps:
+        found = scope.get(key)
+        if found is not None:
+            return found
+    return None
+
+
+def _scaled(value: Expr, coef: int) -> Expr:
+    if abs(coef) == 1:
+        return value if coef == 1 else Negative(value)
+    return Binary("*", Int(coef), value)
 
 
 def fits(form: Form, bits: int = 31) -> bool:
-    """Whether the form and all intermediates of its emitted text lie in [-2**bits, 2**bits).
+    """Whether the form and all intermediates of its arithmetic lie in [-2**bits, 2**bits).
 
-    bits=31 asks whether "int" will do.  The bounds are exact, not estimates from tensor sizes, and
+    bits=31 asks whether Int32 will do.  The bounds are exact, not estimates from tensor sizes, and
     partial sums, products and dividends count: signed overflow is undefined even where it cancels.
     """
 
@@ -201,14 +246,14 @@ def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
         if _is_plain_multiple(digit, coef):
             continue
         if isinstance(base, Opaque) and base.op == "max":
-            raise FuserValueError(f"cannot emit {base}: sizes are known before kernels are written")
+            raise FuserValueError(f"no arithmetic for {base}: sizes are known before kernels are")
         if isinstance(base, Opaque) and base.op != "*":
             x, d = base.operands
             if not (provable(x, 0, None) and provable(d, 1, None)):
-                raise FuserValueError(f"cannot emit {base}: not proven {x} >= 0, {d} >= 1")
+                raise FuserValueError(f"no arithmetic for {base}: not proven {x} >= 0, {d} >= 1")
         if (digit.s, digit.e) != (1, None) and (base.lo is None or base.lo < 0):
             raise FuserValueError(
-                f"cannot emit {digit}: C truncates, and {base} may be as low as {base.lo}"
+                f"no arithmetic for {digit}: division truncates, and {base} may be {base.lo}"
             )
         divisors = found.setdefault(base, set())
         divisors.add(digit.s)
@@ -226,7 +271,3 @@ def _is_plain_multiple(digit: Digit, coef: int) -> bool:
 
 def _is_power_of_two(x: int) -> bool:
     return x & (x - 1) == 0
-
-
-def _is_name(text: str) -> bool:
-    return text.replace(".", "_").isidentifier()

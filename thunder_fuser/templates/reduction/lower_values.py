@@ -1,7 +1,7 @@
-"""Values of a reduction kernel in registers and shared memory: those of a row, and those of its
-columns.
+"""Lowering of the values of a reduction kernel in registers and shared memory: those of a row, and
+those of its columns.
 
-Names beyond those of `lane_writer`: r is the row and c the column (one of them is the loop variable
+Names beyond those of `lanes_to_ir`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's number within the thread,
 h<n> the row of a value that is kept, n<n> what is fetched of the next row.
 """
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thunder_fuser.codegen import expressions
-from thunder_fuser.codegen.index_text import Emitter
-from thunder_fuser.codegen.lane_writer import LaneWriter, braced, taken
-from thunder_fuser.codegen.reduction_loops import ReductionLoops, StepsAhead
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower import values
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic
+from thunder_fuser.lower.kernel_ir import WORD, Var, add, times
 from thunder_fuser.lower.lanes import lane_condition
+from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import (
     Folded,
     IndexValue,
@@ -32,7 +34,9 @@ from thunder_fuser.lower.scalar_graph import (
 )
 from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess
 from thunder_fuser.templates.reduction.cached_values import held_bytes
-from thunder_fuser.templates.reduction.schedule import WORD, ReductionSchedule
+from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G
+from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
 
 _AHEAD = 1024
@@ -44,25 +48,25 @@ _WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 
 
-class ReductionValueWriter(LaneWriter):
-    """Writes loads and values of one row, in the order in which passes over it want them."""
+_C, _U = Var("c"), Var("u")
+
+
+class RowLowering(LaneLowering):
+    """Lowers loads and values of one row, in the order in which passes over it want them."""
 
     def __init__(
-        self, schedule: ReductionSchedule, buffers: Mapping[TensorView, TensorView], index_type: str
+        self, schedule: ReductionSchedule, buffers: Mapping[TensorView, TensorView], index: DataType
     ) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
         roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
-        super().__init__(
-            schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index_type
-        )
+        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index)
         self.schedule = schedule
-        self._names |= {"r": "r", "c": "c"}
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
         self._row_loads = self._find_row_loads()
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
-        self._loops = ReductionLoops(schedule, index_type)
+        self._loops = ReductionLoops(schedule, index)
         # Accesses of which all vectors are loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
@@ -113,11 +117,11 @@ class ReductionValueWriter(LaneWriter):
         ]
         return max(stages, default=None)
 
-    def _row_section(self, stage: int | None, emitter: Emitter) -> list[str]:
+    def _row_section(self, stage: int | None, indices: IndexArithmetic) -> list[ir.Stmt]:
         """Row values that can be computed from here on."""
-        lines: list[str] = []
+        found: list[ir.Stmt] = []
         if self.schedule.lane_axis == "rows":
-            return lines
+            return found
         for node in self._live_nodes():
             if node.order not in self._row_values or node in self._written:
                 continue
@@ -126,13 +130,11 @@ class ReductionValueWriter(LaneWriter):
             if isinstance(node, Load):
                 k = self._access[node]
                 self._written.update(self.accesses[k].loads)
-                lines += [self._array(k, ""), *self._loads([k], "", emitter, self._written)]
+                found += [self._array(k), *self._loads([k], ONE, indices, self._written)]
                 continue
             self._written.add(node)
-            text = self._define(node, "", emitter)
-            if text is not None:
-                lines += [*taken(emitter), text]
-        return lines
+            found += self._defined(node, ONE, indices)
+        return found
 
     def _find_row_loads(self) -> set[int]:
         """Accesses that are read once a row."""
@@ -160,50 +162,58 @@ class ReductionValueWriter(LaneWriter):
     # ---- loads
 
     def _window(
-        self, access: RegisterArray, window: VectorAccess, target: str, pointer: str, address: str
-    ) -> list[str]:
-        lines = super()._window(access, window, target, pointer, address)
+        self,
+        access: RegisterArray,
+        window: VectorAccess,
+        target: ir.Expr,
+        pointer: ir.Expr,
+        address: ir.Expr,
+    ) -> list[ir.Stmt]:
+        found = super()._window(access, window, target, pointer, address)
         tensor = access.loads[0].tensor
         wide = tensor.numel > self.schedule.columns and window.width == self.lanes.vector
         if self.schedule.is_walked_by_one and wide:
-            ahead = _AHEAD // tensor.dtype.itemsize
-            lines.append(f"TF_PREFETCH({pointer} + {address} + {ahead});")
-        return lines
+            ahead = ir.Int(_AHEAD // tensor.dtype.itemsize)
+            found.append(ir.Prefetch(ir.Address(ir.Address(pointer, address), ahead)))
+        return found
 
-    def _held_loads(self, row: Emitter) -> list[str]:
+    def _held_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """What stays in registers, for every column of the row, before the first use of any."""
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
-        copies = f"[{self.schedule.steps}]"
         ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
-        loads = [f"tf::unpack(n{k}[k], x{k}[k]);" for k in ahead]
-        loads += self._loads(now, "[k]", row.child(), set(self._written))
-        arrays = [self._array(k, copies) for k in wanted]
-        lines = [*arrays, *self._loops.over_columns(loads)] if wanted else []
-        return [*lines, *braced("", self._fetched_row("next"))] if ahead else lines
+        loads: list[ir.Stmt] = [
+            ir.Unpack(ir.Element(Var(f"n{k}"), K), ir.Element(Var(f"x{k}"), K)) for k in ahead
+        ]
+        loads += self._loads(now, EACH, row.child(), set(self._written))
+        arrays = [self._array(k, self.schedule.steps) for k in wanted]
+        found = [*arrays, *self._loops.over_columns(loads)] if wanted else []
+        return [*found, ir.Scope(tuple(self._fetched_row("next")))] if ahead else found
 
-    def _first_row(self) -> list[str]:
+    def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
         if not self.schedule.prefetched:
             return []
         steps = self.schedule.steps
-        arrays = [f"tf::Vec<unsigned, 4> n{k}[{steps}];" for k in self.schedule.prefetched]
-        return [*arrays, *braced("", self._fetched_row("r"))]
+        arrays = [
+            ir.Registers(f"n{k}", ir.Words.FETCHED, (steps,)) for k in self.schedule.prefetched
+        ]
+        return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
 
-    def _fetched_row(self, row: str) -> list[str]:
+    def _fetched_row(self, row: str) -> list[ir.Stmt]:
         """Vectors of a row, for later."""
-        emitter = self._emitter()
-        loads: list[str] = []
+        indices = self._arithmetic()
+        loads: list[ir.Stmt] = []
         for k in self.schedule.prefetched:
             access = self.accesses[k]
             (window,) = access.variants[0].windows
-            address = emitter.emit(window.address, self._names | {"r": row})
-            pointer = access.loads[0].tensor.name
-            fetch = f"tf::fetch<{self.lanes.vector}>({pointer} + {address})"
-            loads += [*taken(emitter), f"n{k}[k] = {fetch};"]
+            address = indices.value(window.address, self._names | {"r": Var(row)})
+            place = ir.Address(Var(access.loads[0].tensor.name), address)
+            fetched = ir.Fetched(self.lanes.vector, place)
+            loads += [*indices.taken(), ir.Assign(ir.Element(Var(f"n{k}"), K), fetched)]
         return [*self._loops.place_of(row), *self._loops.over_columns(loads)]
 
-    def _loads_ahead(self, roots: Sequence[Value], row: Emitter, number: int) -> StepsAhead:
+    def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:
         """What the steps that a pass takes together read of memory, as far as registers go, before
         the first use of any. Left to the steps, loads would wait for what comes before them.
         """
@@ -222,21 +232,23 @@ class ReductionValueWriter(LaneWriter):
                 self._ahead.add(k)
                 words += size
         accesses = sorted(self._ahead)
-        loads = self._loads(accesses, "[k]", row.child(), set(self._written))
-        return StepsAhead([self._array(k, f"[{together}]") for k in accesses], loads)
+        loads = self._loads(accesses, EACH, row.child(), set(self._written))
+        return StepsAhead([self._array(k, together) for k in accesses], loads)
 
-    def _held_places(self) -> list[str]:
+    def _held_places(self) -> list[ir.Stmt]:
         """Where this thread's row of each value that is held lies."""
-        lines: list[str] = []
+        found: list[ir.Stmt] = []
         for value in self.schedule.row_cache.held:
-            place = f"smem + {held_offset(self.schedule, value)}"
+            place = add(SMEM, ir.Int(held_offset(self.schedule, value)))
             if self.schedule.rows_per_block > 1:
                 threads = self.schedule.threads
-                own = "threadIdx.x" if threads == 1 else f"threadIdx.x / {threads}u"
-                place += f" + ({own}) * {held_bytes(value, self.schedule.lanes)}u"
-            ctype = expressions.register_dtype(value.dtype).ctype
-            lines.append(f"{ctype}* const h{value.order} = ({ctype}*)({place});")
-        return lines
+                own: ir.Expr = ir.LaunchIndex.THREAD
+                if threads > 1:
+                    own = ir.UnsignedBinary("/", own, ir.Int(threads))
+                place = add(place, times(own, ir.Int(held_bytes(value, self.schedule.lanes))))
+            dtype = values.register_dtype(value.dtype)
+            found.append(ir.LetPointer(f"h{value.order}", dtype, ir.Reinterpret(dtype, place)))
+        return found
 
     def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
         """What a pass computes and loads for some values; those that are held it reads."""
@@ -248,31 +260,35 @@ class ReductionValueWriter(LaneWriter):
             return False
         return access in self.schedule.row_cache.registers
 
-    def _fetched(self, accesses: Sequence[int], emitter: Emitter, done: set[Value]) -> list[str]:
+    def _fetched(
+        self, accesses: Sequence[int], indices: IndexArithmetic, done: set[Value]
+    ) -> list[ir.Stmt]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
-        lines = [self._array(k, "") for k in accesses if k not in self._ahead]
+        found: list[ir.Stmt] = [self._array(k) for k in accesses if k not in self._ahead]
         for k in accesses:
-            ctype, vector = self.accesses[k].loads[0].dtype.ctype, self.lanes.vector
-            place, target = "", self._register(k, self._copy)
-            if k in self.schedule.row_cache.shared:
-                row = f"smem + {kept_offset(self.schedule, k)}"
-                place = f"({ctype}*)({row}) + {self._vector_of_block} * {vector}"
+            target = self._register(k, self._copy)
             if k in self._kept:
-                lines.append(f"tf::load<{vector}>({place}, {target});")
+                found.append(ir.VectorLoad(self.lanes.vector, self._kept_place(k), target))
                 continue
             if k not in self._ahead:
-                lines += self._loads([k], self._copy, emitter, done)
-            if place:
+                found += self._loads([k], self._copy, indices, done)
+            if k in self.schedule.row_cache.shared:
                 self._kept.add(k)
-                lines.append(f"tf::store<{vector}>({place}, {target});")
-        return lines
+                found.append(ir.VectorStore(self.lanes.vector, self._kept_place(k), target))
+        return found
+
+    def _kept_place(self, k: int) -> ir.Address:
+        """Where the vector at hand of an access lies that is kept in shared memory."""
+        row = add(SMEM, ir.Int(kept_offset(self.schedule, k)))
+        elements = ir.Reinterpret(self.accesses[k].loads[0].dtype, row)
+        return ir.Address(elements, times(self._vector_of_block, ir.Int(self.lanes.vector)))
 
     @property
-    def _vector_of_block(self) -> str:
+    def _vector_of_block(self) -> ir.Expr:
         """The number of the vector at hand among those that a block shares."""
         if not self.schedule.is_outer_shared:
-            return "u"
-        return f"(c * {self.schedule.rows_per_block} + g)"
+            return _U
+        return add(times(_C, ir.Int(self.schedule.rows_per_block)), G)
 
     def _column_accesses(self, nodes: set[Value]) -> list[int]:
         found = {self._access[n] for n in nodes if isinstance(n, Load)}
@@ -280,63 +296,66 @@ class ReductionValueWriter(LaneWriter):
 
     # ---- one vector of columns
 
-    def _column_body(self, roots: Sequence[Value], lane: Sequence[str], row: Emitter) -> list[str]:
+    def _column_body(
+        self, roots: Sequence[Value], lane: Sequence[ir.Stmt], row: IndexArithmetic
+    ) -> list[ir.Stmt]:
         """What one vector of columns does: loads unless held, values, and the statements `lane`."""
-        emitter = row.child()
-        lines: list[str] = []
+        indices = row.child()
+        found: list[ir.Stmt] = []
         done = set(self._written)
         wanted = [k for k in self._column_accesses(self._needed(roots)) if not self._is_held(k)]
-        lines += self._fetched(wanted, emitter, done)
-        inside: list[str] = []
-        lane_emitter = emitter.child()
+        found += self._fetched(wanted, indices, done)
+        inside: list[ir.Stmt] = []
+        of_lane = indices.child()
         computed = self._needed(roots, loaded=True)
         held = [node for node in self.schedule.row_cache.held if node in computed]
         for node in self._live_nodes():
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
-            scope = lane_emitter if varies else emitter
-            here = inside if varies else lines
-            place = f"h{node.order}[u * {self.lanes.vector}{' + v' if varies else ''}]"
+            scope = of_lane if varies else indices
+            here = inside if varies else found
             name = self._column_name(node)
             if node in self._ready:
-                ctype = expressions.register_dtype(node.dtype).ctype
-                here.append(f"const {ctype} {name} = {place};")
+                assert isinstance(name, Var)
+                dtype = values.register_dtype(node.dtype)
+                here.append(ir.Let(name.name, dtype, self._held_place(node, varies)))
                 continue
-            text = self._define(node, self._copy, scope)
-            if text is not None:
-                here += [*taken(scope), text]
+            here += self._defined(node, self._copy, scope)
             if node in held:
-                here.append(f"{place} = {name};")
+                here.append(ir.Assign(self._held_place(node, varies), name))
         self._ready.update(held)
-        guard = [
-            self._condition(lane_condition(c, self.lanes), lane_emitter)
-            for c in self.schedule.inside
-        ]
-        statements = [*taken(lane_emitter), *lane]
+        guard = tuple(
+            self._condition(lane_condition(c, self.lanes), of_lane) for c in self.schedule.inside
+        )
+        inside += of_lane.taken()
         if guard and self.schedule.lane_axis == "columns":
-            statements = [
-                *statements[: len(statements) - len(lane)],
-                *braced(f"if ({' && '.join(guard)})", lane),
-            ]
-        return [*lines, "TF_VEC", *braced(self._lane_loop(), [*inside, *statements])]
+            inside.append(ir.If(guard, tuple(lane)))
+        else:
+            inside += lane
+        return [*found, self._lane_loop(inside, ir.LoopKind.VECTOR)]
+
+    def _held_place(self, node: Value, varies: bool) -> ir.Element:
+        """Where a value that is held lies."""
+        vector = times(_U, ir.Int(self.lanes.vector))
+        return ir.Element(Var(f"h{node.order}"), add(vector, V) if varies else vector)
 
     @property
-    def _copy(self) -> str:
-        return "[k]" if self.schedule.row_cache.registers or self._ahead else ""
+    def _copy(self) -> Copy:
+        return EACH if self.schedule.row_cache.registers or self._ahead else ONE
 
     def _is_of_row(self, node: Value) -> bool:
         return self.schedule.lane_axis == "columns" and node.order in self._row_values
 
-    def _column_name(self, value: Value) -> str:
+    def _column_name(self, value: Value) -> ir.Expr:
         return self._name(value, self._copy)
 
-    def _name(self, value: Value, copy: str) -> str:
+    def _name(self, value: Value, copy: Copy) -> ir.Expr:
         if isinstance(value, Folded):
-            lane = "[v]" if self.schedule.lane_axis == "rows" else ""
-            return f"f{self._folds[value.tensor]}{lane}"
+            result = Var(f"f{self._folds[value.tensor]}")
+            return ir.Element(result, V) if self.schedule.lane_axis == "rows" else result
         return super()._name(value, copy)
 
-    def _register(self, k: int, copy: str) -> str:
+    def _register(self, k: int, copy: Copy) -> ir.Expr:
         in_registers = self._is_held(k) or k in self._ahead
-        return super()._register(k, copy if in_registers else "")
+        return super()._register(k, copy if in_registers else ONE)

@@ -1,0 +1,53 @@
+"""Kernel IR: what readers see of it, and that each statement and expression has words and text."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+
+import pytest
+
+from tests.codegen.test_golden_kernels import norm_backward, norm_of_all, rms_norm, transposed
+from thunder_fuser.codegen.cuda_text import CudaText
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device_table import H200
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.kernel_ir_text import ListingText, listing
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.lower import lower
+
+
+@pytest.mark.parametrize("printer", [CudaText, ListingText])
+def test_a_printer_has_all_statements_and_expressions(
+    printer: type[CudaText | ListingText],
+) -> None:
+    assert printer.STATEMENTS.keys() == set(typing.get_args(ir.Stmt))
+    assert printer.EXPRESSIONS.keys() == set(typing.get_args(ir.Expr))
+
+
+def kernel_ir_of(definition: FusionDefinition) -> ir.KernelIR:
+    plan = CompiledFusion(definition.fusion).plan()
+    (segment,) = (s for s in plan.segments if s.kernels)
+    return lower(schedule_segment(plan, segment, H200), plan.in_place)
+
+
+@pytest.mark.parametrize(
+    ("name", "definition"),
+    [
+        ("reduction_persistent_registers", rms_norm(512, 16384)),
+        ("reduction_grid_with_epilogue", norm_of_all(1 << 24)),
+        ("reduction_rows_and_column_accumulators", norm_backward(4096, 1024)),
+        ("transpose_partial_tiles", transposed(1000, 333)),
+    ],
+)
+def test_listing(
+    golden: Callable[[str, str], None], name: str, definition: FusionDefinition
+) -> None:
+    golden(f"{name}.kir", f"{listing(kernel_ir_of(definition))}\n")
+
+
+def test_equal_programs_are_equal_kernels() -> None:
+    first, second, other = (kernel_ir_of(rms_norm(64, n)) for n in (1024, 1024, 2048))
+    # Tensors are values of their fusion: what a kernel does is its body.
+    assert first.body == second.body != other.body

@@ -1,0 +1,108 @@
+"""A second printer: kernels as plain C, run and compared with the reference evaluator.
+
+No template and no mode is known to it (tests/support/sequential_c.py), which holds that `codegen/`
+is the only place that knows a language. Kernels are those of a GPU, with their threads and
+barriers, and those of a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.codegen.test_golden_kernels import rms_norm, softmax, transposed
+from tests.support import sequential_c
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.runtime.target import target_for
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.lower import lower
+
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+HOST = target_for(torch.device("cpu")).device_info(torch.device("cpu"))
+
+
+def chain() -> FusionDefinition:
+    """Several vectors a thread, and points that no vector divides."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([1003], True, Float) for _ in range(2))
+        z = fd.ops.mul(fd.ops.sin(x), fd.ops.add(y, 2.0))
+        fd.add_output(fd.ops.where(fd.ops.gt(z, 0.0), z, fd.ops.neg(fd.ops.exp(z))))
+    return fd
+
+
+def halves() -> FusionDefinition:
+    """A cat of slices, in reverse: selected addresses, and lanes that trade places."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([32, 24], True, BFloat16)
+        first = fd.ops.slice(x, [0, 0], [32, 12])
+        second = fd.ops.slice(x, [0, 12], [32, 24])
+        wide = [fd.ops.cast(fd.ops.neg(second), Float), fd.ops.cast(first, Float)]
+        fd.add_output(fd.ops.mul(fd.ops.cat(wide, -1), 0.5))
+    return fd
+
+
+def padded() -> FusionDefinition:
+    """Predicates, and what stands for elements that are none."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([7, 22], True, Float)
+        fd.add_output(fd.ops.tanh(fd.ops.pad(x, [3, 2, 1, 0])))
+    return fd
+
+
+def two_parts() -> FusionDefinition:
+    """Two iteration spaces in one launch, one of them lane by lane."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([33, 5], True, Float)
+        y = fd.define_tensor([640], True, BFloat16)
+        fd.add_output(fd.ops.neg(fd.ops.permute(x, [1, 0])))
+        fd.add_output(fd.ops.cast(fd.ops.mul(y, y), BFloat16))
+    return fd
+
+
+PROGRAMS = [
+    *(chain, halves, padded, two_parts),
+    pytest.param(lambda: transposed(128, 192), id="whole tiles"),
+    pytest.param(lambda: transposed(100, 333), id="partial tiles"),
+    pytest.param(lambda: rms_norm(5, 1024), id="a row a block"),
+    pytest.param(lambda: rms_norm(50, 64), id="rows a block"),
+    pytest.param(lambda: softmax(6, 1000, 1), id="partial vectors"),
+]
+
+
+@pytest.mark.parametrize("device", [H200, HOST], ids=["H200", "host"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_c_computes_what_the_program_says(
+    program: Callable[[], FusionDefinition], device: DeviceInfo, tmp_path: Path
+) -> None:
+    fusion = program().fusion
+    plan = CompiledFusion(fusion).plan()
+    torch.manual_seed(0)
+    tensors: dict[TensorView, torch.Tensor] = {}
+    for value in plan.fusion.inputs:
+        assert isinstance(value, TensorView)
+        tensors[value] = torch.randn([int(n) for n in value.sizes]).to(value.dtype.torch)
+    for segment in plan.segments:
+        if not segment.kernels:
+            continue
+        for out in segment.outputs:
+            sizes = [int(n) for n in out.sizes]
+            strides = plan.layouts[out].strides
+            tensors[out] = torch.empty_strided(sizes, strides, dtype=out.dtype.torch).fill_(7.0)
+        kernel = lower(schedule_segment(plan, segment, device), plan.in_place)
+        sequential_c.run(kernel, tensors, tmp_path)
+    given = [tensors[v] for v in plan.fusion.inputs if isinstance(v, TensorView)]
+    expected = evaluate(plan.fusion, given, double=True).outputs
+    for value, right in zip(plan.fusion.outputs, expected, strict=True):
+        assert isinstance(value, TensorView)
+        found = tensors[value]
+        bound = 1e-5 if found.dtype is torch.float32 else 1e-2
+        torch.testing.assert_close(found.double(), right.double(), atol=bound, rtol=bound)

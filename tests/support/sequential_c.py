@@ -1,0 +1,346 @@
+"""Kernel IR as plain C that one thread runs: a second printer, of another language, for tests.
+
+Blocks and threads are loops. A barrier ends the loop over the threads and begins another; names
+that live on become arrays with an element a thread. Numbers are those of C and no header of
+csrc_templates is used, so that what it computes is what the statements mean, and no more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.lower import kernel_ir as ir
+
+_CTYPES = {
+    DataType.Float: "float",
+    DataType.Double: "double",
+    DataType.BFloat16: "bf16",
+    DataType.Bool: "_Bool",
+    DataType.Int32: "int",
+    DataType.Int: "long long",
+}
+_OPERATIONS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "abs": "fabsf({0})",
+    "relu": "({0} > 0 ? {0} : 0)",
+    "exp": "expf({0})",
+    "sin": "sinf({0})",
+    "cos": "cosf({0})",
+    "tanh": "tanhf({0})",
+    "sqrt": "sqrtf({0})",
+    "rsqrt": "1.0f / sqrtf({0})",
+    "where": "({0} ? {1} : {2})",
+    "gt": "{0} > {1}",
+}
+_COMBINED = {"sum": "{0} + {1}", "max": "({0} > {1} ? {0} : {1})"}
+_STARTS = {"sum": "0", "max": "-INFINITY"}
+_PRELUDE = """\
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+typedef uint16_t bf16;
+static float wide(bf16 h) {
+  uint32_t w = (uint32_t)h << 16;
+  float f;
+  memcpy(&f, &w, 4);
+  return f;
+}
+static bf16 narrow(float f) {
+  uint32_t w;
+  memcpy(&w, &f, 4);
+  return (bf16)((w + 0x7fff + (w >> 16 & 1)) >> 16);
+}
+"""
+
+
+def run(kernel: ir.KernelIR, tensors: Mapping[TensorView, torch.Tensor], folder: Path) -> None:
+    """Run a kernel on tensors for those that it is bound to."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    assert compiler is not None, "no compiler: neither $CXX, g++ nor clang++"
+    source, library = folder / "kernel.c", folder / "kernel.so"
+    source.write_text(SequentialC(kernel).text())
+    flags = ["-x", "c", "-O1", "-ffp-contract=off", "-shared", "-fPIC"]
+    command = [*compiler.split(), *flags, str(source), "-o", str(library), "-lm"]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    scratch: list[torch.Tensor] = []
+    arguments: list[ctypes.c_void_p] = []
+    for p in kernel.parameters:
+        if isinstance(p.bound, ir.Scratch):
+            scratch.append(torch.zeros(p.bound.bytes, dtype=torch.uint8))
+            arguments.append(ctypes.c_void_p(scratch[-1].data_ptr()))
+        else:
+            assert isinstance(p.bound, TensorView), "numbers are not passed here"
+            arguments.append(ctypes.c_void_p(tensors[p.bound].data_ptr()))
+    ctypes.CDLL(str(library)).run(*arguments)
+
+
+class SequentialC:
+    """The C text of one kernel."""
+
+    def __init__(self, kernel: ir.KernelIR) -> None:
+        self._kernel = kernel
+        self._each_thread: set[str] = set()
+        self._tiles: dict[str, int] = {}
+
+    def text(self) -> str:
+        kernel = self._kernel
+        names = ", ".join(
+            f"{_CTYPES[p.dtype] if p.dtype else 'unsigned char'} *{p.name}"
+            for p in kernel.parameters
+        )
+        body = "\n".join(self._phases(kernel.body, ()))
+        shared = max(kernel.shared_bytes, 1)
+        return (
+            f"{_PRELUDE}static _Alignas(16) unsigned char smem[{shared}];\nvoid run({names}) {{\n"
+            f"for (int block_ = 0; block_ < {kernel.blocks}; ++block_) {{\n{body}\n}}\n}}\n"
+        )
+
+    # ---- threads
+
+    def _phases(self, body: ir.Body, guards: tuple[ir.Expr, ...]) -> list[str]:
+        """Statements that all threads do, some of which wait for all of them."""
+        lines: list[str] = []
+        phase: list[ir.Stmt] = []
+
+        def end() -> None:
+            if phase:
+                lines.extend(self._loop_over_threads(self._lines(tuple(phase), True), guards))
+                phase.clear()
+
+        for s in body:
+            if not _waits(s):
+                lines += self._declared(s)
+                phase.append(s)
+                continue
+            end()
+            match s:
+                case ir.If() if _mentions(s.tests, ir.LaunchIndex.THREAD):
+                    assert not s.otherwise
+                    lines += self._phases(s.body, (*guards, *s.tests))
+                case ir.If():
+                    tests = " && ".join(map(self._of, s.tests))
+                    lines += [f"if ({tests}) {{", *self._phases(s.body, guards), "} else {"]
+                    lines += [*self._phases(s.otherwise, guards), "}"]
+                case ir.Let():
+                    lines += self._reduction(s, guards)
+                case ir.Scope():
+                    lines += ["{", *self._phases(s.body, guards), "}"]
+        end()
+        return lines
+
+    def _loop_over_threads(self, lines: Sequence[str], guards: Sequence[ir.Expr]) -> list[str]:
+        tests = "".join(f"if ({self._of(g)}) " for g in guards)
+        head = f"for (int thread_ = 0; thread_ < {self._kernel.threads}; ++thread_) {tests}{{"
+        return [head, *lines, "}"]
+
+    def _declared(self, s: ir.Stmt) -> list[str]:
+        """Names that outlive the loop over the threads, one element for each of them."""
+        threads = self._kernel.threads
+        match s:
+            case ir.Let():
+                self._each_thread.add(s.name)
+                return [f"static {self._type(s.type)} {s.name}[{threads}];"]
+            case ir.Registers():
+                self._each_thread.add(s.name)
+                sizes = "".join(f"[{n}]" for n in s.sizes)
+                return [f"static {self._type(s.type)} {s.name}[{threads}]{sizes};"]
+            case ir.TransposeTile():
+                self._tiles[s.name] = s.columns
+                return [f"{_CTYPES[s.dtype]} *{s.name} = (void *)({self._of(s.place)});"]
+        return []
+
+    def _reduction(self, s: ir.Let, guards: tuple[ir.Expr, ...]) -> list[str]:
+        """A value that threads have together: what they give, their sum, what they make of it."""
+        (given,) = _reduces(s.value)
+        ctype, threads = self._type(given.reducer), self._kernel.threads
+        name = f"{s.name}_given"
+        both = _COMBINED[given.reducer.op].format(f"{name}[first_]", f"{name}[first_ + i_]")
+        lines = [f"static {ctype} {name}[{threads}];", *self._declared(s)]
+        give = f"{name}[thread_] = {self._of(given.value)};"
+        lines += self._loop_over_threads([give], guards)
+        lines += [
+            f"for (int first_ = 0; first_ < {threads}; first_ += {given.threads})",
+            f"for (int i_ = 1; i_ < {given.threads}; ++i_) {name}[first_] = {both};",
+        ]
+        self._given = (given, f"{name}[thread_ / {given.threads} * {given.threads}]")
+        lines += self._loop_over_threads([f"{s.name}[thread_] = {self._of(s.value)};"], guards)
+        return lines
+
+    # ---- statements
+
+    def _lines(self, body: ir.Body, outer: bool = False) -> list[str]:
+        """`outer`: names are declared already."""
+        return [line for s in body for line in self._statement(s, outer)]
+
+    def _statement(self, s: ir.Stmt, outer: bool) -> list[str]:
+        match s:
+            case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch():
+                return []
+            case ir.Let():
+                value = self._of(s.value)
+                if outer:
+                    return [f"{s.name}[thread_] = {value};"]
+                self._each_thread.discard(s.name)
+                return [f"{self._type(s.type)} {s.name} = {value};"]
+            case ir.Registers():
+                if outer:
+                    zero = f"memset({s.name}[thread_], 0, sizeof {s.name}[thread_]);"
+                    return [zero] if s.zeroed and s.sizes else []
+                self._each_thread.discard(s.name)
+                sizes = "".join(f"[{n}]" for n in s.sizes)
+                return [f"{self._type(s.type)} {s.name}{sizes}{' = {0}' if s.zeroed else ''};"]
+            case ir.Pack():
+                values = ", ".join(map(self._of, s.values))
+                return [f"{_CTYPES[s.type]} {s.name}[] = {{{values}}};"]
+            case ir.LetPointer():
+                ctype, place = self._type(s.type), self._of(s.place)
+                return [f"{ctype} *{s.name} = (void *)({place});"]
+            case ir.Assign():
+                return [f"{self._of(s.target)} = {self._of(s.value)};"]
+            case ir.VectorLoad():
+                target, place = self._of(s.target), self._of(s.address)
+                return [f"for (int i_ = 0; i_ < {s.width}; ++i_) {target}[i_] = ({place})[i_];"]
+            case ir.VectorStore():
+                source, place = self._of(s.source), self._of(s.address)
+                return [f"for (int i_ = 0; i_ < {s.width}; ++i_) ({place})[i_] = {source}[i_];"]
+            case ir.If():
+                tests = " && ".join(map(self._of, s.tests))
+                lines = [f"if ({tests}) {{", *self._lines(s.body), "}"]
+                other = ["else {", *self._lines(s.otherwise), "}"] if s.otherwise else []
+                return lines + other
+            case ir.Loop():
+                first, end = self._of(s.begin), self._of(s.end)
+                step = s.step if isinstance(s.step, int) else self._kernel.blocks
+                axis = f"{_CTYPES[s.type]} {s.axis} = {first}"
+                self._each_thread.discard(s.axis)
+                head = f"for ({axis}; {s.axis} < {end}; {s.axis} += {step}) {{"
+                return [head, *self._lines(s.body), "}"]
+            case ir.Scope():
+                return ["{", *self._lines(s.body), "}"]
+            case ir.TilePut():
+                row, column, source = map(self._of, (s.row, s.column, s.source))
+                inner = f"sizeof *{source} / sizeof **{source}"
+                place = f"({row} + w_) * {self._tiles[s.tile]} + {column} + n_"
+                return [
+                    f"for (int n_ = 0; n_ < {s.depth}; ++n_)",
+                    f"for (int w_ = 0; w_ < (int)({inner}); ++w_)",
+                    f"{s.tile}[{place}] = {source}[n_][w_];",
+                ]
+            case ir.TileGet():
+                row, column, target = map(self._of, (s.row, s.column, s.target))
+                place = f"({row}) * {self._tiles[s.tile]} + {column} + v_"
+                return [
+                    f"for (int v_ = 0; v_ < {s.vector}; ++v_) {target}[v_] = {s.tile}[{place}];"
+                ]
+        raise NotImplementedError(f"no C for {type(s).__name__}")
+
+    # ---- expressions
+
+    def _type(self, found: ir.Type) -> str:
+        if isinstance(found, ir.Reducer):
+            return _CTYPES[found.element]
+        assert isinstance(found, DataType), found
+        return _CTYPES[found]
+
+    def _of(self, e: ir.Expr) -> str:
+        return self._TEXTS[type(e)](self, e)
+
+    def _var(self, e: ir.Var) -> str:
+        return f"{e.name}[thread_]" if e.name in self._each_thread else e.name
+
+    def _literal(self, e: ir.Literal) -> str:
+        if e.dtype is DataType.BFloat16:
+            return f"narrow({float(e.value)!r})"  # type: ignore[arg-type]
+        if e.dtype.is_floating:
+            return f"({_CTYPES[e.dtype]}){float(e.value)!r}"  # type: ignore[arg-type]
+        return f"({int(e.value)})"  # type: ignore[arg-type]
+
+    def _convert(self, e: ir.Convert) -> str:
+        text = self._of(e.value)
+        wide = f"wide({text})" if e.source is DataType.BFloat16 else f"({text})"
+        if e.dtype is DataType.Bool:
+            return f"({wide} != 0)"
+        assert e.dtype is not DataType.BFloat16, "registers are wide"
+        return f"({_CTYPES[e.dtype]}){wide}"
+
+    def _reduced(self, e: ir.WarpReduce | ir.BlockReduce) -> str:
+        reduce, text = self._given
+        assert reduce is e, "one reduction a statement"
+        return text
+
+    def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> str:
+        return f"({self._of(e.left)} {e.op} {self._of(e.right)})"
+
+    def _combine(self, op: str, left: ir.Expr, right: ir.Expr) -> str:
+        return "(" + _COMBINED[op].format(self._of(left), self._of(right)) + ")"
+
+    _TEXTS: ClassVar[dict[type, Callable[[SequentialC, Any], str]]] = {
+        ir.LaunchIndex: lambda s, e: f"{e.value}_",
+        ir.Var: _var,
+        ir.Int: lambda s, e: f"({e.value})" if e.value < 0 else str(e.value),
+        ir.Binary: _binary,
+        ir.UnsignedBinary: _binary,
+        ir.Negative: lambda s, e: f"(-{s._of(e.value)})",
+        ir.Min: lambda s, e: (
+            f"({s._of(e.left)} < {s._of(e.right)} ? {s._of(e.left)} : {s._of(e.right)})"
+        ),
+        ir.IntCast: lambda s, e: f"({_CTYPES[e.dtype]})({s._of(e.value)})",
+        ir.IndexNumber: lambda s, e: f"(long long)({s._of(e.index)})",
+        ir.All: lambda s, e: "(" + " && ".join(map(s._of, e.tests)) + ")",
+        ir.Either: lambda s, e: "(" + " || ".join(map(s._of, e.tests)) + ")",
+        ir.Truth: lambda s, e: str(int(e.value)),
+        ir.Select: lambda s, e: f"({s._of(e.test)} ? {s._of(e.inside)} : {s._of(e.outside)})",
+        ir.Element: lambda s, e: f"{s._of(e.base)}[{s._of(e.index)}]",
+        ir.Address: lambda s, e: f"({s._of(e.pointer)} + {s._of(e.index)})",
+        ir.Reinterpret: lambda s, e: f"(({s._type(e.type)} *)({s._of(e.address)}))",
+        ir.Literal: _literal,
+        ir.Convert: _convert,
+        ir.Round: lambda s, e: f"wide(narrow({s._of(e.value)}))",
+        ir.Narrow: lambda s, e: f"narrow({s._of(e.value)})",
+        ir.Apply: lambda s, e: f"({_OPERATIONS[e.op].format(*map(s._of, e.operands))})",
+        ir.DivideByConstant: lambda s, e: f"({s._of(e.value)} * {e.high + e.low!r}f)",
+        ir.Start: lambda s, e: _STARTS[e.reducer.op],
+        ir.Take: lambda s, e: s._combine(e.reducer.op, e.accumulator, e.element),
+        ir.Combine: lambda s, e: s._combine(e.reducer.op, e.left, e.right),
+        ir.Finish: lambda s, e: s._of(e.accumulator),
+        ir.WarpReduce: _reduced,
+        ir.BlockReduce: _reduced,
+    }
+
+
+def _parts(found: object) -> Iterator[object]:
+    """A statement or an expression, and all that it is made of."""
+    yield found
+    if isinstance(found, tuple):
+        for each in found:
+            yield from _parts(each)
+    elif hasattr(found, "__dataclass_fields__") and type(found).__module__ == ir.__name__:
+        for name in found.__dataclass_fields__:
+            yield from _parts(getattr(found, name))
+
+
+def _reduces(found: object) -> list[ir.WarpReduce | ir.BlockReduce]:
+    return [p for p in _parts(found) if isinstance(p, (ir.WarpReduce, ir.BlockReduce))]
+
+
+def _waits(s: ir.Stmt) -> bool:
+    """Whether a thread waits for others in a statement."""
+    return bool(_reduces(s)) or any(isinstance(p, ir.Barrier) for p in _parts(s))
+
+
+def _mentions(tests: Sequence[ir.Expr], index: ir.LaunchIndex) -> bool:
+    return any(part is index for part in _parts(tuple(tests)))

@@ -1,0 +1,221 @@
+"""Kernel IR for readers: a line a statement, bodies indented, no language's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from thunder_fuser.errors import InternalError
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower import kernel_ir as ir
+
+_BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
+
+
+def listing(kernel: ir.KernelIR) -> str:
+    """All of a kernel."""
+    name = " ".join([kernel.template, *kernel.operations])
+    parameters = ", ".join(f"{p.name}: {_parameter(p)}" for p in kernel.parameters)
+    launch = f"{kernel.blocks:,} blocks of {kernel.threads:,} threads, indices {kernel.index.name}"
+    if kernel.blocks_per_sm:
+        launch += f", {kernel.blocks_per_sm} blocks a multiprocessor"
+    if kernel.shared_bytes:
+        launch += f", {kernel.shared_bytes:,} B of shared memory"
+    text = ListingText(kernel.index)
+    body = "".join(f"\n  {line}" for line in text.body(kernel.body))
+    return f"kernel {name} ({parameters})\n{launch}:{body}"
+
+
+def _parameter(p: ir.Parameter) -> str:
+    if isinstance(p.bound, ir.Scratch):
+        return "counter" if p.bound.is_counter else f"{p.bound.bytes:,} B"
+    assert p.dtype is not None, f"{p.name} is a number or holds numbers"
+    if not p.is_pointer:
+        return p.dtype.name
+    return f"{'' if p.written else 'const '}{p.dtype.name}*"
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+class ListingText:
+    """Words for the statements of one kernel."""
+
+    def __init__(self, index: DataType) -> None:
+        self._index = index
+
+    def body(self, statements: ir.Body) -> list[str]:
+        return [line for s in statements for line in self.STATEMENTS[type(s)](self, s)]
+
+    def _of(self, value: ir.Expr) -> str:
+        return self.EXPRESSIONS[type(value)](self, value)
+
+    def _factor(self, value: ir.Expr, binds: int) -> str:
+        text = self._of(value)
+        loose = isinstance(value, (ir.Select, ir.Address)) or (
+            isinstance(value, (ir.Binary, ir.UnsignedBinary)) and _BINDS.get(value.op, 1) < binds
+        )
+        return f"({text})" if loose else text
+
+    def _all(self, *values: ir.Expr) -> str:
+        return ", ".join(map(self._of, values))
+
+    def _type(self, found: ir.Type) -> str:
+        match found:
+            case DataType():
+                return found.name
+            case ir.Reducer():
+                position = "" if found.position is None else f" at {found.position.name}"
+                return f"{found.op}<{found.accumulate.name}{position}>"
+            case ir.ReducerLanes():
+                return f"{self._type(found.reducer)} x {found.lanes}"
+            case ir.Words.FETCHED:
+                return "fetched"
+        raise InternalError(f"no type: {found}")
+
+    # ---- expressions
+
+    def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> str:
+        binds = _BINDS.get(e.op, 1)
+        return f"{self._factor(e.left, binds)} {e.op} {self._factor(e.right, binds + 1)}"
+
+    def _advanced(self, e: ir.Advanced) -> str:
+        return f"min({self._of(e.start)} + {e.step}, {self._of(e.bound)})"
+
+    def _select(self, e: ir.Select) -> str:
+        outside = self._of(e.outside)
+        return f"{self._factor(e.inside, 2)} if {self._of(e.test)} else {outside}"
+
+    def _take(self, e: ir.Take) -> str:
+        place = "" if e.position is None else f" at {self._of(e.position)}"
+        return f"{e.reducer.op}.take({self._all(e.accumulator, e.element)}{place})"
+
+    def _position(self, e: ir.CheckedPosition) -> str:
+        return f"position({self._of(e.value)}, below {e.extent}, where {self._of(e.needed)})"
+
+    def _selected(self, e: ir.Selected) -> str:
+        begin = "" if e.begin is None else f"{self._of(e.begin)} + "
+        return f"{self._of(e.array)}[select {begin}{self._of(e.index)}]"
+
+    def _block_reduce(self, e: ir.BlockReduce) -> str:
+        over = f"{self._of(e.value)}, {e.threads} threads, slots {self._of(e.slots)}"
+        return f"block_reduce {e.reducer.op}({over})"
+
+    def _combine_parts(self, e: ir.CombineParts) -> str:
+        place = f"{self._of(e.parts)}[{self._of(e.point)}], {e.count} parts {e.stride} apart"
+        return f"combine_parts {e.reducer.op}({place})"
+
+    EXPRESSIONS: ClassVar[dict[type, Callable[[ListingText, Any], str]]] = {
+        ir.LaunchIndex: lambda s, e: str(e.value),
+        ir.Var: lambda s, e: str(e.name),
+        ir.Int: lambda s, e: str(e.value),
+        ir.Binary: _binary,
+        ir.Negative: lambda s, e: f"-{s._factor(e.value, 3)}",
+        ir.UnsignedBinary: _binary,
+        ir.Min: lambda s, e: f"min({s._all(e.left, e.right)})",
+        ir.Advanced: _advanced,
+        ir.IntCast: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
+        ir.IndexNumber: lambda s, e: f"number({s._of(e.index)})",
+        ir.All: lambda s, e: f"({' and '.join(map(s._of, e.tests))})",
+        ir.Either: lambda s, e: f"({' or '.join(map(s._of, e.tests))})",
+        ir.Truth: lambda s, e: str(e.value).lower(),
+        ir.Select: _select,
+        ir.Element: lambda s, e: f"{s._factor(e.base, 4)}[{s._of(e.index)}]",
+        ir.Address: lambda s, e: f"{s._of(e.pointer)} + {s._factor(e.index, 2)}",
+        ir.Reinterpret: lambda s, e: f"{s._type(e.type)}*({s._of(e.address)})",
+        ir.Fetched: lambda s, e: f"fetch {e.width} at {s._of(e.address)}",
+        ir.Literal: lambda s, e: f"{e.dtype.name}({e.value})",
+        ir.Convert: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
+        ir.Round: lambda s, e: f"round({s._of(e.value)} to {e.dtype.name})",
+        ir.Narrow: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
+        ir.Apply: lambda s, e: f"{e.op}({s._all(*e.operands)})",
+        ir.DivideByConstant: lambda s, e: f"{s._of(e.value)} / ~{1 / (e.high + e.low):.9g}",
+        ir.MakeComplex: lambda s, e: f"{e.dtype.name}({s._all(e.real, e.imag)})",
+        ir.CheckedPosition: _position,
+        ir.Selected: _selected,
+        ir.RandomNumber: lambda s, e: f"{e.op}({s._all(*e.parameters, e.number)})",
+        ir.Start: lambda s, e: f"{e.reducer.op}.start",
+        ir.AsElement: lambda s, e: f"{e.reducer.element.name}({s._of(e.value)})",
+        ir.Take: _take,
+        ir.TakeVector: lambda s, e: (
+            f"{e.reducer.op}.take({s._all(e.accumulator, e.elements)}[:{s._of(e.present)}])"
+        ),
+        ir.Present: lambda s, e: f"min({s._of(e.last)} + 1, {e.lanes})",
+        ir.Combine: lambda s, e: f"{e.reducer.op}.combine({s._all(e.left, e.right)})",
+        ir.Finish: lambda s, e: f"{e.reducer.op}.finish({s._of(e.accumulator)})",
+        ir.Lane: lambda s, e: f"{s._of(e.lanes)}.lane({s._of(e.lane)})",
+        ir.WarpReduce: lambda s, e: (
+            f"warp_reduce {e.reducer.op}({s._of(e.value)}, {e.threads} threads)"
+        ),
+        ir.BlockReduce: _block_reduce,
+        ir.CombineParts: _combine_parts,
+    }
+
+    # ---- statements
+
+    def _comment(self, s: ir.Comment) -> list[str]:
+        return [f"# {s.text}{f' ({s.line})' if s.line else ''}"]
+
+    def _let(self, s: ir.Let) -> list[str]:
+        plain = s.type is self._index or s.type is DataType.Int32
+        kind = "" if plain else f": {self._type(s.type)}"
+        return [f"{'var ' if s.variable else ''}{s.name}{kind} = {self._of(s.value)}"]
+
+    def _let_pointer(self, s: ir.LetPointer) -> list[str]:
+        row = "" if s.row is None else f" rows of {s.row}"
+        return [f"{s.name}: {self._type(s.type)}*{row} = {self._of(s.place)}"]
+
+    def _registers(self, s: ir.Registers) -> list[str]:
+        sizes = "".join(f"[{n}]" for n in s.sizes)
+        return [f"{s.name}: {self._type(s.type)}{sizes}{' = 0' if s.zeroed else ''}"]
+
+    def _if(self, s: ir.If) -> list[str]:
+        lines = [f"if {' and '.join(map(self._of, s.tests))}:", *_indented(self.body(s.body))]
+        return [*lines, "else:", *_indented(self.body(s.otherwise))] if s.otherwise else lines
+
+    def _loop(self, s: ir.Loop) -> list[str]:
+        how = s.kind.value if s.unroll is None else f"unrolled by {s.unroll}"
+        step = s.step if isinstance(s.step, int) else s.step.value
+        stride = "" if step == 1 else f" step {step}"
+        head = f"for {s.axis} in {self._of(s.begin)}..{self._of(s.end)}{stride}, {how}:"
+        return [head, *_indented(self.body(s.body))]
+
+    def _draw(self, s: ir.DrawNumbers) -> list[str]:
+        calls = f"{s.calls} calls from {self._of(s.first)}"
+        return [f"{s.array}: {s.dtype.name} = draw {s.op}({self._all(s.seed, s.offset)}, {calls})"]
+
+    def _tile(self, s: ir.TransposeTile) -> list[str]:
+        shape = f"{s.columns} columns, {s.width} rows at once, {s.ways} ways {s.spread} apart"
+        return [f"{s.name}: tile of {s.dtype.name}, {shape}, at {self._of(s.place)}"]
+
+    def _stacked(self, s: ir.StackedReduce) -> list[str]:
+        slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
+        rows = f"{s.groups} x {s.vector} rows, {s.threads} threads{slots}"
+        return [f"stacked_reduce {s.reducer.op}({s.accumulators}, {rows})"]
+
+    STATEMENTS: ClassVar[dict[type, Callable[[ListingText, Any], list[str]]]] = {
+        ir.Comment: _comment,
+        ir.Let: _let,
+        ir.LetPointer: _let_pointer,
+        ir.Registers: _registers,
+        ir.Pack: lambda x, s: [f"{s.name}: {s.type.name} = {{{x._all(*s.values)}}}"],
+        ir.Assign: lambda x, s: [f"{x._of(s.target)} = {x._of(s.value)}"],
+        ir.Flip: lambda x, s: [f"flip {s.name}"],
+        ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
+        ir.VectorLoad: lambda x, s: [f"{x._of(s.target)} = load {s.width} at {x._of(s.address)}"],
+        ir.VectorStore: lambda x, s: [f"store {s.width} at {x._of(s.address)}: {x._of(s.source)}"],
+        ir.Unpack: lambda x, s: [f"{x._of(s.target)} = unpack {x._of(s.words)}"],
+        ir.Prefetch: lambda x, s: [f"prefetch {x._of(s.address)}"],
+        ir.DrawNumbers: _draw,
+        ir.If: _if,
+        ir.Loop: _loop,
+        ir.Scope: lambda x, s: ["scope:", *_indented(x.body(s.body))],
+        ir.Shared: lambda x, s: [f"{s.name}: shared memory"],
+        ir.Barrier: lambda x, s: ["barrier"],
+        ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks, {s.counter}"],
+        ir.TransposeTile: _tile,
+        ir.TilePut: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],
+        ir.TileGet: lambda x, s: [f"{x._of(s.target)} = {s.tile}.get({x._all(s.row, s.column)})"],
+        ir.StackedReduce: _stacked,
+    }

@@ -1,0 +1,459 @@
+"""Lowering of vector code, which every kernel is made of: loads into register arrays, values,
+stores.
+
+Names: u is the vector's number, v the lane; x0, x1, .. hold what is loaded, t<n> are values of the
+scalar graph, y0, y1, .. are stored. `copy` are the indices of arrays that hold several vectors of
+one thread: [k].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower import random_draws, values
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic
+from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
+from thunder_fuser.lower.pull import at_least
+from thunder_fuser.lower.scalar_graph import (
+    Argument,
+    BoundsChecked,
+    Compute,
+    IndexValue,
+    IndirectIndex,
+    Literal,
+    Load,
+    PhiloxCall,
+    Random,
+    Select,
+    Value,
+    ValueGraph,
+    reachable,
+)
+from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.vectorize import ALWAYS, Disjunction, RegisterArray, VectorAccess, simplify
+
+Copy = tuple[ir.Expr, ...]
+
+K, V = ir.Var("k"), ir.Var("v")
+EACH: Copy = (K,)
+ONE: Copy = ()
+_MEMORY_WINDOW = ir.Var("w")
+
+
+def lane_loop(lanes: int, body: ir.Body, kind: ir.LoopKind = ir.LoopKind.SERIAL) -> ir.Loop:
+    """A loop over so many lanes of a vector."""
+    return ir.Loop("v", ir.Int(lanes), body, kind)
+
+
+class LaneLowering:
+    """Statements for the vectors of one loop. `buffers`: an output written in place -> the input
+    it is in.
+    """
+
+    def __init__(
+        self,
+        graph: ValueGraph,
+        accesses: Sequence[RegisterArray],
+        lanes: LaneForms,
+        roots: Sequence[Value],
+        buffers: Mapping[TensorView, TensorView],
+        index: DataType,
+    ) -> None:
+        self.graph = graph
+        self.accesses = accesses
+        self.lanes = lanes
+        self._buffers = buffers
+        self._index = index
+        self._names: dict[str, ir.Expr] = {}
+        self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
+        self._live = reachable(roots)
+        scattered = {load for a in accesses if not a.is_uniform for load in a.loads}
+        varying = varying_nodes(self._live_nodes(), graph.checks, scattered, lanes)
+        self._calls = {
+            node: random_draws.shared_calls(node, lanes)
+            for node in self._live_nodes()
+            if isinstance(node, PhiloxCall)
+        }
+        shared = {node for node, calls in self._calls.items() if calls is not None}
+        self._varying = {node.order for node in varying if node not in shared}
+        self._exact = values.find_exact(self._live_nodes())
+
+    def _arithmetic(self) -> IndexArithmetic:
+        return IndexArithmetic(self._index)
+
+    # ---- loads
+
+    def _is_live(self, access: RegisterArray) -> bool:
+        return any(load in self._live for load in access.loads)
+
+    def _array(self, k: int, *copies: int) -> ir.Registers:
+        access = self.accesses[k]
+        lanes = () if access.is_uniform else (self.lanes.vector,)
+        # Lanes outside every condition are computed with and thrown away: give them a value.
+        zeroed = not self._is_total(access)
+        return ir.Registers(f"x{k}", access.loads[0].dtype, (*copies, *lanes), zeroed)
+
+    def _register(self, k: int, copy: Copy) -> ir.Expr:
+        """Where an access puts what it reads."""
+        return ir.at(ir.Var(f"x{k}"), *copy)
+
+    def _loads(
+        self, accesses: Sequence[int], copy: Copy, indices: IndexArithmetic, done: set[Value]
+    ) -> list[ir.Stmt]:
+        """Loads in order, and the positions that they wait for. `done`: nodes that this scope has
+        defined; what is defined here joins them.
+        """
+        found: list[ir.Stmt] = []
+        for k in accesses:
+            access = self.accesses[k]
+            target = self._register(k, copy)
+            pointer = ir.Var(access.loads[0].tensor.name)
+            found += self._definitions(self._awaited(access), copy, indices, done)
+            if access.gather:
+                found += self._gather(access, target, pointer, indices, copy)
+            else:
+                found += self._variants(access, target, pointer, indices)
+        return found
+
+    def _awaited(self, access: RegisterArray) -> list[Value]:
+        """The positions that an access mentions, and what these are computed from, in order."""
+        found = reachable(p for load in access.loads for p in load.positions)
+        return sorted(found, key=lambda node: node.order)
+
+    def _definitions(
+        self, nodes: Sequence[Value], copy: Copy, indices: IndexArithmetic, done: set[Value]
+    ) -> list[ir.Stmt]:
+        """Those of some nodes that are the same for all lanes and not done yet."""
+        found: list[ir.Stmt] = []
+        for node in nodes:
+            if node.order not in self._varying and node not in done:
+                done.add(node)
+                found += self._defined(node, copy, indices)
+        return found
+
+    def _defined(self, node: Value, copy: Copy, indices: IndexArithmetic) -> list[ir.Stmt]:
+        """A node as a statement, behind the index arithmetic that it needs; none for loads and
+        literals.
+        """
+        statement = self._define(node, copy, indices)
+        return [] if statement is None else [*indices.taken(), statement]
+
+    def _prefetched(
+        self, prefetches: Sequence[tuple[TensorView, Form]], indices: IndexArithmetic
+    ) -> list[ir.Stmt]:
+        found: list[ir.Stmt] = []
+        for tensor, address in prefetches:
+            place = ir.Address(ir.Var(tensor.name), indices.value(address, self._names))
+            found += [*indices.taken(), ir.Prefetch(place)]
+        return found
+
+    def _variants(
+        self,
+        access: RegisterArray,
+        target: ir.Expr,
+        pointer: ir.Expr,
+        indices: IndexArithmetic,
+    ) -> list[ir.Stmt]:
+        """Windows of all variants; equal ones become one load at a selected address."""
+        variants = access.variants
+        total = self._is_total(access)
+        shapes = {tuple((w.width, w.lanes, w.picks) for w in v.windows) for v in variants}
+        tests = [self._disjunction(v.conditions, indices) for v in variants]
+        if len(shapes) == 1:
+            addresses = [
+                self._selected(tests, [v.windows[n].address for v in variants], indices)
+                for n in range(len(variants[0].windows))
+            ]
+            before = indices.taken()
+            loads = [
+                statement
+                for address, window in zip(addresses, variants[0].windows, strict=True)
+                for statement in self._window(access, window, target, pointer, address)
+            ]
+            if total:
+                return [*before, *loads]
+            return [*before, ir.If((ir.Either(tuple(dict.fromkeys(tests))),), tuple(loads))]
+        before = indices.taken()
+        bodies: list[ir.Body] = []
+        for variant in variants:
+            inner = indices.child()
+            body: list[ir.Stmt] = []
+            for window in variant.windows:
+                address = inner.value(window.address, self._names)
+                body += inner.taken()
+                body += self._window(access, window, target, pointer, address)
+            bodies.append(tuple(body))
+        otherwise = bodies.pop() if total else ()
+        for test, body_of in reversed(list(zip(tests, bodies, strict=False))):
+            otherwise = (ir.If((test,), body_of, otherwise),)
+        return [*before, *otherwise]
+
+    def _selected(
+        self, tests: Sequence[ir.Expr], addresses: Sequence[Form], indices: IndexArithmetic
+    ) -> ir.Expr:
+        if len(set(addresses)) == 1:
+            return indices.value(addresses[0], self._names)
+        found = [indices.value(address, self._names) for address in addresses]
+        result = found[-1]
+        for test, address in zip(reversed(tests[:-1]), reversed(found[:-1]), strict=True):
+            result = ir.Select(test, address, result)
+        return result
+
+    def _window(
+        self,
+        access: RegisterArray,
+        window: VectorAccess,
+        target: ir.Expr,
+        pointer: ir.Expr,
+        address: ir.Expr,
+    ) -> list[ir.Stmt]:
+        if access.is_uniform:
+            return [ir.Assign(target, ir.Element(pointer, address))]
+        if window.width == 1:
+            element = ir.Element(pointer, address)
+            return [ir.Assign(ir.Element(target, ir.Int(n)), element) for n in window.lanes]
+        place = ir.Address(pointer, address)
+        if window.is_in_order and window.width == self.lanes.vector:
+            return [ir.VectorLoad(window.width, place, target)]
+        moves = [
+            ir.Assign(ir.Element(target, ir.Int(lane)), ir.Element(_MEMORY_WINDOW, ir.Int(pick)))
+            for lane, pick in zip(window.lanes, window.picks, strict=True)
+        ]
+        dtype = access.loads[0].dtype
+        return [
+            ir.Scope(
+                (
+                    ir.Registers("w", dtype, (window.width,)),
+                    ir.VectorLoad(window.width, place, _MEMORY_WINDOW),
+                    *moves,
+                )
+            )
+        ]
+
+    def _gather(
+        self,
+        access: RegisterArray,
+        target: ir.Expr,
+        pointer: ir.Expr,
+        indices: IndexArithmetic,
+        copy: Copy,
+    ) -> list[ir.Stmt]:
+        """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
+        found: list[ir.Stmt] = [*indices.taken()]
+        inner = indices.child()
+        body: list[ir.Stmt] = []
+        for node in self._awaited(access):
+            if node.order in self._varying:
+                body += self._defined(node, copy, inner)
+        for alternative in access.gather:
+            lanes = self._certain_lanes(alternative.conditions)
+            if lanes is not None and not self.lanes.diverges([alternative.address]):
+                # Which lanes they are is known, and not left to a vectoriser: g++ 12 reads more
+                # than a masked load may.
+                found += self._chosen_lanes(alternative.address, lanes, target, pointer)
+                continue
+            test = self._disjunction(alternative.conditions, inner)
+            address = inner.value(alternative.address, self._names)
+            body += inner.taken()
+            load = ir.Assign(ir.Element(target, V), ir.Element(pointer, address))
+            body.append(load if test == ALWAYS_TRUE else ir.If((test,), (load,)))
+        return [*found, self._lane_loop(body, ir.LoopKind.UNROLLED)] if body else found
+
+    def _certain_lanes(self, conditions: Disjunction) -> list[int] | None:
+        """The lanes for which conditions hold that depend on nothing else; None for others."""
+        v = self.lanes.v
+        mentioned = {x for each in conditions for c in each for x in c.variables()}
+        if not mentioned or mentioned != set(v.variables()):
+            return None
+        lanes = range(self.lanes.vector)
+        return [
+            n
+            for n in lanes
+            if any(all(c.substitute({v: n}).const >= 0 for c in each) for each in conditions)
+        ]
+
+    def _chosen_lanes(
+        self, address: Form, lanes: Sequence[int], target: ir.Expr, pointer: ir.Expr
+    ) -> list[ir.Stmt]:
+        indices = self._arithmetic()
+        found: list[ir.Stmt] = []
+        for n in lanes:
+            place = indices.value(address.substitute({self.lanes.v: n}), self._names)
+            load = ir.Assign(ir.Element(target, ir.Int(n)), ir.Element(pointer, place))
+            found += [*indices.taken(), load]
+        return [ir.Scope(tuple(found))]
+
+    def _lane_loop(self, body: Sequence[ir.Stmt], kind: ir.LoopKind) -> ir.Loop:
+        return lane_loop(self.lanes.vector, tuple(body), kind)
+
+    def _is_total(self, access: RegisterArray) -> bool:
+        """Whether every lane of every vector is read under some condition."""
+        if access.gather:
+            return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
+        everywhere = simplify(c for v in access.variants for c in v.conditions) == ALWAYS
+        read = [sum(len(w.lanes) for w in v.windows) for v in access.variants]
+        return everywhere and all(count == self.lanes.vector for count in read)
+
+    # ---- conditions
+
+    def _disjunction(self, conditions: Disjunction, indices: IndexArithmetic) -> ir.Expr:
+        tests: list[ir.Expr] = []
+        for conjunction in conditions:
+            parts = [self._condition(c, indices) for c in conjunction if not at_least(c, 0)]
+            if not parts:
+                return ALWAYS_TRUE
+            tests.append(parts[0] if len(parts) == 1 else ir.All(tuple(parts)))
+        return tests[0] if len(tests) == 1 else ir.Either(tuple(tests))
+
+    def _condition(self, condition: Form, indices: IndexArithmetic) -> ir.Expr:
+        """`condition >= 0` as a comparison of what varies with a constant."""
+        varying = condition - condition.const
+        if all(coef < 0 for _, coef in varying.terms):
+            value = indices.value(-varying, self._names)
+            return ir.Binary("<=", value, ir.Int(condition.const))
+        return ir.Binary(">=", indices.value(varying, self._names), ir.Int(-condition.const))
+
+    # ---- values
+
+    def _live_nodes(self) -> list[Value]:
+        return [node for node in self.graph if node in self._live]
+
+    def _define(self, node: Value, copy: Copy, indices: IndexArithmetic) -> ir.Stmt | None:
+        def name(value: Value) -> ir.Expr:
+            return self._name(value, copy)
+
+        def index(form: Form) -> ir.Expr:
+            return indices.value(form, self._names)
+
+        found: ir.Expr
+        match node:
+            case Compute():
+                exact = values.exact_before_rounding(node, self._exact)
+                found = values.compute(node, name, exact)
+            case Select():
+                tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
+                chosen = self._disjunction((tests,), indices)
+                found = ir.Select(chosen, name(node.inside), name(node.outside))
+            case IndexValue():
+                number = ir.IndexNumber(index(self.lanes(node.form)))
+                found = values.convert(number, DataType.Int, node.dtype)
+            case IndirectIndex():
+                return self._position(node, copy, indices)
+            case PhiloxCall():
+                return random_draws.draw(node, self._calls[node], self.lanes, name, index)
+            case Random():
+                calls = self._calls[node.draw]
+                found = random_draws.number(node, calls, self.lanes, name, index)
+            case BoundsChecked():
+                found = name(node.value)
+            case Argument() if node.dtype.is_complex:
+                parts = (ir.Var(f"{node.source.name}_{half}") for half in ("real", "imag"))
+                found = ir.MakeComplex(node.dtype, *parts)
+            case Argument():
+                found = values.round_to(ir.Var(node.source.name), node.dtype)
+            case _:
+                return None
+        return ir.Let(f"t{node.order}", values.register_dtype(node.dtype), found)
+
+    def _position(self, node: IndirectIndex, copy: Copy, indices: IndexArithmetic) -> ir.Let:
+        """An index as a variable of the forms, checked wherever it is needed."""
+        value = values.operand(node.value, DataType.Int, lambda v: self._name(v, copy))
+        contexts = simplify(self.graph.checks[node])
+        lanes = tuple(tuple(lane_condition(c, self.lanes) for c in each) for each in contexts)
+        needed = self._disjunction(lanes, indices)
+        checked = ir.CheckedPosition(value, node.extent, needed, node.error)
+        return ir.Let(node.name, self._index, checked)
+
+    def _name(self, value: Value, copy: Copy) -> ir.Expr:
+        """What holds a value in its register type."""
+        match value:
+            case Literal():
+                return values.operand(value, values.register_dtype(value.dtype), _nothing)
+            case Load():
+                held = values.register_dtype(value.dtype)
+                return values.convert(self._loaded(value, copy), value.dtype, held)
+            case _:
+                return ir.Var(f"t{value.order}")
+
+    def _loaded(self, load: Load, copy: Copy) -> ir.Expr:
+        """What is loaded, in the type of memory."""
+        k = self._access[load]
+        register = self._register(k, copy)
+        return register if self.accesses[k].is_uniform else ir.Element(register, V)
+
+    def _stored(self, store: Store, copy: Copy) -> ir.Expr:
+        """The value of a store in the type of memory. What was loaded goes out as it came in."""
+        if isinstance(store.value, Load):
+            return self._loaded(store.value, copy)
+        if isinstance(store.value, Literal):
+            return ir.Literal(store.value.value, store.tensor.dtype)
+        return values.narrow(self._name(store.value, copy), store.tensor.dtype)
+
+    # ---- stores
+
+    def _results(
+        self, stores: Sequence[Store], copy: Copy, indices: IndexArithmetic, done: set[Value]
+    ) -> list[ir.Stmt]:
+        """Values the same for all lanes, then the lane loop, then the stores."""
+        wanted = reachable((store.value for store in stores), loaded=True)
+        nodes = [node for node in self._live_nodes() if node in wanted]
+        before = self._definitions(nodes, copy, indices, done)
+        inside: list[ir.Stmt] = []
+        of_lane = indices.child()
+        for node in nodes:
+            if node.order in self._varying:
+                inside += self._defined(node, copy, of_lane)
+        after: list[ir.Stmt] = []
+        for n, store in enumerate(stores):
+            before.append(ir.Registers(f"y{n}", store.tensor.dtype, (self.lanes.vector,)))
+            inside.append(ir.Assign(ir.Element(ir.Var(f"y{n}"), V), self._stored(store, copy)))
+            after += self._store(n, store, indices)
+        return [*before, self._lane_loop(inside, ir.LoopKind.VECTOR), *after]
+
+    def _store(self, n: int, store: Store, indices: IndexArithmetic) -> list[ir.Stmt]:
+        target = ir.Var(self._target(store).name)
+        held = ir.Var(f"y{n}")
+        vector = self.lanes.vector
+        if not store.windows:
+            inner = indices.child()
+            address = inner.value(self.lanes(store.address), self._names)
+            one = ir.Assign(ir.Element(target, address), ir.Element(held, V))
+            loop = self._lane_loop([*inner.taken(), one], ir.LoopKind.UNROLLED)
+            return [*indices.taken(), loop]
+        found: list[ir.Stmt] = []
+        for window in store.windows:
+            address = indices.value(window.address, self._names)
+            found += indices.taken()
+            if window.width == 1:
+                element = ir.Element(held, ir.Int(window.lanes[0]))
+                found.append(ir.Assign(ir.Element(target, address), element))
+            elif window.is_in_order and window.width == vector:
+                found.append(ir.VectorStore(vector, ir.Address(target, address), held))
+            else:
+                order = sorted(zip(window.picks, window.lanes, strict=True))
+                packed = tuple(ir.Element(held, ir.Int(lane)) for _, lane in order)
+                place = ir.Address(target, address)
+                found.append(
+                    ir.Scope(
+                        (
+                            ir.Pack("w", store.tensor.dtype, packed),
+                            ir.VectorStore(window.width, place, _MEMORY_WINDOW),
+                        )
+                    )
+                )
+        return found
+
+    def _target(self, store: Store) -> TensorView:
+        """Whose memory a store writes."""
+        return self._buffers.get(store.tensor, store.tensor)
+
+
+ALWAYS_TRUE = ir.Truth(True)
+
+
+def _nothing(value: Value) -> ir.Expr:
+    raise AssertionError(f"a literal names no other value: {value}")

@@ -1,0 +1,269 @@
+"""Lowering of a reduction kernel: prologue loads, a loop over the columns for each stage, epilogue
+stores.
+
+Names beyond those of `lower_values`: a<n> are the accumulators of a fold, p<n> those of a part of
+the row, e<n> the elements of a vector that one accumulator takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
+from thunder_fuser.lower.kernel_ir import LoopKind, Var, equal, less
+from thunder_fuser.lower.lanes_to_ir import EACH, V
+from thunder_fuser.lower.scalar_graph import forms
+from thunder_fuser.lower.store import Store
+from thunder_fuser.templates.reduction import lower_accumulators as lowered
+from thunder_fuser.templates.reduction import lower_grid
+from thunder_fuser.templates.reduction.lower_accumulators import T
+from thunder_fuser.templates.reduction.lower_grid import COUNTER, EpilogueLowering
+from thunder_fuser.templates.reduction.lower_values import RowLowering
+from thunder_fuser.templates.reduction.schedule import (
+    GridReduction,
+    ReductionSchedule,
+    RowReduction,
+)
+from thunder_fuser.templates.reduction.shared_memory import shared_bytes
+
+
+def fits_int32(schedule: ReductionSchedule) -> bool:
+    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    mentioned = [schedule.lanes(f) for node in schedule.graph for f in forms(node)]
+    mentioned += [
+        schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)
+    ]
+    points = max(schedule.rows, 1) * max(schedule.columns, 1)
+    finishes = all(lower_grid.epilogue_fits_int32(f) for f in schedule.epilogues)
+    return finishes and points < 2**31 and all(fits(form) for form in mentioned)
+
+
+class ReductionLowering(RowLowering):
+    """Lowers the body of one reduction kernel."""
+
+    def body(self) -> list[ir.Stmt]:
+        schedule = self.schedule
+        row = self._arithmetic()
+        in_blocks = schedule.takes_rows_in_blocks
+        body = self._columns_of_row(row) if in_blocks else self._row_body(row)
+        found: list[ir.Stmt] = [ir.Shared("smem")] if shared_bytes(schedule) else []
+        if schedule.totals:
+            found += lower_grid.workspaces(schedule)
+        if in_blocks:
+            found += self._loops.over_blocks_of_rows(body)
+        elif schedule.grid_split == "rows":
+            found += self._loops.over_rows(body, self._first_row())
+        elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
+            found += self._loops.owned_rows()
+            exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
+            own = (less(Var("u"), self.lanes.vectors),)
+            found += body if exact else [ir.If(own, tuple(body))]
+        else:
+            # Threads that share a row synchronise: those without a row of their own work in vain.
+            found += [*self._loops.owned_rows(), *body]
+        if schedule.totals:
+            found.append(ir.GridBarrier(COUNTER, schedule.blocks))
+        for finish in schedule.epilogues:
+            found.append(EpilogueLowering(schedule, finish, self._buffers, self._index).body())
+        return found
+
+    def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
+        """Everything that is done with one row."""
+        schedule = self.schedule
+        body = self._held_places()
+        # A row's loads are issued before anything else, unless they wait for a position.
+        if self._held_loads_wait:
+            body += self._row_section(None, row)
+        body += self._held_loads(row)
+        body += self._row_section(None, row)
+        for stage in range(schedule.stages):
+            folds = [f for f in schedule.folds if f.stage == stage]
+            if folds:
+                body += self._stage(folds, row)
+            body += self._row_section(stage, row)
+        if schedule.grid_split == "columns":
+            body += self._stage(schedule.totals, row)
+        return [*body, *self._stores(row)]
+
+    def _columns_of_row(self, row: IndexArithmetic) -> list[ir.Stmt]:
+        """What is done with one vector of columns of one row, where all of it goes into totals."""
+        return [
+            *self._row_section(None, row),
+            *self._vector_stores((), row, range(len(self.schedule.totals))),
+        ]
+
+    # ---- passes over the columns
+
+    def _stage(
+        self, folds: Sequence[RowReduction | GridReduction], row: IndexArithmetic
+    ) -> list[ir.Stmt]:
+        """One pass over the columns that leaves the values of `folds`."""
+        rounds = {fold for fold in folds if not reductions.lookup(fold.op).selects}
+        in_parts = self.schedule.is_folded_in_parts and bool(rounds)
+        roots = [v for f in folds for v in f.roots]
+        number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
+        ahead = self._loads_ahead(roots, row, number)
+        before: list[ir.Stmt] = []
+        partial: list[ir.Stmt] = []
+        lane: list[ir.Stmt] = []
+        vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
+        joined: list[ir.Stmt] = []
+        after: list[ir.Stmt] = []
+        for n, fold in enumerate(self.schedule.reductions):
+            if fold not in folds:
+                continue
+            lanes = self.schedule.lanes_of(fold)
+            before += lowered.accumulators(f"a{n}", fold, lanes)
+            name = f"a{n}"
+            if in_parts and fold in rounds:
+                name = f"p{n}"
+                partial += lowered.accumulators(name, fold, lanes)
+                whole, part = Var(f"a{n}"), Var(name)
+                joined.append(lowered.joined(whole, part, fold, lanes, LoopKind.SERIAL))
+            if lowered.takes_vectors(fold, lanes):
+                vectors.append((name, f"e{n}", fold))
+                found = lowered.element(fold, self._column_name)
+                lane.append(ir.Assign(ir.Element(Var(f"e{n}"), V), found))
+            else:
+                seen = lowered.get(Var(name), fold, lanes)
+                one_more = lowered.with_element(seen, fold, self._column_name)
+                lane.append(lowered.put(Var(name), fold, lanes, one_more))
+            if isinstance(fold, GridReduction):
+                after += lower_grid.left_by_columns(self.schedule, n)
+            else:
+                after += lowered.combined(self.schedule, n)
+        body = self._column_body(roots, lane, row)
+        self._ahead = set()
+        if vectors:
+            body = self._with_vectors(vectors, body, row)
+        loop = (
+            self._loops.over_columns_in_parts(partial, body, joined, number, ahead)
+            if in_parts
+            else self._loops.over_columns(body, number, ahead)
+        )
+        return [*before, *loop, *after]
+
+    def _with_vectors(
+        self,
+        vectors: Sequence[tuple[str, str, RowReduction | GridReduction]],
+        body: Sequence[ir.Stmt],
+        row: IndexArithmetic,
+    ) -> list[ir.Stmt]:
+        """Accumulators that take all lanes of a vector when `body` has gathered them in arrays."""
+        lanes = self.lanes.vector
+        arrays = [
+            ir.Registers(array, lowered.reducer(fold).element, (lanes,))
+            for _, array, fold in vectors
+        ]
+        indices = row.child()
+        present: ir.Expr = ir.Int(lanes)
+        for condition in self.schedule.inside:
+            # Holds for the lane v while v is not above this.
+            last = self.lanes(condition).substitute({self.lanes.v: 0})
+            present = ir.Present(indices.value(last, self._names), lanes)
+        takes = []
+        for name, array, fold in vectors:
+            place = Var(name)
+            taken = ir.TakeVector(lowered.reducer(fold), place, Var(array), present)
+            takes.append(ir.Assign(place, taken))
+        return [*arrays, *body, *indices.taken(), *takes]
+
+    # ---- stores
+
+    def _stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
+        wide, narrow = self.schedule.element_stores, self.schedule.row_stores
+        totals = enumerate(self.schedule.totals)
+        sums = [n for n, total in totals if total.is_of_columns]
+        found: list[ir.Stmt] = []
+        if wide or sums:
+            ahead = self._loads_ahead([s.value for s in wide], row, -1)
+            found += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
+            self._ahead = set()
+        if self.schedule.lane_axis == "rows":
+            if not narrow:
+                return found
+            stores = tuple(self._vector_stores(narrow, row))
+            if self.schedule.is_outer_shared:
+                return [*found, ir.If((equal(T, 0),), stores)]
+            return [*found, ir.Scope(stores)]
+        return found + self._row_stores(row)
+
+    def _row_stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
+        """Stores of one value a row, where lanes are columns: one thread does them."""
+        found: list[ir.Stmt] = []
+        for store in self.schedule.row_stores:
+            value = self._stored(store, self._copy)
+            address = row.value(self.lanes(store.address), self._names)
+            element = ir.Element(Var(self._target(store).name), address)
+            found += [*row.taken(), ir.Assign(element, value)]
+        for n, total in enumerate(self.schedule.totals):
+            if total.at == "one":
+                found.append(self._added(n))
+        first = (equal(T, 0),) if self.schedule.threads > 1 else ()
+        tests = (*first, *self._loops.own_row)
+        return [ir.If(tests, tuple(found))] if found and tests else found
+
+    @property
+    def _total_name(self) -> str:
+        if self.schedule.takes_rows_in_blocks:
+            return "b"
+        return "q" if self.schedule.is_summed_in_parts else "s"
+
+    def _added(self, n: int, each: bool = False) -> ir.Stmt:
+        """The statement that adds the value at this point to a total's accumulator, or to `each` of
+        several vectors'.
+        """
+        total, lanes = self.schedule.totals[n], self.lanes.vector
+        place: ir.Expr = Var(f"{self._total_name}{n}")
+        if each:
+            place = ir.at(place, *EACH)
+        if not total.is_of_columns:
+            return ir.Assign(place, lowered.with_element(place, total, self._column_name))
+        seen = lowered.get(place, total, lanes)
+        one_more = lowered.with_element(seen, total, self._column_name)
+        return lowered.put(place, total, lanes, one_more)
+
+    def _summed_lanes(self, sums: Sequence[int]) -> list[ir.Stmt]:
+        """The lane's values into totals of its column."""
+        each = not self.schedule.takes_rows_in_blocks
+        found = [self._added(n, each) for n in sums]
+        own = self._loops.own_row
+        return [ir.If(own, tuple(found))] if found and own else found
+
+    def _vector_stores(
+        self, stores: Sequence[Store], row: IndexArithmetic, sums: Sequence[int] = ()
+    ) -> list[ir.Stmt]:
+        """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
+        totals with the numbers `sums`.
+        """
+        roots = [s.value for s in stores]
+        roots += [v for n in sums for v in self.schedule.totals[n].roots]
+        arrays: list[ir.Stmt] = []
+        held: list[ir.Stmt] = []
+        for n, store in enumerate(stores):
+            arrays.append(ir.Registers(f"y{n}", store.tensor.dtype, (self.lanes.vector,)))
+            element = ir.Element(Var(f"y{n}"), V)
+            held.append(ir.Assign(element, self._stored(store, self._copy)))
+        indices = row.child()
+        body = self._column_body(roots, [*held, *self._summed_lanes(sums)], row)
+        ends = [s for n, store in enumerate(stores) for s in self._guarded_store(n, store, indices)]
+        if self._loops.own_row and ends:
+            ends = [ir.If(self._loops.own_row, tuple(ends))]
+        return [*arrays, *body, *ends]
+
+    def _guarded_store(self, n: int, store: Store, indices: IndexArithmetic) -> list[ir.Stmt]:
+        if not self.schedule.inside:
+            return self._store(n, store, indices)
+        target = Var(self._target(store).name)
+        inner = indices.child()
+        address = inner.value(self.lanes(store.address), self._names)
+        guard = self._inside(inner)
+        one = ir.Assign(ir.Element(target, address), ir.Element(Var(f"y{n}"), V))
+        body: list[ir.Stmt] = [*inner.taken(), ir.If((guard,), (one,))]
+        return [self._lane_loop(body, LoopKind.UNROLLED)]
+
+    def _inside(self, indices: IndexArithmetic) -> ir.Expr:
+        """Whether the lane is a point that exists."""
+        return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), indices)

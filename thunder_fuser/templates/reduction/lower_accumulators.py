@@ -1,0 +1,168 @@
+"""Lowering of one row reduction: its accumulators, and the warp or block reduction that makes one
+value of the row of them.
+
+a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
+the value that results. g is the row's number within the block.
+"""
+
+from __future__ import annotations
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower import values
+from thunder_fuser.lower.kernel_ir import LoopKind
+from thunder_fuser.lower.lanes_to_ir import V, lane_loop
+from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
+
+SMEM, G, T, TURN = (ir.Var(name) for name in ("smem", "g", "t", "turn"))
+
+
+def reducer(fold: Accumulation) -> ir.Reducer:
+    """What folds, as kernel IR knows it: a type, too, of what it carries along."""
+    position = None if fold.position is None else fold.position.dtype
+    return ir.Reducer(fold.op, fold.accumulate, position)
+
+
+def lanes_type(fold: Accumulation, lanes: int) -> ir.Type:
+    """The type of what holds so many structs, or else of one of so many numbers."""
+    one = reducer(fold)
+    return ir.ReducerLanes(one, lanes) if fold.is_struct and lanes > 1 else one
+
+
+def declared(name: str, fold: Accumulation, lanes: int, *steps: int) -> ir.Registers:
+    """Accumulators of so many lanes."""
+    sizes = steps if fold.is_struct else (*steps, lanes)
+    return ir.Registers(name, lanes_type(fold, lanes), sizes)
+
+
+def get(place: ir.Expr, fold: Accumulation, lanes: int, v: ir.Expr = V) -> ir.Expr:
+    """The accumulator of a lane."""
+    if not fold.is_struct:
+        return ir.Element(place, v)
+    return place if lanes == 1 else ir.Lane(place, v)
+
+
+def put(place: ir.Expr, fold: Accumulation, lanes: int, value: ir.Expr, v: ir.Expr = V) -> ir.Stmt:
+    """The statement that changes it."""
+    if fold.is_struct and lanes > 1:
+        return ir.SetLane(place, v, value)
+    return ir.Assign(get(place, fold, lanes, v), value)
+
+
+def for_lanes(statement: ir.Stmt, fold: Accumulation, lanes: int, kind: LoopKind) -> ir.Stmt:
+    """A statement on the accumulators of all lanes."""
+    if fold.is_struct and lanes == 1:
+        return statement
+    return lane_loop(lanes, (statement,), kind)
+
+
+def started(place: ir.Expr, fold: Accumulation, lanes: int) -> ir.Stmt:
+    """The statement after which accumulators have seen nothing."""
+    nothing = put(place, fold, lanes, ir.Start(reducer(fold)))
+    return for_lanes(nothing, fold, lanes, LoopKind.UNROLLED)
+
+
+def accumulators(name: str, fold: Accumulation, lanes: int) -> list[ir.Stmt]:
+    """As folding starts."""
+    return [declared(name, fold, lanes), started(ir.Var(name), fold, lanes)]
+
+
+def with_element(value: ir.Expr, fold: Accumulation, name: values.Name) -> ir.Expr:
+    """An accumulator that has seen what `value` has, and the present element."""
+    element = values.operand(fold.value, fold.accumulate, name)
+    position = None if fold.position is None else name(fold.position)
+    return ir.Take(reducer(fold), value, element, position)
+
+
+def takes_vectors(fold: Accumulation, lanes: int) -> bool:
+    """Whether one accumulator takes the elements of all lanes at once."""
+    return lanes == 1 and bool(reductions.lookup(fold.op).accumulator.vector)
+
+
+def element(fold: Accumulation, name: values.Name) -> ir.Expr:
+    """The present element in the type that folds it."""
+    return ir.AsElement(reducer(fold), values.operand(fold.value, fold.accumulate, name))
+
+
+def combination(fold: Accumulation, first: ir.Expr, second: ir.Expr) -> ir.Expr:
+    return ir.Combine(reducer(fold), first, second)
+
+
+def joined(
+    place: ir.Expr, part: ir.Expr, fold: Accumulation, lanes: int, kind: LoopKind
+) -> ir.Stmt:
+    """The statement that adds the accumulators of a part."""
+    both = combination(fold, get(place, fold, lanes), get(part, fold, lanes))
+    return for_lanes(put(place, fold, lanes, both), fold, lanes, kind)
+
+
+def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+    """The lanes' accumulators of the n-th fold as one value of the row, in a fixed order."""
+    fold = schedule.folds[n]
+    vector = schedule.lanes.vector
+    held = values.register_dtype(fold.tensor.dtype)
+    if schedule.lane_axis == "rows":
+        done = finished(get(ir.Var(f"a{n}"), fold, schedule.lanes_of(fold)), fold)
+        each = ir.Assign(ir.Element(ir.Var(f"f{n}"), V), done)
+        found = ir.Registers(f"f{n}", held, (vector,))
+        loop = lane_loop(vector, (each,), LoopKind.VECTOR)
+        return [*_stacked(schedule, n), found, loop]
+    before, value = reduced(schedule, n)
+    return [*before, ir.Let(f"f{n}", held, finished(value, fold))]
+
+
+def _stacked(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+    """Threads that share rows which lie side by side give each other what they have folded."""
+    if not schedule.is_outer_shared:
+        return []
+    threads, groups = schedule.block_threads, schedule.rows_per_block
+    # One warp has nobody to leave values for.
+    slots = ir.add(SMEM, ir.Int(slot_offset(schedule, n))) if threads > WARP_SIZE else None
+    one = reducer(schedule.folds[n])
+    return [ir.StackedReduce(one, threads, groups, schedule.lanes.vector, f"a{n}", slots)]
+
+
+def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
+    """Statements, and then the accumulators of all lanes of all threads of a row as one value."""
+    fold = schedule.reductions[n]
+    lanes, threads = schedule.lanes_of(fold), schedule.threads
+    place = ir.Var(f"a{n}")
+    found: list[ir.Stmt] = []
+    for half in _halves(lanes):
+        both = [get(place, fold, lanes, v) for v in (V, ir.add(V, ir.Int(half)))]
+        found.append(lane_loop(half, (put(place, fold, lanes, combination(fold, *both)),)))
+    value = get(place, fold, lanes, ir.Int(0))
+    if 1 < threads <= WARP_SIZE:
+        value = ir.WarpReduce(reducer(fold), threads, value)
+    elif threads > WARP_SIZE:
+        slots = ir.Reinterpret(reducer(fold), _slots(schedule, n))
+        value = ir.BlockReduce(reducer(fold), threads, value, slots, T)
+    return found, value
+
+
+def _slots(schedule: ReductionSchedule, n: int) -> ir.Expr:
+    """Where the warps of a row exchange what they have folded."""
+    place = ir.add(SMEM, ir.Int(slot_offset(schedule, n)))
+    row, turns = row_slot_bytes(schedule), takes_turns(schedule)
+    if schedule.rows_per_block > 1:
+        place = ir.add(place, ir.times(G, ir.Int(row * (2 if turns else 1))))
+    return ir.add(place, ir.times(TURN, ir.Int(row))) if turns else place
+
+
+def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:
+    """An accumulated value as the reduction's result, in its register type."""
+    dtype = fold.tensor.dtype
+    found = reductions.lookup(fold.op).folded_dtype(fold.accumulate)
+    result = ir.Finish(reducer(fold), accumulator)
+    held = values.convert(result, found, values.register_dtype(dtype))
+    return values.round_to(held, dtype)
+
+
+def _halves(vector: int) -> list[int]:
+    found = []
+    while vector > 1:
+        vector //= 2
+        found.append(vector)
+    return found

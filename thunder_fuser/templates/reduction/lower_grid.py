@@ -1,0 +1,319 @@
+"""Lowering of grid reductions: column accumulators and partial results of a block, and the epilogue
+that combines them after the grid barrier.
+
+s<n> are the accumulators of the n-th total: one for each vector and lane of a thread where it has
+a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one vector
+while they are in registers. Parts lie in the workspace W<n> as [parts, points].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower import values
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
+from thunder_fuser.lower.kernel_ir import LoopKind, add, equal, less, times
+from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V, lane_loop
+from thunder_fuser.lower.scalar_graph import Folded, Value, forms
+from thunder_fuser.templates.reduction import lower_accumulators as lowered
+from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
+from thunder_fuser.templates.reduction.schedule import (
+    GridEpilogue,
+    GridReduction,
+    ReductionSchedule,
+)
+from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_bytes
+
+WORKSPACE, COUNTER = "workspace", "arrived"
+"""Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
+PART, TILE = ir.Var("part"), ir.Var("tile")
+_C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
+_INT = DataType.Int32
+
+
+def declared(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+    """The accumulators of all totals, with the values that folding starts from."""
+    found: list[ir.Stmt] = []
+    lanes = schedule.lanes.vector
+    for n, total in enumerate(schedule.totals):
+        if not total.is_of_columns:
+            one = lowered.reducer(total)
+            found.append(ir.Let(f"{name}{n}", one, ir.Start(one), variable=True))
+            continue
+        each = lowered.started(ir.Element(ir.Var(f"{name}{n}"), K), total, lanes)
+        found += [_array(schedule, total, name, n), _each_step(schedule, each)]
+    return found
+
+
+def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int) -> ir.Stmt:
+    """Accumulators of columns: registers, or the part of the workspace that they become."""
+    lanes, mapping = schedule.lanes.vector, schedule.mapping
+    if not mapping.is_alone:
+        return lowered.declared(f"{name}{n}", total, lanes, schedule.steps)
+    part: ir.Expr = ir.IntCast(PART, DataType.Int)
+    if name == "q":
+        part = add(part, ir.Int(mapping.partials))
+    place = add(ir.Var(f"W{n}"), _vectors(schedule, total, part))
+    if mapping.column_tiles > 1:
+        place = add(place, times(TILE, ir.Int(schedule.steps * (1 if total.is_struct else lanes))))
+    row = None if total.is_struct else lanes
+    return ir.LetPointer(f"{name}{n}", lowered.lanes_type(total, lanes), place, row)
+
+
+def _vectors(schedule: ReductionSchedule, total: GridReduction, part: ir.Expr) -> ir.Expr:
+    """Where the accumulators of columns of a part begin in the workspace."""
+    lanes = schedule.lanes.vector
+    return times(part, ir.Int(total.points // lanes if total.is_struct else total.points))
+
+
+def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
+    """What a part of the rows has come to, added to what there was."""
+    found: list[ir.Stmt] = []
+    lanes = schedule.lanes.vector
+    for n, total in enumerate(schedule.totals):
+        sum_, part = ir.Var(f"s{n}"), ir.Var(f"q{n}")
+        if not total.is_of_columns:
+            found.append(ir.Assign(sum_, lowered.combination(total, sum_, part)))
+            continue
+        places = ir.Element(sum_, K), ir.Element(part, K)
+        both = lowered.joined(*places, total, lanes, LoopKind.VECTOR)
+        found.append(_each_step(schedule, both))
+    return found
+
+
+def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+    """Accumulators of the k-th vector of columns, in registers. Those of one number begin anew, so
+    that no chain of roundings is longer than a block of rows; structs go on.
+    """
+    lanes = schedule.lanes.vector
+    found: list[ir.Stmt] = []
+    for n, total in enumerate(schedule.totals):
+        place = ir.Var(f"b{n}")
+        found.append(lowered.declared(f"b{n}", total, lanes))
+        if total.is_struct:
+            found.append(_copied(total, place, ir.Element(ir.Var(f"{name}{n}"), K), lanes))
+        else:
+            found.append(lowered.started(place, total, lanes))
+    return found
+
+
+def put_back(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
+    lanes = schedule.lanes.vector
+    found: list[ir.Stmt] = []
+    for n, total in enumerate(schedule.totals):
+        place = ir.Element(ir.Var(f"{name}{n}"), K)
+        if total.is_struct:
+            found.append(_copied(total, place, ir.Var(f"b{n}"), lanes))
+        else:
+            vector = LoopKind.VECTOR
+            found.append(lowered.joined(place, ir.Var(f"b{n}"), total, lanes, vector))
+    return found
+
+
+def _copied(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir.Stmt:
+    value = lowered.get(place, total, lanes)
+    return lowered.for_lanes(lowered.put(to, total, lanes, value), total, lanes, LoopKind.VECTOR)
+
+
+def _each_step(schedule: ReductionSchedule, *body: ir.Stmt) -> ir.Loop:
+    return ir.Loop("k", ir.Int(schedule.steps), body, LoopKind.UNROLLED)
+
+
+def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
+    """Pointers to the parts of each total."""
+    found: list[ir.Stmt] = []
+    for n, total in enumerate(schedule.totals):
+        held: ir.Type = lowered.reducer(total)
+        if total.is_of_columns and total.is_struct:
+            held = lowered.lanes_type(total, schedule.lanes.vector)
+        place = ir.Reinterpret(held, add(ir.Var(WORKSPACE), ir.Int(total.offset)))
+        found.append(ir.LetPointer(f"W{n}", held, place))
+    return found
+
+
+def left_by_rows(schedule: ReductionSchedule, vector_of_step: ir.Expr) -> list[ir.Stmt]:
+    """The groups of a block meet in shared memory; the first leaves the block's part."""
+    found: list[ir.Stmt] = []
+    groups, lanes, threads = schedule.rows_per_block, schedule.lanes.vector, schedule.threads
+    for n, total in enumerate(schedule.totals):
+        wide = total.is_of_columns
+        if groups > 1:
+            found.append(_met(schedule, total, n))
+        owner = [equal(G, 0)] if groups > 1 else []
+        if wide and schedule.mapping.is_alone:
+            continue
+        workspace = ir.Var(f"W{n}")
+        if wide:
+            part = _vectors(schedule, total, ir.IntCast(PART, DataType.Int))
+            held = ir.Element(ir.Var(f"s{n}"), K)
+            place = add(add(workspace, part), times(_U, ir.Int(lanes)))
+            store: ir.Stmt = ir.VectorStore(lanes, place, held)
+            if total.is_struct:
+                store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
+            vectors, mapping = schedule.lanes.vectors, schedule.mapping
+            whole = schedule.steps * mapping.threads_per_row * mapping.column_tiles == vectors
+            guarded = store if whole else ir.If((less(_U, vectors),), (store,))
+            number = ir.Let("u", _INT, vector_of_step)
+            left: ir.Stmt = _each_step(schedule, number, guarded)
+        else:
+            owner += [equal(T, 0)] if threads > 1 else []
+            left = ir.Assign(ir.Element(workspace, PART), ir.Var(f"s{n}"))
+        found.append(ir.If(tuple(owner), (left,)) if owner else left)
+    return found
+
+
+def _met(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
+    """The accumulators of all groups of a block in those of its first."""
+    groups, threads, lanes = schedule.rows_per_block, schedule.threads, schedule.lanes.vector
+    wide, one, sum_ = total.is_of_columns, lowered.reducer(total), ir.Var(f"s{n}")
+    step = add(times(K, ir.Int(threads)), T) if threads > 1 else K
+    stride = ir.Int(owned_points(schedule) if wide else 1)
+
+    def of(group: ir.Expr) -> ir.Expr:
+        first = times(group, stride)
+        here = add(add(first, times(step, ir.Int(lanes))), V) if wide else add(first, ir.Int(0))
+        return ir.Element(_MEETING, here)
+
+    mine = ir.Element(sum_, K) if wide else sum_
+    value = lowered.get(mine, total, lanes) if wide else sum_
+    both = lowered.combination(total, value, of(_J))
+    added = lowered.put(mine, total, lanes, both) if wide else ir.Assign(sum_, both)
+    write = ir.Assign(of(ir.Binary("-", G, ir.Int(1))), value)
+    read = ir.Loop("j", ir.Int(groups - 1), (added,))
+    first = (equal(T, 0),) if not wide and threads > 1 else ()
+    meeting = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+    return ir.Scope(
+        (
+            ir.LetPointer("meeting", one, meeting),
+            ir.Barrier(),
+            ir.If((*first, ir.Binary(">", G, ir.Int(0))), (_each(schedule, total, write),)),
+            ir.Barrier(),
+            ir.If((*first, equal(G, 0)), (_each(schedule, total, read),)),
+        )
+    )
+
+
+def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt) -> ir.Stmt:
+    if not total.is_of_columns:
+        return statement
+    lanes = lane_loop(schedule.lanes.vector, (statement,), LoopKind.UNROLLED)
+    return _each_step(schedule, lanes)
+
+
+def left_by_columns(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+    """A row's columns of this block, folded, are its part."""
+    before, value = lowered.reduced(schedule, n)
+    total = schedule.totals[n]
+    place = times(ir.IntCast(PART, DataType.Int), ir.Int(total.points))
+    element = ir.Element(ir.Var(f"W{n}"), add(place, ir.Var("r")))
+    store: ir.Stmt = ir.Assign(element, ir.Var(f"s{n}"))
+    if schedule.threads > 1:
+        store = ir.If((equal(T, 0),), (store,))
+    return [*before, ir.Let(f"s{n}", lowered.reducer(total), value), store]
+
+
+def epilogue_fits_int32(finish: GridEpilogue) -> bool:
+    """Every index that the epilogue can mention fits into an Int32."""
+    mentioned = [finish.lanes(f) for node in finish.graph for f in forms(node)]
+    mentioned += [finish.lanes(s.address) for s in finish.stores]
+    return all(fits(form) for form in mentioned)
+
+
+class EpilogueLowering(LaneLowering):
+    """Lowers what one thread does at one point, when the parts of all blocks are there."""
+
+    def __init__(
+        self,
+        schedule: ReductionSchedule,
+        finish: GridEpilogue,
+        buffers: Mapping[TensorView, TensorView],
+        index: DataType,
+    ) -> None:
+        roots = [store.value for store in finish.stores]
+        super().__init__(finish.graph, finish.accesses, finish.lanes, roots, buffers, index)
+        self._names = {"u": _C}
+        self.schedule = schedule
+        self.finish = finish
+        self._totals = {t.tensor: n for n, t in enumerate(schedule.totals)}
+
+    def body(self) -> ir.Stmt:
+        """A tile of points for each block, until all have been done."""
+        schedule, points = self.schedule, self.finish.points
+        width = min(WARP_SIZE, schedule.block_threads)
+        tiles = -(-points // width)
+        alone = tiles <= schedule.blocks
+        own: ir.Expr = ir.IntCast(ir.LaunchIndex.BLOCK, self._index) if alone else TILE
+        own = times(own, ir.Int(width))
+        if width > 1:
+            own = add(own, ir.UnsignedBinary("%", ir.LaunchIndex.THREAD, ir.Int(width)))
+        mine: list[ir.Expr] = []
+        if schedule.block_threads > width:
+            mine.append(less(ir.LaunchIndex.THREAD, width))
+        body: list[ir.Stmt] = [ir.Let("c", self._index, own)]
+        if points % width:
+            last = ir.Int(points - 1)
+            body = [ir.Let("at", self._index, own), ir.Let("c", self._index, ir.Min(_AT, last))]
+            mine.append(less(_AT, points))
+        for total, n in self._wanted():
+            held = values.register_dtype(total.tensor.dtype)
+            result = lowered.finished(self._summed(total, n), total)
+            body.append(ir.Let(f"g{n}", held, result))
+        stores = tuple(self._stored_point(self._arithmetic()))
+        body.append(ir.If(tuple(mine), stores) if mine else ir.Scope(stores))
+        if alone:
+            return ir.If((less(ir.LaunchIndex.BLOCK, tiles),), tuple(body))
+        return ir.Loop(
+            "tile",
+            ir.Int(tiles),
+            tuple(body),
+            begin=ir.LaunchIndex.BLOCK,
+            step=ir.LaunchIndex.BLOCKS,
+            type=self._index,
+        )
+
+    def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
+        read = {n.tensor for n in self._live if isinstance(n, Folded)}
+        return [(t, n) for n, t in enumerate(self.schedule.totals) if t.tensor in read]
+
+    def _summed(self, total: GridReduction, n: int) -> ir.Expr:
+        schedule, mapping = self.schedule, self.schedule.mapping
+        one = lowered.reducer(total)
+        slots = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+        parts: ir.Expr = ir.Var(f"W{n}")
+        point: ir.Expr = _C
+        count = mapping.partials
+        if total.at == "group":
+            # The parts of a group lie side by side; its points are the columns.
+            count = mapping.partials // mapping.row_groups
+            columns = ir.Int(schedule.columns)
+            group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
+            parts = add(parts, _vectors(schedule, total, times(group, ir.Int(count))))
+            point = ir.Binary("%", _C, columns)
+        threads = schedule.block_threads
+        return ir.CombineParts(one, threads, count, parts, total.points, point, slots)
+
+    def _stored_point(self, indices: IndexArithmetic) -> list[ir.Stmt]:
+        found: list[ir.Stmt] = []
+        done: set[Value] = set()
+        for k, access in enumerate(self.accesses):
+            if self._is_live(access):
+                found += [self._array(k), *self._loads([k], ONE, indices, done)]
+        inside: list[ir.Stmt] = []
+        for node in self._live_nodes():
+            if node not in done:
+                inside += self._defined(node, ONE, indices)
+        after: list[ir.Stmt] = []
+        for n, store in enumerate(self.finish.stores):
+            found.append(ir.Registers(f"y{n}", store.tensor.dtype, (1,)))
+            inside.append(ir.Assign(ir.Element(ir.Var(f"y{n}"), V), self._stored(store, ONE)))
+            after += self._store(n, store, indices)
+        return [*found, ir.Let("v", _INT, ir.Int(0)), *inside, *after]
+
+    def _name(self, value: Value, copy: Copy) -> ir.Expr:
+        if isinstance(value, Folded):
+            return ir.Var(f"g{self._totals[value.tensor]}")
+        return super()._name(value, copy)

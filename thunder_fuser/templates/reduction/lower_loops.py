@@ -1,0 +1,377 @@
+"""Lowering of the loops of a reduction kernel: which rows and columns a thread works on, one after
+the other.
+
+Names: r is the row, t the thread's number within the row, g the row's number within the block, u
+the vector's number, k its number within the thread, part what a block leaves of totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less, times
+from thunder_fuser.lower.lanes_to_ir import K
+from thunder_fuser.templates.reduction import lower_grid
+from thunder_fuser.templates.reduction.lower_accumulators import G, T
+from thunder_fuser.templates.reduction.lower_grid import PART, TILE
+from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import takes_turns
+
+_AT, _BEGIN, _BLOCK, _BOUND = (Var(name) for name in ("at", "begin", "block", "bound"))
+_END, _FIRST, _FROM, _OWN = (Var(name) for name in ("end", "first", "from", "own"))
+_R, _STOP, _TO = (Var(name) for name in ("r", "stop", "to"))
+_INT = DataType.Int32
+Unrolling = tuple[LoopKind, int | None]
+"""Kind of a loop, and for a serial one how many iterations are written out together."""
+_SERIAL: Unrolling = (LoopKind.SERIAL, None)
+_UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
+
+
+@dataclass(frozen=True, slots=True)
+class StepsAhead:
+    """Loads of several steps that come before what the steps do: arrays, and what one of the steps
+    loads.
+    """
+
+    arrays: Sequence[ir.Stmt] = ()
+    loads: Sequence[ir.Stmt] = ()
+
+
+NOTHING_AHEAD = StepsAhead()
+
+
+class ReductionLoops:
+    """Makes loops around statements that it is given."""
+
+    def __init__(self, schedule: ReductionSchedule, index: DataType) -> None:
+        self._schedule = schedule
+        self._vectors = schedule.lanes.vectors
+        self._index = index
+
+    def _let(self, name: str, value: ir.Expr) -> ir.Let:
+        """An index."""
+        return ir.Let(name, self._index, value)
+
+    def _cast(self, value: ir.Expr) -> ir.IntCast:
+        return ir.IntCast(value, self._index)
+
+    # ---- rows
+
+    def over_rows(self, body: Sequence[ir.Stmt], before: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+        """Rows one after the other, with totals kept in registers until the last. `before`: what is
+        done before the first.
+        """
+        schedule, mapping = self._schedule, self._schedule.mapping
+        threads, groups = mapping.threads_per_row, mapping.rows_per_block
+        thread: ir.Expr = ir.LaunchIndex.THREAD
+        found: list[ir.Stmt] = []
+        if threads > 1:
+            own = ir.UnsignedBinary("%", thread, ir.Int(threads)) if groups > 1 else thread
+            found.append(ir.Let("t", _INT, own))
+        if groups > 1:
+            group = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
+            found.append(ir.Let("g", _INT, group))
+        found += [*self._tile_and_part(), *lower_grid.declared(schedule, "s")]
+        begin, bound = self._rows_of_part(groups)
+        if mapping.row_groups > 1:
+            found.append(self._let("bound", bound))
+            bound = _BOUND
+        found += before
+        stride = self._stride
+        here = self._place_of_row(_FIRST)
+        if takes_turns(schedule):
+            found.append(ir.Let("turn", _INT, ir.Int(1), variable=True))
+            here.insert(0, ir.Flip("turn"))
+        inner = (*here, *body)
+        unrolling = _SERIAL if schedule.folds else self._unrolled(-1)
+        # A copy of all that is done with a row makes no load earlier than it is anyway.
+        unrolling = (LoopKind.SERIAL, 1) if schedule.prefetched else unrolling
+        if schedule.is_summed_in_parts:
+            length = schedule.longest_total * stride
+            inside = (
+                self._let("to", ir.Advanced(_FROM, length, bound)),
+                *lower_grid.declared(schedule, "q"),
+                self._loop("first", _FROM, _TO, stride, inner, unrolling),
+                *lower_grid.joined(schedule),
+            )
+            found.append(self._loop("from", begin, bound, length, inside))
+        else:
+            found.append(self._loop("first", begin, bound, stride, inner, unrolling))
+        return [*found, *lower_grid.left_by_rows(schedule, self._vector_of_step)]
+
+    def _tile_and_part(self) -> list[ir.Stmt]:
+        """Which columns a block has, and which part of the rows."""
+        tiles = self._schedule.mapping.column_tiles
+        block = ir.LaunchIndex.BLOCK
+        if tiles == 1:
+            return [ir.Let("part", _INT, block)]
+        return [
+            ir.Let("tile", _INT, ir.UnsignedBinary("%", block, ir.Int(tiles))),
+            ir.Let("part", _INT, ir.UnsignedBinary("/", block, ir.Int(tiles))),
+        ]
+
+    def _loop(
+        self,
+        axis: str,
+        begin: ir.Expr,
+        end: ir.Expr,
+        step: int,
+        body: Sequence[ir.Stmt],
+        unrolling: Unrolling = _SERIAL,
+    ) -> ir.Loop:
+        kind, unroll = unrolling
+        return ir.Loop(axis, end, tuple(body), kind, begin, step, self._index, unroll)
+
+    def place_of(self, row: str) -> list[ir.Stmt]:
+        """The declaration of the row of a thread that comes first, `r`, or of the `next` one; after
+        the last that is the last again.
+        """
+        begin, bound = self._rows_of_part(self._schedule.mapping.rows_per_block)
+        if row == "r":
+            return self._place_of_row(begin)
+        bound = _BOUND if self._schedule.mapping.row_groups > 1 else bound
+        after = add(_R, ir.Int(self._stride))
+        return [self._let("next", ir.Select(less(after, bound), after, _R))]
+
+    @property
+    def _stride(self) -> int:
+        """From one row of a thread to its next."""
+        mapping = self._schedule.mapping
+        return mapping.partials // mapping.row_groups * mapping.rows_per_block
+
+    def _place_of_row(self, first: ir.Expr) -> list[ir.Stmt]:
+        """The row of a thread where its block works on some rows from `first` on."""
+        mapping = self._schedule.mapping
+        own = add(first, G) if mapping.rows_per_block > 1 else first
+        if not self._has_spare_rows:
+            return [self._let("r", own)]
+        last = ir.Binary("-", _BOUND, ir.Int(1))
+        return self._clamped("r", own, last if mapping.row_groups > 1 else self._last_row)
+
+    @property
+    def _last_row(self) -> ir.Expr:
+        return ir.Int(self._schedule.rows - 1)
+
+    def _clamped(self, name: str, own: ir.Expr, last: ir.Expr) -> list[ir.Stmt]:
+        """A thread's own row, or the last for threads beyond it."""
+        return [self._let("own", own), self._let(name, ir.Min(_OWN, last))]
+
+    def over_blocks_of_rows(self, body: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+        """One vector of columns after the other for some rows, its accumulators in registers."""
+        schedule = self._schedule
+        share = schedule.mapping.rows_per_thread(schedule.rows)
+        begin, bound = self._rows_of_part(share)
+        found = [
+            *self._tile_and_part(),
+            *lower_grid.declared(schedule, "s"),
+            self._let("begin", begin),
+            self._let("bound", bound),
+            self._let("end", ir.Min(add(_BEGIN, ir.Int(share)), _BOUND)),
+        ]
+        in_parts = schedule.is_summed_in_parts
+        name = "q" if in_parts else "s"
+        columns = self.over_columns(
+            [
+                *lower_grid.taken_up(schedule, name),
+                self._loop("r", _BLOCK, _STOP, 1, body),
+                *lower_grid.put_back(schedule, name),
+            ]
+        )
+
+        def blocks(first: ir.Expr, end: ir.Expr) -> ir.Loop:
+            stop = self._let("stop", ir.Min(add(_BLOCK, ir.Int(BLOCK_OF_ROWS)), end))
+            return self._loop("block", first, end, BLOCK_OF_ROWS, (stop, *columns))
+
+        if not in_parts:
+            return [*found, blocks(_BEGIN, _END)]
+        length = schedule.longest_total
+        inside = (
+            self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END)),
+            *lower_grid.declared(schedule, "q"),
+            blocks(_FROM, _TO),
+            *lower_grid.joined(schedule),
+        )
+        return [*found, self._loop("from", _BEGIN, _END, length, inside)]
+
+    def _rows_of_part(self, share: int) -> tuple[ir.Expr, ir.Expr]:
+        """The first row of a part that has `share` rows at a time, and the end of its group."""
+        mapping, rows = self._schedule.mapping, self._schedule.rows
+        if mapping.row_groups == 1:
+            return self._shared_out(PART, share), ir.Int(rows)
+        each, size = mapping.partials // mapping.row_groups, ir.Int(rows // mapping.row_groups)
+        group = ir.Binary("/", PART, ir.Int(each))
+        begin: ir.Expr = times(self._cast(group), size)
+        if each > 1:
+            within = ir.Binary("%", PART, ir.Int(each))
+            begin = add(begin, self._shared_out(within, share))
+        return begin, times(self._cast(add(group, ir.Int(1))), size)
+
+    def _shared_out(self, number: ir.Expr, share: int) -> ir.Expr:
+        first = self._cast(number)
+        return times(first, ir.Int(share)) if share > 1 else first
+
+    @property
+    def _vector_of_step(self) -> ir.Expr:
+        """The number of the k-th vector that this thread works on."""
+        mapping = self._schedule.mapping
+        step: ir.Expr = K
+        if mapping.column_tiles > 1:
+            step = add(times(TILE, ir.Int(self._schedule.steps)), K)
+        if mapping.threads_per_row == 1:
+            return step
+        return add(times(step, ir.Int(mapping.threads_per_row)), T)
+
+    def owned_rows(self) -> list[ir.Stmt]:
+        """The row of a thread that has one, and what it has of it."""
+        schedule, owned = self._schedule, self._schedule.rows_per_block
+        block, thread = ir.LaunchIndex.BLOCK, ir.LaunchIndex.THREAD
+        own: ir.Expr = self._cast(block)
+        if schedule.is_outer_shared:
+            return self._stacked_rows()
+        if schedule.lane_axis == "rows":
+            return [self._let("u", add(times(own, ir.Int(owned)), thread))]
+        threads = schedule.threads
+        number = thread if owned == 1 else ir.UnsignedBinary("%", thread, ir.Int(threads))
+        found: list[ir.Stmt] = [ir.Let("t", _INT, number)] if threads > 1 else []
+        if schedule.mapping.blocks_per_row > 1:
+            splits, share = schedule.mapping.blocks_per_row, ir.Int(schedule.steps * threads)
+            first: ir.Expr = times(self._cast(PART), share)
+            after = times(self._cast(add(PART, ir.Int(1))), share)
+            found += [
+                ir.Let("part", _INT, ir.UnsignedBinary("%", block, ir.Int(splits))),
+                self._let("begin", add(first, T) if threads > 1 else first),
+                self._let("end", ir.Min(after, ir.Int(self._vectors))),
+            ]
+            own = self._cast(ir.UnsignedBinary("/", block, ir.Int(splits)))
+        if owned > 1:
+            place = thread if threads == 1 else ir.UnsignedBinary("/", thread, ir.Int(threads))
+            own = add(times(own, ir.Int(owned)), ir.IntCast(place, _INT))
+        if self._has_spare_rows:
+            return [*found, *self._clamped("r", own, self._last_row)]
+        return [*found, self._let("r", own)]
+
+    def _stacked_rows(self) -> list[ir.Stmt]:
+        """The vector of rows of a thread that shares it: neighbours have neighbouring ones."""
+        owned, thread = ir.Int(self._schedule.rows_per_block), ir.LaunchIndex.THREAD
+        found: list[ir.Stmt] = [
+            ir.Let("g", _INT, ir.UnsignedBinary("%", thread, owned)),
+            ir.Let("t", _INT, ir.UnsignedBinary("/", thread, owned)),
+        ]
+        own = add(times(self._cast(ir.LaunchIndex.BLOCK), owned), G)
+        if not self._has_spare_rows:
+            return [*found, self._let("u", own)]
+        return [*found, *self._clamped("u", own, ir.Int(self._vectors - 1))]
+
+    @property
+    def _has_spare_rows(self) -> bool:
+        schedule, mapping = self._schedule, self._schedule.mapping
+        if schedule.grid_split == "rows":
+            return schedule.rows // mapping.row_groups % mapping.rows_per_block != 0
+        if schedule.lane_axis == "rows":
+            return (
+                schedule.is_outer_shared
+                and mapping.blocks * mapping.rows_per_block != self._vectors
+            )
+        return mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block != schedule.rows
+
+    @property
+    def own_row(self) -> tuple[ir.Expr, ...]:
+        """What holds for threads that have a row, where some have none."""
+        own = "u" if self._schedule.is_outer_shared else "r"
+        return (equal(_OWN, Var(own)),) if self._has_spare_rows else ()
+
+    # ---- columns
+
+    def over_columns(
+        self, body: Sequence[ir.Stmt], number: int = -1, ahead: StepsAhead = NOTHING_AHEAD
+    ) -> list[ir.Stmt]:
+        """`body` for every vector of the row that this thread works on, in the pass with that
+        number.
+        """
+        schedule = self._schedule
+        some = bool(ahead.loads) and schedule.unroll[number] < schedule.steps
+        if some or not schedule.has_steps:
+            name, begin, end, step = self._walk
+            return [self._walked(name, begin, end, step, body, number, ahead)]
+        unrolling = _UNROLLED if schedule.is_written_out else self._unrolled(number)
+        steps = self._steps(body, unrolling)
+        if not ahead.loads:
+            return [steps]
+        # In a scope of its own: two passes may load the same access ahead.
+        return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
+
+    def _steps(self, body: Sequence[ir.Stmt], unrolling: Unrolling) -> ir.Loop:
+        """`body` for each of a number of steps that is a constant."""
+        schedule = self._schedule
+        name, _, _, _ = self._walk
+        end = schedule.columns if schedule.is_outer_shared else self._vectors
+        whole = schedule.steps * schedule.threads * schedule.mapping.column_tiles == end
+        inside = body if whole else [ir.If((less(Var(name), end),), tuple(body))]
+        kind, unroll = unrolling
+        steps = (self._let(name, self._vector_of_step), *inside)
+        return ir.Loop("k", ir.Int(schedule.steps), steps, kind, unroll=unroll)
+
+    def _walked(
+        self,
+        name: str,
+        begin: ir.Expr,
+        end: ir.Expr,
+        step: int,
+        body: Sequence[ir.Stmt],
+        number: int,
+        ahead: StepsAhead,
+    ) -> ir.Loop:
+        """`body` from `begin` to `end`; with loads ahead, so many steps at a time as loads are."""
+        if not ahead.loads:
+            return self._loop(name, begin, end, step, body, self._unrolled(number))
+        together = self._schedule.unroll[number]
+        place = self._let(name, add(_AT, times(K, ir.Int(step))))
+        inside = list(ahead.arrays)
+        for each in (ahead.loads, body):
+            guarded = (place, ir.If((less(Var(name), end),), tuple(each)))
+            inside.append(ir.Loop("k", ir.Int(together), guarded, LoopKind.UNROLLED))
+        return self._loop("at", begin, end, together * step, inside)
+
+    @property
+    def _walk(self) -> tuple[str, ir.Expr, ir.Expr, int]:
+        """Variable, begin, end and step of the loop over the columns."""
+        schedule = self._schedule
+        nought = ir.Int(0)
+        if schedule.lane_axis == "rows":
+            begin = T if schedule.is_outer_shared else nought
+            return "c", begin, ir.Int(schedule.columns), schedule.threads
+        if schedule.mapping.blocks_per_row > 1:
+            return "u", _BEGIN, _END, schedule.threads
+        begin = T if schedule.threads > 1 else nought
+        return "u", begin, ir.Int(self._vectors), schedule.threads
+
+    def over_columns_in_parts(
+        self,
+        before: Sequence[ir.Stmt],
+        body: Sequence[ir.Stmt],
+        after: Sequence[ir.Stmt],
+        number: int,
+        ahead: StepsAhead,
+    ) -> list[ir.Stmt]:
+        """`over_columns` in parts, with statements before and after each of them."""
+        name, begin, end, step = self._walk
+        together = self._schedule.unroll[number]
+        longest = self._schedule.longest_chain
+        length = (max(longest // together, 1) * together if ahead.loads else longest) * step
+        inside = (
+            self._let("to", ir.Advanced(_FROM, length, end)),
+            *before,
+            self._walked(name, _FROM, _TO, step, body, number, ahead),
+            *after,
+        )
+        return [self._loop("from", begin, end, length, inside)]
+
+    def _unrolled(self, number: int) -> Unrolling:
+        """How the loop of a pass is unrolled."""
+        unroll = self._schedule.unroll[number]
+        if self._schedule.has_few_steps:
+            return _UNROLLED if unroll > 1 else (LoopKind.SERIAL, 1)
+        return (LoopKind.SERIAL, unroll) if unroll > 1 else _SERIAL

@@ -1,0 +1,166 @@
+"""Lowering of one part of a transpose kernel: tiles staged in shared memory, a barrier, arithmetic,
+stores.
+
+Names beyond those of `lanes_to_ir`: p numbers the vectors of a tile, of which a thread has every
+256th (the k-th of its own is p = 256 * k + t); m0, m1, .. are tiles in shared memory. While a tile
+is filled, a is the vector along J, c the group of points along I that are read at once, r one of
+these; later j and q are the place of a vector along I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
+from thunder_fuser.lower.lanes_to_ir import ALWAYS_TRUE, EACH, ONE, Copy, LaneLowering
+from thunder_fuser.lower.scalar_graph import Load, forms
+from thunder_fuser.templates.transpose.schedule import TransposePart
+
+_SMEM, _P, _K, _N, _T = (ir.Var(name) for name in ("smem", "p", "k", "n", "t"))
+_A, _C, _J, _Q, _V, _X = (ir.Var(name) for name in ("a", "c", "j", "q", "v", "x"))
+_INT = DataType.Int32
+
+
+def fits_int32(part: TransposePart) -> bool:
+    """Every index that the kernel can mention, and all steps towards it, fit into an Int32."""
+    mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
+    mentioned += [part.lanes(s.address) for s in part.stores]
+    mentioned += [tile.address for tile in part.tiles]
+    mentioned += [address for _, address in part.prefetches]
+    return part.blocks < 2**31 and all(fits(form) for form in mentioned)
+
+
+class TransposeLowering(LaneLowering):
+    """Lowers one part, for a kernel whose blocks may have more threads than this part uses."""
+
+    def __init__(
+        self,
+        part: TransposePart,
+        buffers: Mapping[TensorView, TensorView],
+        index: DataType,
+        block_threads: int,
+    ) -> None:
+        roots = [store.value for store in part.stores]
+        super().__init__(part.graph, part.accesses, part.lanes, roots, buffers, index)
+        self.part = part
+        self._block_threads = block_threads
+        self._names = {"tile": ir.Var("block")}
+        self._tiles = {self._access[tile.load]: tile for tile in part.tiles}
+
+    def body(self) -> list[ir.Stmt]:
+        """What a thread does; `block` counts from the first block of the part."""
+        live = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
+        direct = [k for k in live if k not in self._tiles]
+        turned = [k for k in live if k in self._tiles]
+        found: list[ir.Stmt] = [ir.Shared("smem"), *(self._declared(k) for k in turned)]
+        fills = [self._filled(k) for k in turned]
+        if self.part.threads == 1:
+            found += fills
+            found.append(self._each_vector(lambda i: self._computed(direct, turned, ONE, i)))
+        else:
+            # All that comes from memory is asked for before anybody waits.
+            found.append(ir.Let("t", _INT, ir.LaunchIndex.THREAD))
+            found += [self._array(k, self._steps(self.lanes.vectors)) for k in direct]
+            if direct:
+                found.append(self._each_vector(lambda i: self._loads(direct, EACH, i, set())))
+            found += [*fills, ir.Barrier()]
+            found.append(self._each_vector(lambda i: self._computed([], turned, EACH, i)))
+        if self.part.threads < self._block_threads:
+            return [ir.If((ir.less(ir.LaunchIndex.THREAD, self.part.threads),), tuple(found))]
+        return found
+
+    def _computed(
+        self, direct: Sequence[int], turned: Sequence[int], copy: Copy, indices: IndexArithmetic
+    ) -> list[ir.Stmt]:
+        """One vector along I: what it still has to load, values, stores."""
+        found = self._prefetched(self.part.prefetches, indices)
+        found += [self._array(k) for k in direct]
+        found += self._loads(direct, ONE, indices, set())
+        found += [statement for k in turned for statement in self._read(k)]
+        return found + self._results(self.part.stores, copy, indices, set())
+
+    # ---- the loops of a thread
+
+    def _steps(self, count: int) -> int:
+        return -(-count // self.part.threads)
+
+    def _loop(self, count: int, body: Sequence[ir.Stmt]) -> ir.Loop:
+        """`body` for every p of this thread below `count`."""
+        threads = self.part.threads
+        if threads == 1:
+            return ir.Loop("p", ir.Int(count), tuple(body))
+        place = ir.Let("p", _INT, ir.add(ir.times(_K, ir.Int(threads)), _T))
+        if count % threads:
+            body = [ir.If((ir.less(_P, count),), tuple(body))]
+        return ir.Loop("k", ir.Int(self._steps(count)), (place, *body), ir.LoopKind.UNROLLED)
+
+    def _each_vector(self, body: Callable[[IndexArithmetic], list[ir.Stmt]]) -> ir.Loop:
+        """What `body` does, for every vector along I of the tile that has points."""
+        across = ir.Int(self.part.sides[1] // self.lanes.vector)
+        indices = self._arithmetic()
+        guard = self._disjunction((self.part.inside,), indices)
+        place = [
+            ir.Let("j", _INT, ir.Binary("/", _P, across)),
+            ir.Let("q", _INT, ir.Binary("%", _P, across)),
+            *indices.taken(),
+        ]
+        inside = body(indices.child())
+        if guard != ALWAYS_TRUE:
+            inside = [ir.If((guard,), tuple(inside))]
+        return self._loop(self.lanes.vectors, [*place, *inside])
+
+    # ---- tiles
+
+    def _declared(self, k: int) -> ir.TransposeTile:
+        tile = self._tiles[k]
+        place = ir.add(_SMEM, ir.Int(tile.offset))
+        dtype, columns = tile.load.dtype, tile.sides[1]
+        return ir.TransposeTile(f"m{k}", dtype, columns, tile.width, tile.spread, tile.ways, place)
+
+    def _filled(self, k: int) -> ir.Loop:
+        """Squares of the tile, read along J and written along I."""
+        tile = self._tiles[k]
+        indices = self._arithmetic()
+        guard = self._disjunction((tile.inside,), indices)
+        address = indices.value(tile.address, self._names)
+        pointer, row = ir.Var(tile.load.tensor.name), ir.Element(_X, _N)
+        load: ir.Stmt = ir.VectorLoad(tile.width, ir.Address(pointer, address), row)
+        if tile.width == 1:
+            load = ir.Assign(ir.Element(row, ir.Int(0)), ir.Element(pointer, address))
+        across = ir.Int(tile.sides[0] // tile.width)
+        depth = ir.Int(tile.depth)
+        is_whole = guard == ALWAYS_TRUE
+        body = (
+            ir.Let("r", _INT, ir.add(ir.times(depth, _C), _N)),
+            *indices.taken(),
+            load if is_whole else ir.If((guard,), (load,)),
+        )
+        return self._loop(
+            tile.blocks,
+            [
+                ir.Let("a", _INT, ir.Binary("%", _P, across)),
+                ir.Let("c", _INT, ir.Binary("/", _P, across)),
+                ir.Registers("x", tile.load.dtype, (tile.depth, tile.width), not is_whole),
+                ir.Loop("n", depth, body, ir.LoopKind.UNROLLED_SHORT),
+                ir.TilePut(
+                    f"m{k}", tile.depth, ir.times(ir.Int(tile.width), _A), ir.times(depth, _C), _X
+                ),
+            ],
+        )
+
+    def _read(self, k: int) -> list[ir.Stmt]:
+        vector = self.lanes.vector
+        target = ir.Var(f"x{k}")
+        return [
+            ir.Registers(f"x{k}", self._tiles[k].load.dtype, (vector,)),
+            ir.TileGet(f"m{k}", vector, _J, ir.times(ir.Int(vector), _Q), target),
+        ]
+
+    def _loaded(self, load: Load, copy: Copy) -> ir.Expr:
+        k = self._access[load]
+        if k not in self._tiles:
+            return super()._loaded(load, copy)
+        return ir.Element(ir.Var(f"x{k}"), _V if self.lanes.vector > 1 else ir.Int(0))
