@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
-from thunder_fuser.frontends.thunder.claims.operands import refuse_symbolic
+from thunder_fuser.frontends.thunder.claims.operands import data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import TensorView, Val
 
 
@@ -35,6 +37,75 @@ def _refuse_update(
         # Whether it is an error depends on the tensor being a leaf, which torch checks as it runs.
         return Refusal("grad", f"{target.name} requires grad: its update in place stays with torch")
     return None
+
+
+def _window(x: TensorProxy | TensorView, index: object) -> list[tuple[int, int, bool]] | None:
+    """Where each dimension that `x[index]` selects from begins and ends, and whether it stays;
+    None for an index that is no window: tensors, lists, None, steps, and positions outside.
+    """
+    shape = list(map(int, x.sizes if isinstance(x, TensorView) else x.shape))
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if entries.count(Ellipsis) > 1 or len(entries) - (Ellipsis in entries) > len(shape):
+        return None
+    here = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
+    rest = [slice(None)] * (len(shape) - len(entries) + (Ellipsis in entries))
+    entries[here : here + 1] = rest
+    found = []
+    for entry, size in zip(entries, shape, strict=True):
+        if isinstance(entry, slice) and entry.step in (None, 1):
+            start, end, _ = entry.indices(size)
+            found.append((start, max(start, end), True))
+        elif type(entry) is int and -size <= entry < size:
+            found.append((entry % size, entry % size + 1, False))
+        else:
+            return None
+    return found
+
+
+def _refuse_setitem(x: TensorProxy, index: object, value: object) -> Refusal | None:
+    flat = [index] if not isinstance(index, tuple) else [*index]
+    bounds = [n for e in flat if isinstance(e, slice) for n in (e.start, e.stop, e.step)]
+    if refused := refuse_symbolic(*bounds, *(e for e in flat if not isinstance(e, slice)), value):
+        return refused
+    if any(isinstance(e, TensorProxy) for e in flat):
+        return Refusal("unclaimed", "it writes where a tensor says, which stays with torch")
+    window = _window(x, index)
+    if window is None:
+        return Refusal("index", f"x[{index}] = .. is no window of {list(x.shape)}: torch does it")
+    target = data_type(x.dtype)
+    if not isinstance(value, TensorProxy):
+        if isinstance(value, complex) and not target.is_complex:
+            return Refusal("dtype", f"torch raises an error for a complex number in {target.name}")
+        info = torch.iinfo(target.torch) if target.category is Category.INT else None
+        if info is not None and not info.min <= value <= info.max:
+            return Refusal("overflow", f"{value} is no {target.name}; torch does what it does")
+        return None
+    sizes = [end - start for start, end, stays in window if stays]
+    shape, last = list(value.shape), sizes[max(len(sizes) - value.ndim, 0) :]
+    if len(shape) > len(sizes) or any(n not in (1, m) for n, m in zip(shape, last, strict=True)):
+        return Refusal("shape", f"a value {shape} in a window {sizes} stays with torch")
+    if data_type(value.dtype).category > max(target.category, Category.FLOAT):
+        return Refusal("dtype", f"torch warns of complex numbers that become {target.name}")
+    return None
+
+
+def _setitem(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
+    """A copy of `x` with `value` in a window of it: selected by what a pad adds nothing to."""
+    window = _window(x, index)
+    assert window is not None
+    sizes = [end - start for start, end, _ in window]
+    if 0 in sizes:
+        return b.set(x)
+    if isinstance(value, TensorView):
+        kept = [k for k, (*_, stays) in enumerate(window) if stays]
+        cast = b.cast_tensor(value, x.dtype)
+        inside = b.broadcast_in_dim(cast, sizes, kept[len(kept) - value.rank :])
+    else:
+        inside = b.full(sizes, value, x.dtype)
+    ends = [(start, n - end) for (start, end, _), n in zip(window, x.domain.shape, strict=True)]
+    widths = [width for pair in reversed(ends) for width in pair]
+    mask = b.pad(b.full(sizes, True, DataType.Bool), widths, False)
+    return b.pointwise("where", mask, b.pad(inside, widths), x)
 
 
 def _broadcast(b: FusionBuilder, x: TensorView, shape: Sequence[int], dims: Sequence[int]) -> Val:
@@ -93,6 +164,7 @@ CLAIMS = {
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
     PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
+    PrimIDs.COPY_WITH_SETITEM: Claim(Role.JOIN, _refuse_setitem, _setitem),
     PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),
     PrimIDs.COPY_: Claim(Role.UPDATE, _refuse_update, _update),
 }

@@ -1,0 +1,119 @@
+"""`x[index] = value`: a window is fused, as an update in place; the rest stays with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+
+import thunder_fuser
+from thunder_fuser import fusions, options, refusals
+
+SHAPE = [6, 5, 4]
+ALL = slice(None)
+
+WINDOWS = [
+    (0, 1.5),
+    ((slice(1, 3),), [2, 5, 4]),
+    ((..., -1), [5]),
+    ((ALL, slice(2, None)), [4]),
+    ((2, slice(1, 4), 3), [3]),
+    (slice(4, 2), 3.0),
+    (slice(-100, 100), [6, 1, 4]),
+    ((ALL, 2), [1, 4]),
+    ((0, 1, 2), []),
+    ((slice(-3, -1), ...), [2, 1, 1]),
+    (..., [6, 5, 4]),
+]
+OTHERS = [
+    (slice(0, 6, 2), 1.0),
+    ((ALL, None), 1.0),
+    (0, [1, 5, 4]),
+    (torch.tensor([0, 2]), 1.0),
+]
+
+
+def _of_a_new_tensor(index: Any) -> Callable[..., torch.Tensor]:
+    def program(a: torch.Tensor, value: Any) -> torch.Tensor:
+        b = a * 2
+        b[index] = value
+        return b + 1
+
+    return program
+
+
+def _of_an_argument(index: Any) -> Callable[..., torch.Tensor]:
+    def program(a: torch.Tensor, value: Any) -> torch.Tensor:
+        a[index] = value
+        return a * 2
+
+    return program
+
+
+def _follows_torch(program: Callable[..., torch.Tensor], dtype: torch.dtype, value: Any) -> Any:
+    ours, theirs = ((torch.arange(120).view(SHAPE) % 7 - 3).to(dtype) for _ in range(2))
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor])
+    with options(strict=True):
+        result, wanted = compiled(ours, value), program(theirs, value)
+    assert torch.equal(result, wanted)
+    assert (result.dtype, result.stride()) == (wanted.dtype, wanted.stride())
+    assert torch.equal(ours, theirs)
+    return compiled
+
+
+def _value(said: float | list[int]) -> float | torch.Tensor:
+    """A number, or a tensor of that shape."""
+    if not isinstance(said, list):
+        return said
+    return torch.linspace(-2, 2, torch.Size(said).numel()).view(said)
+
+
+@pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
+@pytest.mark.parametrize(("index", "value"), WINDOWS, ids=str)
+def test_a_window_is_written_in_one_kernel(
+    program: Callable[..., Any], index: Any, value: float | list[int]
+) -> None:
+    compiled = _follows_torch(program(index), torch.float32, _value(value))
+    assert len(fusions(compiled)) == 1
+    assert not refusals(compiled)
+
+
+@pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
+@pytest.mark.parametrize(("index", "value"), OTHERS, ids=str)
+def test_what_is_no_window_stays_with_torch(
+    program: Callable[..., Any], index: Any, value: float | list[int]
+) -> None:
+    compiled = _follows_torch(program(index), torch.float32, _value(value))
+    assert "copy_with_setitem" in str(thunder.last_traces(compiled)[-1])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.int64, torch.bool, torch.bfloat16, torch.float64]
+)
+@pytest.mark.parametrize("value", [2.7, 1, True, [5, 4]], ids=str)
+def test_a_value_becomes_what_it_is_written_into(dtype: torch.dtype, value: Any) -> None:
+    _follows_torch(_of_an_argument(1), dtype, _value(value))
+
+
+@pytest.mark.parametrize("value", [torch.nan, 2**40, -(2**40)])
+def test_numbers_that_an_integer_cannot_hold_are_torchs_to_decide(value: float) -> None:
+    program = _of_an_argument(1)
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor])
+    outcomes = [_outcome(f, value) for f in (program, compiled)]
+    assert outcomes[0] == outcomes[1]
+
+
+def _outcome(function: Callable[..., torch.Tensor], value: float) -> str:
+    try:
+        return str(function(torch.zeros(3, dtype=torch.int32), value))
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_position_outside_is_torchs_error() -> None:
+    compiled = thunder.jit(_of_an_argument(7), executors=[thunder_fuser.executor])
+    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+        compiled(torch.zeros(SHAPE), 1.0)
