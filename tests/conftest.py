@@ -27,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden instead of comparing"
     )
+    parser.addoption(
+        "--campaign", action="store_true", help="all seeds of random tests, not a share"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,8 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("THUNDER_FUSER_VERIFY", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and say what is missing."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave further seeds to campaigns; skip what this machine cannot run, with the reason."""
+    if not config.getoption("--campaign"):
+        further = [item for item in items if item.get_closest_marker("campaign")]
+        items[:] = [item for item in items if item not in set(further)]
+        config.hook.pytest_deselected(items=further)
     for marker, problem in (("gpu", _gpu_problem), ("nvrtc", _nvrtc_problem)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := problem()):

@@ -14,6 +14,7 @@ import torch
 from tests.support.batch import Batch, check_between_guards, executable
 from tests.support.cuts import with_cuts
 from tests.support.generator import Case, random_case
+from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 
@@ -36,7 +37,7 @@ def compiled_from(case: Case) -> CompiledFusion:
     return CompiledFusion(with_cuts(case.fusion, case.seed) if case.seed % 4 == 3 else case.fusion)
 
 
-@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+@blocks(CASES, BATCH, always=640)
 def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
     batch = batch_for(device, first)
     planned = []

@@ -12,6 +12,7 @@ import torch
 
 from tests.support.batch import Batch, check_between_guards, executable
 from tests.support.generator import Case, random_case
+from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.fusion import GatherOp
@@ -25,7 +26,7 @@ def case(seed: int) -> Case:
     return random_case(seed, gathers=True, reductions=seed % 3 == 0)
 
 
-@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+@blocks(CASES, BATCH, always=120)
 def test_random_gathers_equal_float64(device: torch.device, first: int) -> None:
     for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
     batch = Batch(device, H200 if for_gpu else None)

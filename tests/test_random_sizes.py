@@ -8,6 +8,7 @@ import torch
 from tests.frontends.definition.rebuilding import rebuilt
 from tests.support.batch import Batch, executable
 from tests.support.generator_sizes import Ambiguous, Mistake, Program
+from tests.support.seeds import blocks
 from thunder_fuser import passes
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserError, FuserValueError
@@ -17,7 +18,7 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
 
 PROGRAMS = 120
-"""In each test of CI; `-m slow` runs 20 times as many others."""
+"""In each test."""
 
 
 def check(seed: int) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def test_sizes_are_what_they_are_in_torch(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1000 + 40 * PROGRAMS, PROGRAMS))
+@blocks(40 * PROGRAMS, PROGRAMS, always=4 * PROGRAMS, first=1000)
 def test_more_sizes(first: int) -> None:
     test_sizes_are_what_they_are_in_torch(first)
 
