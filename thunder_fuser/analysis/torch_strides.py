@@ -189,15 +189,29 @@ def _result(
 
 
 def _laid_out_by(expr: PointwiseOp, definitions: Mapping[Val, Expr]) -> Sequence[Val]:
-    """The operands whose strides a result has. What a select never takes is there for its strides,
-    and converted for nothing else.
+    """The operands whose strides a result has.
+
+    What a select never takes is there for its strides, and converted for nothing else; so are those
+    of selects that it chooses from, all of one kernel.
     """
-    which, *operands = expr.inputs
-    if expr.op == "where" and isinstance(which, Scalar) and which.value is False:
-        cast = definitions.get(operands[0])
-        if isinstance(cast, PointwiseOp) and cast.op == "cast":
-            operands[0] = cast.inputs[0]
-    return which, *operands
+    leaders = []
+    led: Expr | None = expr
+    while isinstance(led, PointwiseOp) and led.op == "where" and _is_never(led.inputs[0]):
+        _, leader, other = led.inputs
+        leaders.append(_unconverted(leader, definitions))
+        led = definitions.get(_unconverted(other, definitions))
+    return leaders or expr.inputs
+
+
+def _is_never(condition: Val) -> bool:
+    return isinstance(condition, Scalar) and condition.value is False
+
+
+def _unconverted(value: Val, definitions: Mapping[Val, Expr]) -> Val:
+    expr = definitions.get(value)
+    if isinstance(expr, PointwiseOp) and expr.op == "cast":
+        return expr.inputs[0]
+    return value
 
 
 def _row_major(sizes: Sequence[int]) -> _Strides:

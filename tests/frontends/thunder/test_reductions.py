@@ -305,7 +305,13 @@ def test_small_and_empty_shapes(shape: tuple[int, ...], device: torch.device) ->
     def program(x: Any) -> Any:
         folded = [x.sum(), x.sum(-1), x.mean(-1), (x > 0).any(), x.prod(-1), torch.softmax(x, -1)]
         if 0 not in x.shape:
-            folded += [x.amax(), x.amin(-1), x.argmax(-1), x.argmin()]
+            folded += [
+                x.amax(),
+                x.amin(-1),
+                x.argmax(-1),
+                x.argmin(),
+                x.double().var(-1, correction=0),
+            ]
         return folded
 
     check(program, torch.randn(shape), device=device)

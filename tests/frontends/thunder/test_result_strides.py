@@ -226,6 +226,63 @@ def test_steps_along_single_elements_order_what_repeats_others(x: torch.Tensor) 
     assert not found, found
 
 
+INDICES = {
+    "a vector": torch.tensor([0, 1, 1]),
+    "a matrix": torch.tensor([[0, 1, 1], [1, 0, 1]]),
+    "a transposed one": torch.tensor([[0, 1, 1], [1, 0, 1]]).t(),
+    "a repeated one": torch.tensor([[1, 0]]).expand(3, 2),
+    "of another dtype": torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=torch.int32).t(),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indexing_by_a_tensor_lies_as_both(name: str) -> None:
+    """By the dimensions that are left, then by the index's own; torch's other gathers are dense."""
+
+    def program(x: Any, k: Any) -> Any:
+        rows = x[k], x[:, k], x[:, :, k], x[k] * 2, x.abs()[:, k].transpose(0, 1)
+        return *rows, torch.index_select(x, 1, k.reshape(-1))
+
+    compiled = jit(program)
+    with interpreted():
+        for layout, x in LAYOUTS.items():
+            inputs = [x, INDICES[name]]
+            found = list(differences(ran(compiled, inputs), ran(program, inputs)))
+            assert not found, (layout, found)
+
+
+def test_indexing_that_is_differentiated_lies_as_both() -> None:
+    def program(x: Any, k: Any) -> Any:
+        return x[k] * 2, x[:, k].exp()
+
+    x, k = LAYOUTS["permuted"].clone().requires_grad_(), INDICES["a transposed one"]
+    ours, eager = ([t.stride() for t in f(x, k)] for f in (jit(program), program))
+    assert ours == eager
+
+
+def test_a_number_in_a_tensor_selects_a_view() -> None:
+    def program(x: Any, k: Any) -> Any:
+        y = x[k]
+        x.mul_(2)
+        return y, x[k] + 1, (x + 1)[k]
+
+    inputs = [torch.randn(3, 4), torch.tensor(1)]
+    with interpreted():
+        for each in (program, lambda x, k: x[k], lambda x, k: (x[k] * 2, (x * 2)[:, k])):
+            found = list(differences(ran(jit(each), inputs), ran(each, inputs)))
+            assert not found, found
+
+
+def test_losses_of_single_elements_are_row_major() -> None:
+    def program(x: Any, k: Any) -> Any:
+        return F.cross_entropy(x, k, reduction="none"), F.nll_loss(x * 2, k, reduction="none")
+
+    inputs = [LAYOUTS["permuted"], torch.tensor([0, 1, 3]).expand(6, 3).t()]
+    with interpreted():
+        found = list(differences(ran(jit(program), inputs), ran(program, inputs)))
+    assert not found, found
+
+
 def test_what_a_kernel_of_several_parts_is_laid_out_by() -> None:
     """Repeated elements leave the order to the next operand, unless torch converts them first."""
 

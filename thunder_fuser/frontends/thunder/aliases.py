@@ -92,15 +92,14 @@ class Aliases:
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
         """Whether torch gives a view where the parts of a call would copy, to other strides."""
-        # Indexing by a tensor copies, whatever indexing by numbers and slices does.
         given = {p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)}
-        if not gives_view(bsym.sym) or len(given) > 1:
+        if not gives_view(bsym):
             return False
-        return any(
-            not self._is_window(bsym, out)
-            for out in bsym.flat_proxy_outs
-            if isinstance(out, TensorProxy)
-        )
+        outs = [out for out in bsym.flat_proxy_outs if isinstance(out, TensorProxy)]
+        # A number in a tensor is gathered where nobody can tell.
+        if len(given) > 1 and not any(self.matters(out.name) for out in outs):
+            return False
+        return any(not self._is_window(bsym, out) for out in outs)
 
     def _is_window(self, bsym: BoundSymbol, out: Proxy) -> bool:
         """Whether a call gives a result by views alone."""
@@ -124,10 +123,10 @@ class Aliases:
             return
         for part in bsym.subsymbols:
             self._note(part)
-        if claim is None and (gives_view(bsym.sym) or _is_unknown(bsym)):
+        if claim is None and (gives_view(bsym) or _is_unknown(bsym)):
             sources = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
             # Thunder's views look at their first argument; nobody knows about others.
-            for old in sources[:1] if gives_view(bsym.sym) else sources:
+            for old in sources[:1] if gives_view(bsym) else sources:
                 for new in bsym.flat_proxy_outs:
                     if isinstance(new, TensorProxy):
                         self._join(self._memories, new.name, old.name)

@@ -278,8 +278,8 @@ def _of_variance(
 
 
 def _count(x: TensorProxy, dims: Sequence[int]) -> int:
-    """Of the elements that one result is computed from."""
-    return math.prod(x.shape[k] for k in dims)
+    """Of the elements that one result is computed from; a tensor without dimensions has one."""
+    return math.prod(x.shape[k] for k in dims if x.ndim)
 
 
 def _normalize(

@@ -16,7 +16,7 @@ from thunder.core.compile_data import _compile_data
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import LiesAs
@@ -83,7 +83,7 @@ class Recorded:
             if is_call and recorded.isdisjoint(_given(bsym)):
                 self._note_call(bsym)
         for old, new in zip(results(first), results(joint), strict=False):
-            for noted in (self._row_major, self._channels_last):
+            for noted in (self._row_major, self._channels_last, self._new):
                 noted.update({new.name} if old.name in noted else ())
             if old.name in self._leaders:
                 self._leaders.setdefault(new.name, self._leaders[old.name])
@@ -166,16 +166,24 @@ _MAY_GIVE_ARGUMENT = frozenset({"torch.Tensor.type", "torch.Tensor.type_as", "to
 """Further calls that return a tensor as it is where they have nothing to do."""
 
 
-def gives_view(symbol: Symbol) -> bool:
-    """Whether torch's call gives views of its first argument, as Thunder knows, too."""
-    return symbol in _GIVE_VIEWS
+def gives_view(bsym: BoundSymbol) -> bool:
+    """Whether torch's call gives views of its first argument, as Thunder knows, too.
+
+    Indexing by a tensor copies, whatever indexing by numbers and slices does; but a tensor without
+    dimensions is a number there.
+    """
+    if bsym.sym.id == "torch.Tensor.__getitem__":
+        indices = bsym.flat_proxy_args[1:]
+        return not any(isinstance(p, TensorProxy) and p.ndim for p in indices)
+    return bsym.sym in _GIVE_VIEWS
 
 
 def _gives_new_memory(bsym: BoundSymbol) -> bool:
     """Whether torch's call gives memory of its own, whatever Thunder makes of it."""
     return (
         bool(bsym.subsymbols)
-        and bsym.sym not in _GIVE_VIEWS | _MAY_GIVE_VIEWS
+        and not gives_view(bsym)
+        and bsym.sym not in _MAY_GIVE_VIEWS
         and bsym.sym.id not in _MAY_GIVE_ARGUMENT
         and OpTags.IN_PLACE not in (bsym.sym.tags or ())
     )
@@ -186,6 +194,7 @@ _ROW_MAJOR = frozenset(
     for name in (
         *("softmax", "log_softmax", "nn.functional.softmin", "nn.functional.logsigmoid"),
         *("layer_norm", "masked_fill", "tril", "triu"),
+        *("nn.functional.cross_entropy", "nn.functional.nll_loss"),
         *("Tensor.repeat", "tile", "repeat_interleave"),
     )
 )
@@ -231,7 +240,7 @@ def _saved_by_torch(trace: TraceCtx) -> set[str]:
         tensors = [p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
         given = [p.name for p in bsym.flat_proxy_outs]
         each_other = bsym.sym.id in _SAVES_TENSORS_FOR_EACH_OTHER
-        if gives_view(bsym.sym):
+        if gives_view(bsym):
             saved.update(tensors[:1] if not saved.isdisjoint(given) else ())
         elif each_other:
             saved.update(tensors if len(tensors) > 1 else ())

@@ -15,8 +15,8 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, Role
-from thunder_fuser.frontends.thunder.claims.layout import lying_as
+from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, LiesAsIndexed, Role
+from thunder_fuser.frontends.thunder.claims.layout import lying_as, lying_as_indexed
 from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
 from thunder_fuser.frontends.thunder.claims.table import TABLE, role
 from thunder_fuser.frontends.thunder.origin import origin_of
@@ -92,6 +92,8 @@ class _Region:
         for tag in prim.tags:
             if isinstance(tag, LiesAs):
                 value = lying_as(self._builder, value, self._tensors(tag.names, value))
+            if isinstance(tag, LiesAsIndexed):
+                value = self._indexed(value, tag)
         if Ending.ROW_MAJOR in prim.tags and sum(size != 1 for size in value.sizes) > 1:
             row_major = _tensor(self._builder.full(value.sizes, 0, value.dtype))
             value = lying_as(self._builder, value, [row_major])
@@ -124,6 +126,12 @@ class _Region:
         found = [self._values.get(self._first.get(name, name)) for name in names]
         tensors = [t for t in found if isinstance(t, TensorView) and _broadcasts(t, shown)]
         return tensors if len(tensors) == len(found) else []
+
+    def _indexed(self, value: TensorView, tag: LiesAsIndexed) -> TensorView:
+        source, index = (self._values.get(self._first.get(n, n)) for n in (tag.source, tag.index))
+        if isinstance(source, TensorView) and isinstance(index, TensorView):
+            return lying_as_indexed(self._builder, value, source, tag.dim, index)
+        return value
 
     def _writes_itself(self, prim: BoundSymbol) -> bool:
         """Whether a tensor is copied onto itself, which torch does not do: it may be expanded."""

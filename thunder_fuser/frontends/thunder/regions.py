@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from thunder.core import dtypes
@@ -29,7 +30,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder import inplace
 from thunder_fuser.frontends.thunder.aliases import Aliases
 from thunder_fuser.frontends.thunder.claims import random
-from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, Role
+from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed, Role
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.origin import LIKE, Recorded
@@ -260,7 +261,7 @@ def primitives(
         for whole in part.symbols
         for prim in _with_operand(whole)
     ]
-    prims = _ordered_where_made(list(_rounded_once(prims, recorded)))
+    prims = _ordered_where_made(list(_rounded_once(_ordered_as_indexed(prims), recorded)))
     return tuple(_same_gradients(prims) if part.place and part.place.is_backward else prims)
 
 
@@ -278,6 +279,36 @@ def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
             wanted[source] = wanted.get(source, frozenset()) | orders
         found.append(prim.from_bsym(tags=prim.tags | orders) if orders - prim.tags else prim)
     return found[::-1]
+
+
+def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """The same primitives, of which those that end an indexing by a tensor say how they lie.
+
+    Thunder makes an index positive, flattens it, takes, and gives the result the index's shape.
+    """
+    by = {b.output.name: b for b in prims if isinstance(b.output, TensorProxy)}
+
+    def made(x: object, name: PrimIDs) -> Sequence[Any]:
+        """The arguments of the primitive of that name that makes a value, or none."""
+        b = by.get(x.name) if isinstance(x, TensorProxy) else None
+        return b.args if b is not None and b.sym.id is name else ()
+
+    found: dict[str, LiesAsIndexed] = {}
+    ended: list[BoundSymbol] = []
+    for prim in prims:
+        tag = None
+        if prim.sym.id is PrimIDs.TAKE:
+            source, flat, dim = prim.args
+            wrapped = next(iter(made(flat, PrimIDs.RESHAPE)), flat)
+            index, offset = made(wrapped, PrimIDs.ADD) or (None, None)
+            offset = next(iter(made(offset, PrimIDs.CONVERT_ELEMENT_TYPE)), offset)
+            if index is not None and made(offset, PrimIDs.WHERE):
+                tag = found[prim.output.name] = LiesAsIndexed(source.name, dim, index.name)
+                tag = tag if index.ndim == 1 else None
+        elif prim.sym.id is PrimIDs.RESHAPE:
+            tag = found.get(prim.args[0].name)
+        ended.append(prim.from_bsym(tags=prim.tags | {tag}) if tag else prim)
+    return ended
 
 
 def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:

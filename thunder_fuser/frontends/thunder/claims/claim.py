@@ -55,6 +55,18 @@ class LiesAs:
 
 
 @dataclass(frozen=True, slots=True)
+class LiesAsIndexed:
+    """Another: the result lies as torch's kernel that indexes dimension `dim` of a tensor has it.
+
+    By the dimensions that are left of `source`, then by those of the index that are in its place.
+    """
+
+    source: str
+    dim: int
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One row of the table.
 

@@ -33,3 +33,17 @@ def lying_as(b: FusionBuilder, x: TensorView, leaders: Sequence[TensorView]) -> 
 def _of(value: object) -> TensorView:
     assert isinstance(value, TensorView)
     return value
+
+
+def lying_as_indexed(
+    b: FusionBuilder, x: TensorView, source: TensorView, dim: int, index: TensorView
+) -> TensorView:
+    """`x`, laid out as torch has it: with the dimensions of an index in the place of `dim`."""
+    if 0 in x.sizes or x.rank != source.rank - 1 + index.rank:
+        return x
+    within = range(dim, dim + index.rank)
+    ends = [1 if k == dim else n for k, n in enumerate(source.domain.shape)]
+    rest = b.squeeze(b.slice(source, [0] * source.rank, ends), [dim])
+    sizes = list(x.domain.shape)
+    shown = b.broadcast_in_dim(rest, sizes, [k for k in range(x.rank) if k not in within])
+    return lying_as(b, lying_as(b, x, [b.broadcast_in_dim(index, sizes, within)]), [shown])

@@ -98,7 +98,9 @@ def _var(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: fl
         return _var_mean(b, x, dims, correction=correction)[0]
     values, places = x, 0
     if x.dtype is DataType.Double:
-        places = math.ceil(math.log2(max(math.prod(x.sizes[k] for k in dims), 1)))
+        # Torch takes -1 and 0 for dimensions of a tensor that has none.
+        count = math.prod(x.sizes[k] for k in dims if x.rank)
+        places = math.ceil(math.log2(max(count, 1)))
     else:
         values = b.cast_tensor(x, DataType.Double)
     if places:
