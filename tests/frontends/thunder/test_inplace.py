@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.frontends.thunder.aliasing import differences, faults, interpreted, ran
 from tests.frontends.thunder.aliasing_programs import random_aliasing_program
@@ -511,3 +512,31 @@ def test_results_that_change_before_the_backward(program: Any) -> None:
                 t.zero_()
         gradients += torch.autograd.grad([t.sum() for t in results], x)
     torch.testing.assert_close(*gradients)
+
+
+def clamped(x: Any, y: Any) -> Any:
+    return (x * 2).clamp_(-0.5, 0.5) * y
+
+
+def multiplied_twice(x: Any, y: Any) -> Any:
+    product = x * 2
+    product.mul_(y)
+    product.mul_(y)
+    return product.clamp_(-1, 1)
+
+
+def activated(x: Any, y: Any) -> Any:
+    first, second = x * 2, x - 1
+    F.silu(first, inplace=True)
+    F.elu(second, inplace=True)
+    return F.hardtanh(first, -0.5, 0.5, inplace=True) + second + y
+
+
+@pytest.mark.parametrize("program", [clamped, multiplied_twice, activated])
+def test_the_backward_reads_what_an_update_has_overwritten(program: Any) -> None:
+    """A gradient asks for the operand that the call itself replaces: autograd keeps a copy."""
+    inputs = [torch.linspace(*ends, 12, requires_grad=True) for ends in ((-2, 2), (1, -3))]
+    found, wanted = (
+        torch.autograd.grad(fn(*inputs).sum(), inputs) for fn in (jit(program), program)
+    )
+    torch.testing.assert_close(found, wanted)

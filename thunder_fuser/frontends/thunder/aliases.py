@@ -21,7 +21,7 @@ from thunder_fuser.frontends.thunder.origin import Recorded, gives_view, results
 
 def updates(bsym: BoundSymbol) -> bool:
     """Whether a symbol, or a part of it, writes into an existing tensor."""
-    return any(True for _ in _targets(bsym))
+    return any(True for _ in targets(bsym))
 
 
 class Aliases:
@@ -37,11 +37,11 @@ class Aliases:
         # What views and renamings are made of, and results of them that are copies all the same.
         self._sources: dict[str, Proxy] = {}
         self._owners: set[str] = set()
-        targets: list[str] = []
+        written: list[str] = []
         for bsym in trace.bound_symbols:
             self._note(bsym)
-            targets += _targets(bsym)
-        self.updated = frozenset(map(self.memory, targets))
+            written += targets(bsym)
+        self.updated = frozenset(map(self.memory, written))
         # By memory: tensors that the user has when the forward is over.
         self._seen: dict[str, set[str]] = {}
         arguments = (
@@ -159,7 +159,7 @@ def _shown(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
             yield from ((out, prim.args[1]) for out in prim.flat_proxy_outs)
 
 
-def _targets(bsym: BoundSymbol) -> Iterator[str]:
+def targets(bsym: BoundSymbol) -> Iterator[str]:
     """Names of what a symbol, or a part of it, updates."""
     claim = TABLE.get(bsym.sym.id)
     if claim is not None and claim.role is Role.UPDATE:
@@ -167,7 +167,7 @@ def _targets(bsym: BoundSymbol) -> Iterator[str]:
     elif claim is None and not bsym.subsymbols and OpTags.IN_PLACE in (bsym.sym.tags or ()):
         yield from (p.name for p in bsym.flat_proxy_args[:1])
     for part in bsym.subsymbols:
-        yield from _targets(part)
+        yield from targets(part)
 
 
 def _is_unknown(bsym: BoundSymbol) -> bool:

@@ -1,0 +1,64 @@
+"""Values that the backward reads and the forward overwrites: they are kept in copies.
+
+A gradient rule reads an operand by its name. Where the call updates that operand in place
+(`x.clamp_(0)`, `x.mul_(y)`), or a later one does, the name has the new value when the backward
+runs. Torch's autograd copies what such a call overwrites before it runs; so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from thunder.core import prims
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+
+from thunder_fuser.frontends.thunder.aliases import Aliases, targets
+from thunder_fuser.frontends.thunder.origin import Recorded
+
+
+def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
+    """The trace, or one with a copy of each such value before the first update of its memory."""
+    symbols = trace.bound_symbols
+    backward = [b for b in symbols if _reads_forward(b)]
+    writers = [k for k, b in enumerate(symbols) if not _is_backward(b) and any(targets(b))]
+    if not backward or not writers:
+        return trace
+    aliases = Aliases(trace, Recorded(trace, originals))
+    written = {k: set(map(aliases.memory, targets(symbols[k]))) for k in writers}
+    born = {p.name: k for k, b in reversed([*enumerate(symbols)]) for p in b.flat_proxy_outs}
+    lost: dict[int, dict[str, TensorProxy]] = {}
+    for proxy in _tensors_read(backward):
+        memory, since = aliases.memory(proxy.name), born.get(proxy.name, -1)
+        over = next((k for k in writers if k > since and memory in written[k]), None)
+        if over is not None:
+            lost.setdefault(over, {})[proxy.name] = proxy
+    if not lost:
+        return trace
+    kept = from_trace(trace)
+    swaps: dict[Variable, Proxy] = {}
+    for k, bsym in enumerate(symbols):
+        for proxy in lost.get(k, {}).values():
+            with tracectx(kept):
+                copy = proxy.replace_name(f"{proxy.name}_kept", disambiguate=True)
+            swaps[variableify(proxy)] = copy
+            kept.bound_symbols.append(prims.clone.bind(proxy, output=copy))
+        swapped = bsym.from_bsym_swap_proxies(swaps) if swaps and _reads_forward(bsym) else bsym
+        kept.bound_symbols.append(swapped)
+    return kept
+
+
+def _is_backward(bsym: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bsym.tags
+
+
+def _reads_forward(bsym: BoundSymbol) -> bool:
+    """Whether a symbol of the backward may read values; get_grad only names one."""
+    return _is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD
+
+
+def _tensors_read(symbols: list[BoundSymbol]) -> Iterator[TensorProxy]:
+    for bsym in symbols:
+        yield from (p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
