@@ -22,6 +22,13 @@ struct Product {
     return a * b;
   }
 };
+struct Xor {
+  static constexpr bool kCommutes = true;
+  template <class T>
+  static TF_DEVICE T combine(T a, T b) {
+    return T(a ^ b);
+  }
+};
 // What comes is on the left, and tested for NaN there: that need not wait for what went before.
 struct Max {
   static constexpr bool kCommutes = true;

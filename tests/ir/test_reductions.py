@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -40,9 +42,18 @@ def position(fold: Fold) -> Fold:
     return found
 
 
+def xor_sum(x: torch.Tensor, dims: Sequence[int] | int, keepdim: bool = False) -> torch.Tensor:
+    """One element after the other; torch has no such reduction."""
+    for dim in sorted([dims] if isinstance(dims, int) else dims, reverse=True):
+        folded = functools.reduce(operator.xor, x.unbind(dim))
+        x = folded.unsqueeze(dim) if keepdim else folded
+    return x
+
+
 TORCH: dict[str, Fold] = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin,
     "any": torch.any, "all": torch.all,
+    "xor_sum": xor_sum,
     "argmax": position(torch.argmax), "argmin": position(torch.argmin),
 }  # fmt: skip
 DTYPES = (D.Bool, D.UInt8, D.Int32, D.Int, D.Half, D.BFloat16, D.Float, D.Double, D.ComplexFloat)
@@ -100,12 +111,14 @@ def test_results_and_dtypes_are_those_of_torch(op: str, dtype: DataType) -> None
 
 @pytest.mark.parametrize("op", TABLE)
 def test_a_tensor_without_dimensions_reduces_to_itself(op: str) -> None:
-    x = torch.tensor(2.5)
+    takes_floats = Category.FLOAT in TABLE[op].accepts
+    x, dtype = (torch.tensor(2.5), D.Float) if takes_floats else (torch.tensor(25), D.Int)
     for dims in (None, [0], [-1]):
         for keepdim in (False, True):
-            found = reduced(op, x, D.Float, dims, keepdim=keepdim)
+            found = reduced(op, x, dtype, dims, keepdim=keepdim)
             assert found.shape == ()
-            assert found.item() == {"any": True, "all": True, "argmax": 0, "argmin": 0}.get(op, 2.5)
+            special = {"any": True, "all": True, "argmax": 0, "argmin": 0}
+            assert found.item() == special.get(op, x.item())
 
 
 @pytest.mark.parametrize(("op", "value"), [("sum", 0), ("prod", 1), ("any", False), ("all", True)])
@@ -114,6 +127,10 @@ def test_folding_nothing_gives_the_first_value(op: str, value: float) -> None:
     assert reduced(op, x, D.Float, [1]).tolist() == [value, value]
     assert reduced(op, x, D.Float, None).item() == value
     assert reduced(op, x, D.Float, [0]).shape == (0,)
+
+
+def test_the_xor_of_nothing_has_no_bits() -> None:
+    assert reduced("xor_sum", torch.zeros(2, 0, dtype=torch.int32), D.Int32, [1]).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("op", ["max", "min", "argmax", "argmin"])
@@ -153,6 +170,8 @@ def test_nan_and_infinities_as_torch_keeps_them() -> None:
     inf, nan = float("inf"), float("nan")
     x = torch.tensor([[1.0, nan, -inf], [inf, -inf, 0.0], [-inf, -inf, -inf], [inf, 1.0, 2.0]])
     for op, fold in TORCH.items():
+        if Category.FLOAT not in TABLE[op].accepts:
+            continue
         found, wanted = reduced(op, x, D.Float, [1]), fold(x, 1)
         assert torch.equal(found.isnan(), wanted.isnan())
         assert torch.equal(found.nan_to_num(), wanted.nan_to_num()), op
@@ -272,7 +291,7 @@ def test_every_reduction_is_rebuilt_from_its_text() -> None:
             for to in (None, D.Half, D.Double, D.Int8) if row.takes_dtype else (None,):
                 if to is None or to.category >= dtype.category:
                     b.output(b.reduce(op, x, [2, 0], dtype=to))
-        b.output(b.reduce(op, b.tensor([], D.Float), keepdim=True))
+        b.output(b.reduce(op, b.tensor([], dtypes_of(op)[0]), keepdim=True))
         fusion = b.build()
         again = rebuilt(fusion)
         assert equal(again, fusion)

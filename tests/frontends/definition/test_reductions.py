@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -276,6 +278,27 @@ def test_positions_of_any_layout_length_and_dtype(runs: Runs) -> None:
         for value, torchs in zip(found, wanted, strict=True):
             assert value.dtype is torchs.dtype
             assert torch.equal(value.nan_to_num(), torchs.nan_to_num()), (x.shape, x.dtype)
+
+
+def test_sets_of_bits(runs: Runs) -> None:
+    """One by one: what every schedule folds in another order has the same bits."""
+    generator = torch.Generator().manual_seed(3)
+    given = []
+    for dtype in (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64):
+        for sizes in ((5, 4000), (700, 3)):
+            x = torch.randint(-(2**62), 2**62, sizes, generator=generator).to(dtype)
+            given.append(x)
+            runs.add(lambda o, x: [o.xor_sum(x, [0]), o.xor_sum(x, [1]), o.xor_sum(x)], x)
+    for x, found in zip(given, runs.results(), strict=True):
+        columns = functools.reduce(operator.xor, x.unbind(0))
+        wanted = (columns, functools.reduce(operator.xor, x.unbind(1)), _folded(columns))
+        for value, one_by_one in zip(found, wanted, strict=True):
+            assert value.dtype is x.dtype
+            assert torch.equal(value, one_by_one), (x.shape, x.dtype)
+
+
+def _folded(x: torch.Tensor) -> torch.Tensor:
+    return functools.reduce(operator.xor, x.unbind(0))
 
 
 def test_integers_bools_and_complex_numbers(runs: Runs) -> None:

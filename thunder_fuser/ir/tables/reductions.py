@@ -162,6 +162,16 @@ def _product(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return x
 
 
+def _xor_sum(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The number of set bits at each place, modulo 2."""
+    if not dims:
+        return x
+    places = range(1 if x.dtype is torch.bool else 8 * x.dtype.itemsize)
+    bits = ((x.long() >> place & 1).sum(tuple(dims)) % 2 << place for place in places)
+    kept = [n for k, n in enumerate(x.shape) if k not in dims]
+    return sum(bits, torch.zeros(kept, dtype=torch.int64, device=x.device)).to(x.dtype)
+
+
 def _position(
     fold: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
@@ -211,6 +221,14 @@ _ROWS = (
         _highest,
         lambda x, dims: torch.amin(x, tuple(dims)) if dims else x,
         of_empty=False,
+    ),
+    Reduction(
+        "xor_sum",
+        Rule.KEEP,
+        frozenset({Category.BOOL, Category.INT}),
+        "tf::Xor",
+        lambda dtype: 0,
+        _xor_sum,
     ),
     Reduction(
         "any",
