@@ -19,13 +19,11 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
-from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import Launch, Target, planned_for, target_for
-from thunder_fuser.segment.equal_segments import CanonicalSegment, canonical_segment
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
@@ -91,38 +89,24 @@ def _told(plan: SegmentedFusion, watch: Watch) -> SegmentedFusion:
 def generate_kernels(
     plan: SegmentedFusion, device: DeviceInfo, watch: Watch | None = None
 ) -> dict[int, GeneratedKernel]:
-    """Kernels by segment, as text: no compiler, no device. Segments that are the same program on
-    other tensors have one kernel, which is called as the first of them calls its tensors.
-    """
+    """Kernels by segment, as text: no compiler, no device. Equal segments have one kernel."""
     watch = watch or Watch("plan", plan)
     found: dict[int, GeneratedKernel] = {}
-    known: dict[Hashable, tuple[GeneratedKernel, CanonicalSegment]] = {}
+    known: dict[Hashable, GeneratedKernel] = {}
     for segment in plan.segments:
         if not segment.kernels:
             continue
-        program = canonical_segment(plan, segment, plan.memory_of(segment))
-        if program.shape is not None and program.shape in known:
-            found[segment.index] = _bound(*known[program.shape], program)
-            continue
-        detail = f"segment {segment.index}"
-        schedule = schedule_segment(plan, segment, device)
-        watch("schedule", schedule, detail=f"{detail} on {device.name}")
-        kernel = lower(schedule, plan.in_place)
-        watch("kernel ir", kernel, detail=detail)
-        made = generate(kernel)
-        watch("kernel", made.kernel, detail=detail)
-        found[segment.index] = made
-        known[program.shape] = made, program
+        program = segment.program
+        if program not in known:
+            detail = f"segment {segment.index}"
+            schedule = schedule_segment(segment, device)
+            watch("schedule", schedule, detail=f"{detail} on {device.name}")
+            kernel = lower(schedule, segment.body.updates)
+            watch("kernel ir", kernel, detail=detail)
+            known[program] = generate(kernel)
+            watch("kernel", known[program].kernel, detail=detail)
+        found[segment.index] = known[program].bound_to(segment.values)
     return found
-
-
-def _bound(
-    made: GeneratedKernel, first: CanonicalSegment, other: CanonicalSegment
-) -> GeneratedKernel:
-    """A kernel that is made for one program, for another one that is the same."""
-    places = {v: k for k, v in enumerate(first.values)}
-    bound = (b if isinstance(b, Scratch) else other.values[places[b]] for b in made.arguments)
-    return GeneratedKernel(made.kernel, tuple(bound))
 
 
 def compile_kernels(

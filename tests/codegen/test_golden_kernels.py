@@ -124,7 +124,7 @@ def kernel_of(definition: FusionDefinition) -> tuple[object, str]:
     plan = CompiledFusion(definition.fusion).plan()
     (entry,) = generate_kernels(plan, H200).values()
     (segment,) = (s for s in plan.segments if s.kernels)
-    return schedule_segment(plan, segment, H200), entry.kernel.source
+    return schedule_segment(segment, H200), entry.kernel.source
 
 
 @pytest.mark.parametrize("mode", REDUCTIONS, ids=str)

@@ -94,7 +94,7 @@ def test_totals_of_numbers_and_positions_beside_scalars(
     x = torch.randint(-5, 6, (3000, 70), generator=torch.Generator().manual_seed(0)).float()
     given = [x.to(device), 2.0, 1 - 3j]
     run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
-    scheduled = [schedule_segment(run.plan, s, H200) for s in run.plan.segments if s.kernels]
+    scheduled = [schedule_segment(s, H200) for s in run.plan.segments if s.kernels]
     assert any(isinstance(s, ReductionSchedule) and s.totals for s in scheduled)
     found = [t.cpu() for t in run(given)]
     wanted = ((2 * x).sum(0), x.argmax(0), x.argmin(), x.sum(0) * (1 - 3j))
@@ -112,7 +112,7 @@ def test_each_byte_moves_once_and_parts_are_few(reduction: Reduction) -> None:
     assert plan.kernels == 1
     assert plan.bytes == plan.bytes_ideal == reduction.traffic(rows, columns)
     (segment,) = plan.segments
-    made = schedule_segment(plan, segment, H200)
+    made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
     limit = 0.04 if "norm" in reduction.name else 0.02 if "gelu" in reduction.name else 0.01
     assert made.workspace_bytes <= limit * plan.bytes_ideal
@@ -183,7 +183,7 @@ def norm_schedule(name: str, columns: int) -> ReductionSchedule:
     norm = next(n for n in NORMS if n.name == name)
     plan = norm.definition(256, columns, BFloat16).plan()
     (segment,) = plan.segments
-    made = schedule_segment(plan, segment, H200)
+    made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
     return made
 
@@ -254,7 +254,7 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
     """What a multiprocessor's threads load of rows before the first use of any, at least 32 KB."""
     plan = reduction.definition(*reduction.full, BFloat16).plan()
     (segment,) = plan.segments
-    made = schedule_segment(plan, segment, H200)
+    made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
     streamed = [a for a in made.accesses if not a.is_uniform and a.loads[0].tensor.sizes[0] > 1]
     each = sum(a.loads[0].dtype.itemsize for a in streamed) * made.lanes.vector * made.unroll[-1]
@@ -267,5 +267,5 @@ def test_enough_bytes_are_in_flight(reduction: Reduction) -> None:
 def test_definitions_say_what_is_shared() -> None:
     fd: FusionDefinition = REDUCTIONS[0].definition(8192, 4096, BFloat16)
     (segment,) = fd.plan().segments
-    text = str(schedule_segment(fd.plan(), segment, H200))
+    text = str(schedule_segment(segment, H200))
     assert "rows split over blocks: 1 grid reductions of 132 partials" in text

@@ -40,7 +40,7 @@ def batch_for(device: torch.device, name: str) -> Batch:
 
 
 def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
-    found = [schedule_segment(plan, s, device) for s in plan.segments if s.kind == "reduction"]
+    found = [schedule_segment(s, device) for s in plan.segments if s.kind == "reduction"]
     assert all(isinstance(s, ReductionSchedule) for s in found)
     return found  # type: ignore[return-value]
 

@@ -75,7 +75,7 @@ def fusion(define: Define, sizes: Sequence[int], dtype: DataType) -> Fusion:
 
 def stacked(made: Fusion, device: DeviceInfo = H200) -> ReductionSchedule:
     (segment,) = (s for s in partition(made).segments if s.kernels)
-    found = schedule_segment(partition(made), segment, device)
+    found = schedule_segment(segment, device)
     assert isinstance(found, ReductionSchedule)
     assert found.is_outer_shared
     return found

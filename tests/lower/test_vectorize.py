@@ -42,7 +42,7 @@ def part_of(
     """The first part of the only segment."""
     plan = partition(b.build(), layouts)
     (segment,) = (s for s in plan.segments if s.kind == "pointwise")
-    return schedule(plan, segment, device).parts[0]
+    return schedule(segment, device).parts[0]
 
 
 def access_of(part: PointwisePart, tensor: TensorView) -> RegisterArray:

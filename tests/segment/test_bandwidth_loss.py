@@ -61,9 +61,7 @@ def loss(found: Fusion, device: DeviceInfo = H200) -> BandwidthLoss | None:
 
 
 def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[ReductionSchedule]:
-    schedules = [
-        schedule_segment(found, s, device) for s in found.segments if s.kind == "reduction"
-    ]
+    schedules = [schedule_segment(s, device) for s in found.segments if s.kind == "reduction"]
     return [s for s in schedules if isinstance(s, ReductionSchedule)]
 
 

@@ -127,7 +127,7 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert plan.boundaries == ()
     assert plan.bytes == plan.bytes_ideal == 353_132_544
     (segment,) = [s for s in plan.segments if s.kernels]
-    schedule = schedule_segment(plan, segment, H200)
+    schedule = schedule_segment(segment, H200)
     assert isinstance(schedule, ReductionSchedule)
     # Two blocks a batch: a block's rows are of one batch, so that its sums are.
     assert (schedule.mapping.row_groups, schedule.mapping.partials) == (56, 112)

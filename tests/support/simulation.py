@@ -44,15 +44,12 @@ _TORCH = Evaluator(False, torch.device("cpu"))
 UNTOUCHED = -1
 
 
-def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> PointwiseSchedule:
+def schedule(segment: Segment, device: DeviceInfo) -> PointwiseSchedule:
     """How a segment of a plan runs on a device."""
+    body = segment.body
+    overwritten = set(body.updates.values())
     return schedule_map(
-        segment.outputs,
-        plan.fusion.definitions(),
-        plan.memory_of(segment),
-        {t: plan.layouts[t] for t in segment.outputs},
-        set(plan.in_place.values()),
-        device,
+        body.outputs, body.definitions, body.loads, body.stores, overwritten, device
     )
 
 
@@ -69,7 +66,8 @@ def simulate(
             continue
         for tensor in segment.outputs:
             run.allocate(tensor)
-        for part in schedule(plan, segment, device).parts if segment.kernels else ():
+        run.values = segment.values
+        for part in schedule(segment, device).parts if segment.kernels else ():
             run.part(part)
     for segment in plan.segments:
         for tensor in segment.outputs:
@@ -82,6 +80,7 @@ class _Run:
 
     def __init__(self, plan: SegmentedFusion, inputs: Mapping[Val, object]) -> None:
         self.plan = plan
+        self.values: Sequence[Val] = ()  # of the plan, behind the numbers of the segment that runs
         self.scalars = {v.id: x for v, x in inputs.items() if not _in_memory(v)}
         self.memory: dict[TensorView, torch.Tensor] = {}
         self.written: dict[TensorView, np.ndarray] = {}
@@ -123,6 +122,12 @@ class _Run:
         assert not (tensor in self.plan.fusion.inputs and tensor.domain.transforms)
         return _TORCH.from_carrier(self.memory[owner].as_strided(sizes, strides), tensor.dtype)
 
+    def tensor(self, own: TensorView) -> TensorView:
+        """The tensor of the plan that one of the segment stands for."""
+        found = self.values[own.id]
+        assert isinstance(found, TensorView)
+        return found
+
     # ---- one part
 
     def part(self, part: PointwisePart) -> None:
@@ -147,15 +152,16 @@ class _Run:
         for store in part.stores:
             address = _at(store.address, point)
             itemsize = store.tensor.dtype.itemsize
+            tensor = self.tensor(store.tensor)
             if store.windows:
-                alignment = self.plan.layouts[store.tensor].alignment
+                alignment = self.plan.layouts[tensor].alignment
                 planned = np.full_like(address, UNTOUCHED)
                 for window in store.windows:
                     everything = np.ones(part.vectors, bool)
                     vectors = {"u": np.arange(part.vectors)}
                     _read(window, everything, planned, itemsize, alignment, vectors)
                 assert (planned == address).all(), f"{store.tensor} is stored elsewhere"
-            owner = self.plan.storage.get(store.tensor, store.tensor)
+            owner = self.plan.storage.get(tensor, tensor)
             np.add.at(self.written[owner], address, 1)
             stored = _TORCH.from_carrier(values[store.value], store.tensor.dtype)
             self.memory[owner][torch.from_numpy(address)] = _TORCH.to_carrier(stored)
@@ -182,7 +188,7 @@ class _Run:
     def _fetched(
         self, access: RegisterArray, part: PointwisePart, point: Mapping[str, np.ndarray]
     ) -> dict[Value, torch.Tensor]:
-        tensor = access.loads[0].tensor
+        tensor = self.tensor(access.loads[0].tensor)
         owner = self.plan.storage.get(tensor, tensor)
         memory = self.memory[owner]
         address = planned_addresses(access, part, self.plan.layouts[tensor], point)
@@ -213,7 +219,7 @@ class _Run:
             case Literal():
                 return _TORCH.constant(node.value, node.dtype)
             case Argument():
-                x = self.scalars[node.source.id]
+                x = self.scalars[self.values[node.source.id].id]
                 number = x.item() if isinstance(x, torch.Tensor) else x
                 return _TORCH.constant(number, node.dtype)  # type: ignore[arg-type]
             case IndexValue():

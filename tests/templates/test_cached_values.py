@@ -27,7 +27,7 @@ CPU = HOST.device_info(torch.device("cpu"))
 def held(fusion: Fusion, device: DeviceInfo = CPU) -> list[str]:
     plan = CompiledFusion(fusion).plan()
     (segment,) = plan.segments
-    made = schedule_segment(plan, segment, device)
+    made = schedule_segment(segment, device)
     assert isinstance(made, ReductionSchedule)
     return [value.op for value in made.row_cache.held]  # type: ignore[union-attr]
 

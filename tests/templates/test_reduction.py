@@ -31,21 +31,17 @@ Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))
 
 
-def schedule(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> ReductionSchedule:
+def schedule(segment: Segment, device: DeviceInfo) -> ReductionSchedule:
+    body = segment.body
     found = schedule_reduction(
-        segment.outputs,
-        segment.folds,
-        plan.fusion.definitions(),
-        plan.memory_of(segment),
-        {t: plan.layouts[t] for t in segment.outputs},
-        device,
+        body.outputs, body.folds, body.definitions, body.loads, body.stores, device
     )
     assert isinstance(found, ReductionSchedule), found
     return found
 
 
 def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
-    return [schedule(plan, s, device) for s in plan.segments if s.kind == "reduction" and s.kernels]
+    return [schedule(s, device) for s in plan.segments if s.kind == "reduction" and s.kernels]
 
 
 def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -> SegmentedFusion:

@@ -45,7 +45,7 @@ def scheduled(
     plan: SegmentedFusion, device: DeviceInfo = SMALL
 ) -> PointwiseSchedule | TransposeSchedule:
     (segment,) = (s for s in plan.segments if s.kind == "pointwise")
-    found = schedule_segment(plan, segment, device)
+    found = schedule_segment(segment, device)
     assert not isinstance(found, ReductionSchedule)
     assert found.blocks
     return found
@@ -53,9 +53,8 @@ def scheduled(
 
 def refused(plan: SegmentedFusion, device: DeviceInfo = SMALL) -> Refusal:
     (segment,) = (s for s in plan.segments if s.kind == "pointwise")
-    memory, definitions = plan.memory_of(segment), plan.fusion.definitions()
-    destinations = {t: plan.layouts[t] for t in segment.outputs}
-    found = schedule_transpose(segment.outputs, definitions, memory, destinations, (), device)
+    body = segment.body
+    found = schedule_transpose(body.outputs, body.definitions, body.loads, body.stores, (), device)
     assert isinstance(found, Refusal), found
     assert isinstance(scheduled(plan, device), PointwiseSchedule)
     return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.codegen.cuda_text import CudaText, header_files, indented
 from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.lower.kernel_ir import Bound, KernelIR, Parameter, Scratch
 
 
@@ -20,6 +22,11 @@ class GeneratedKernel:
 
     kernel: Kernel
     arguments: tuple[Bound, ...]
+
+    def bound_to(self, values: Sequence[TensorView | Scalar]) -> GeneratedKernel:
+        """The same kernel, on the values that stand behind the numbers of its own."""
+        bound = (b if isinstance(b, Scratch) else values[b.id] for b in self.arguments)
+        return GeneratedKernel(self.kernel, tuple(bound))
 
 
 def generate(kernel: KernelIR) -> GeneratedKernel:

@@ -87,6 +87,13 @@ class Scalar:
     origin: Origin = field(default=Origin(), compare=False)
     """Of an input: the user's line that defines it."""
 
+    def __eq__(self, other: object) -> bool:
+        """Numbers are equal that no program can tell apart: 0.0 and -0.0, 1 and True differ."""
+        if not isinstance(other, Scalar):
+            return NotImplemented
+        same = self.id == other.id and self.dtype is other.dtype
+        return same and _exactly(self.value) == _exactly(other.value)
+
     def __hash__(self) -> int:
         return self.id
 
@@ -106,6 +113,11 @@ class Scalar:
         return f"{self.name}:{self.dtype.name}" + ("" if self.value is None else f"={self.value}")
 
     __repr__ = __str__
+
+
+def _exactly(value: Number | Form | None) -> object:
+    """What tells a number from all others."""
+    return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
 
 
 Val = TensorView | Scalar

@@ -18,7 +18,7 @@ from thunder_fuser.codegen.cuda import GeneratedKernel
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserIndexError
-from thunder_fuser.ir.fusion import Fusion, GatherOp, TensorView
+from thunder_fuser.ir.fusion import GatherOp, TensorView
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
@@ -75,11 +75,12 @@ class Executable:
 
     def _run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = [*inputs, *self._made]
+        step: Step | None = None
         try:
             for step in self._steps:
                 step(values)
         except FuserIndexError as error:
-            raise _located(error, self.plan.fusion) from None
+            raise self._located(error, step) from None
         return [values[k] for k in self._returned]
 
     def timed(self, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[tuple[int, float]]]:
@@ -96,8 +97,24 @@ class Executable:
 
         timed = copy.copy(self)
         timed._steps = tuple(map(measured, self._steps))
+        steps_of = zip(timed._steps, self._steps, strict=True)
+        timed._launched = {new: self._launched[k] for new, k in steps_of if k in self._launched}
         outputs = timed(inputs)
         return outputs, [(segment, seconds()) for segment, seconds in times]
+
+    def _located(self, error: FuserIndexError, step: Step | None) -> FuserIndexError:
+        """The error of a launch in the names and with the line of the user's program: kernels know
+        neither.
+        """
+        segment = self._launched.get(step) if step is not None else None
+        if segment is None:
+            return error
+        ran, definitions = self.plan.segments[segment], self.plan.fusion.definitions()
+        for expr in ran.fusion.exprs:
+            if isinstance(expr, GatherOp) and str(error).startswith(f"{expr}: "):
+                text = str(error).replace(str(expr), str(definitions[ran.values[expr.output.id]]))
+                return FuserIndexError(f"{text} (in {expr.origin})")
+        return error
 
     # ---- linking
 
@@ -186,11 +203,3 @@ class Executable:
         dead = [n.tensor for n in self._buffers if n.last == segment.index]
         views = [t for t in self.plan.views if self.plan.root(t) in dead]
         return [steps.free(self._slot(t)) for t in (*dead, *views)]
-
-
-def _located(error: FuserIndexError, fusion: Fusion) -> FuserIndexError:
-    """The same error with the line of the user's program: kernels know no files."""
-    for expr in fusion.exprs:
-        if isinstance(expr, GatherOp) and str(error).startswith(f"{expr}: "):
-            return FuserIndexError(f"{error} (in {expr.origin})")
-    return error

@@ -102,7 +102,8 @@ class _Limits:
             text = f"it is wanted at {count} places, and computed with {self._sizes[tensor]}"
             self.cuts[tensor] = Refusal("size", f"{text} operations at each", tensor.name)
         fusion = _with_cuts(self.fusion, self.cuts) if self.cuts else self.fusion
-        joined = tuple(e.output for e in fusion.exprs if e.output in self.joined)
+        tensors = (e.output for e in fusion.exprs if isinstance(e.output, TensorView))
+        joined = tuple(t for t in tensors if t in self.joined)
         return Limited(fusion, self.cuts, joined)
 
     def _take(self, place: int, expr: Expr) -> None:

@@ -6,7 +6,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
@@ -16,6 +16,8 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import Condition, most
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.segment.repro import script
 
 Kind = Literal["pointwise", "reduction", "alias", "concat"]
 """Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
@@ -32,6 +34,11 @@ class Segment:
 
     inputs         tensors whose memory the segment reads, in order of first use
     outputs        tensors that it leaves in memory
+    fusion         what it computes, as a fusion of its own with canonical numbers: equal segments
+                   have equal ones. Its inputs are what the segment loads, its outputs `outputs`,
+                   its updates those that are written in place
+    values         the plan's value behind each number of `fusion`
+    layouts        of the tensor inputs, then of the outputs, of `fusion`
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
     sector_bytes   bytes of the memory sectors that are read, which hold more than is needed where
@@ -47,6 +54,9 @@ class Segment:
     inputs: tuple[TensorView, ...]
     outputs: tuple[TensorView, ...]
     operations: tuple[str, ...]
+    fusion: Fusion
+    values: tuple[Val, ...] = field(repr=False)
+    layouts: tuple[Layout, ...]
     bytes_read: int = 0
     bytes_written: int = 0
     sector_bytes: int = 0
@@ -63,6 +73,35 @@ class Segment:
     @property
     def bytes(self) -> int:
         return self.bytes_read + self.bytes_written
+
+    @property
+    def body(self) -> KernelBody:
+        """What its kernel computes, in the values of `fusion`."""
+        fusion = self.fusion
+        tensors = fusion.tensor_inputs
+        loads = self.layouts[: len(tensors)]
+        stores = self.layouts[len(tensors) :]
+        new = {old: v for v in fusion.values() for old in (self.values[v.id],)}
+        return KernelBody(
+            fusion.definitions(),
+            dict(zip(tensors, loads, strict=True)),
+            fusion.outputs,
+            tuple(_renamed(fold, new) for fold in self.folds),
+            dict(zip(fusion.outputs, stores, strict=True)),
+            {update.value: update.target for update in fusion.updates},
+        )
+
+    def repro(self, device: str = "cpu") -> str:
+        """A script that runs this segment alone, on inputs that lie as in the plan."""
+        title = f"Segment {self.index} ({self.kind}) of a plan, alone."
+        layouts = self.layouts[: len(self.fusion.tensor_inputs)]
+        return script(self.fusion, title, device, layouts)
+
+    @property
+    def program(self) -> Hashable:
+        """What the kernel of the segment depends on: equal for segments that can share one."""
+        folds = tuple((fold.op, fold.input) for fold in self.body.folds)
+        return self.kind, self.fusion, self.layouts, folds
 
     def __str__(self) -> str:
         inputs = ", ".join(t.name for t in self.inputs)
@@ -156,15 +195,6 @@ class SegmentedFusion:
     bytes_ideal: int
     sizes: OpenSizes | None = None
     conditions: tuple[Condition, ...] = ()
-    _given: set[TensorView] = field(default_factory=set, init=False, repr=False, compare=False)
-
-    def memory_of(self, segment: Segment) -> dict[TensorView, Layout]:
-        """Tensors that a segment can load, and where their elements are."""
-        ends = _Ends(self, segment)
-        roots = (*segment.outputs, *(v for f in segment.folds for v in (f.output, f.input)))
-        read = (v for expr in self.fusion.backward_slice(roots, ends) for v in expr.inputs)
-        found = (v for v in (*roots, *read) if v in ends)
-        return {t: self.layouts[t] for t in found if isinstance(t, TensorView)}
 
     def owner(self, tensor: TensorView) -> TensorView:
         """The tensor whose memory holds `tensor`: itself, or what it was written into."""
@@ -239,21 +269,12 @@ class SegmentedFusion:
         return "\n".join([head, *(f"  {row}" for row in rows)])
 
 
-class _Ends(Container[Val]):
-    """Where computing what a segment leaves ends: what lies in front of a cut is computed again;
-    what another kernel folded cannot be.
-    """
-
-    def __init__(self, plan: SegmentedFusion, segment: Segment) -> None:
-        if not plan._given:
-            stored = [f.output for s in plan.segments for f in s.folds if f.output in s.outputs]
-            plan._given.update((*plan.fusion.tensor_inputs, *plan.storage, *stored))
-        self._given = plan._given
-        self._read = set(segment.inputs)
-        self._own = {f.output for f in segment.folds}
-
-    def __contains__(self, value: object) -> bool:
-        return (value in self._given or value in self._read) and value not in self._own
+def _renamed(fold: ReductionOp, new: Mapping[Val, Val]) -> ReductionOp:
+    """A reduction on the values of a segment's fusion."""
+    elements, output = new[fold.input], new[fold.output]
+    assert isinstance(elements, TensorView)
+    assert isinstance(output, TensorView)
+    return ReductionOp(fold.op, elements, fold.accumulate, output, fold.origin)
 
 
 def counted(number: int, thing: str) -> str:

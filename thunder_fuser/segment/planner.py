@@ -8,16 +8,19 @@ has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import TypeVar
 
 from thunder_fuser.analysis.footprint import footprint
-from thunder_fuser.analysis.layout import View, layouts_of_inputs, view_of
+from thunder_fuser.analysis.layout import layouts_of_inputs, view_of
 from thunder_fuser.analysis.torch_strides import output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.extract import Extract, extract
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors
@@ -27,7 +30,7 @@ from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inplace_updates import updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import limited
-from thunder_fuser.segment.plan import Boundary, Segment, SegmentedFusion
+from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
 from thunder_fuser.segment.search import search
 from thunder_fuser.segment.time_model import Prices
@@ -169,8 +172,10 @@ class _Partition:
 
     def plan(self) -> SegmentedFusion:
         program = self.program
+        stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
+        self._stored = frozenset(stored)
         written = [t for g in self.groups for t in g.outputs]
-        in_place = updates_in_place(
+        self.in_place = updates_in_place(
             self.fusion,
             self.layouts,
             {t: k for k, g in enumerate(self.groups) for t in g.outputs},
@@ -189,7 +194,7 @@ class _Partition:
             self._boundaries(segments),
             self.layouts,
             program.storage,
-            in_place,
+            self.in_place,
             program.views,
             {t: v for t, v in program.destinations.slices.items() if t in self.level},
             ideal,
@@ -211,12 +216,25 @@ class _Partition:
                     touching.setdefault(tensor, []).append((made.index, group))
                 segments.append(made)
             for tensor in joins.get(level, ()):
-                joined = Segment(len(segments), "concat", pieces[tensor], (tensor,), ())
-                segments.append(joined)
+                segments.append(self._free("concat", len(segments), pieces[tensor], tensor))
             for tensor in views.get(level, ()):
                 view = self.program.views[tensor]
-                segments.append(_alias_segment(len(segments), tensor, view))
+                alias = self._free("alias", len(segments), (view.base,), tensor)
+                segments.append(replace(alias, views=(view,)))
         return segments
+
+    def _free(
+        self, kind: Kind, index: int, sources: tuple[TensorView, ...], tensor: TensorView
+    ) -> Segment:
+        """A segment that launches nothing."""
+        found = extract(self.fusion, (tensor,), set(sources), {})
+        layouts = self._layouts_of(found)
+        return Segment(index, kind, sources, (tensor,), (), found.fusion, found.values, layouts)
+
+    def _layouts_of(self, part: Extract) -> tuple[Layout, ...]:
+        """Of what is loaded, and of what is stored."""
+        tensors = (*part.fusion.tensor_inputs, *part.fusion.outputs)
+        return tuple(self.layouts[v] for v in map(part.whole, tensors))
 
     def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
         """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
@@ -238,12 +256,22 @@ class _Partition:
         reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
+        made = extract(
+            self.fusion,
+            outputs,
+            self._ends(group, inputs),
+            self.in_place,
+            [fold.output for fold in group.kernel.folds],
+        )
         return Segment(
             index,
             group.kernel.kind,
             inputs,
             outputs,
             tuple(e.op for e in self._in_order(computed) if e.op != "cast"),
+            made.fusion,
+            made.values,
+            self._layouts_of(made),
             bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
@@ -251,6 +279,13 @@ class _Partition:
             folds=group.kernel.folds,
             refusals=self._refusals(group, inputs, touching),
         )
+
+    def _ends(self, group: Group, inputs: Sequence[TensorView]) -> AbstractSet[Val]:
+        """Where computing what a kernel leaves ends: what lies in front of a cut is computed again;
+        what another kernel reduced cannot be.
+        """
+        own = {fold.output for fold in group.kernel.folds}
+        return (self.program.stops | self._stored).union(inputs) - own
 
     def _in_order(self, computed: set[Val]) -> list[Expr]:
         return self.fusion.backward_slice(computed, self.fusion.definitions())
@@ -304,7 +339,3 @@ def _by_level(leveled: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
     for level, each in leveled:
         found.setdefault(level, []).append(each)
     return found
-
-
-def _alias_segment(index: int, tensor: TensorView, view: View) -> Segment:
-    return Segment(index, "alias", (view.base,), (tensor,), (), views=(view,))

@@ -278,7 +278,8 @@ class _Subgraph:
         expr = self.program.definitions.get(v)
         stops = (v in self.stops or self.is_foreign(v)) and v not in self.roots
         # A result without elements is not computed.
-        is_empty = v in self.roots and not isinstance(expr, ReductionOp) and not v.numel
+        is_result = v in self.roots and not isinstance(expr, ReductionOp)
+        is_empty = isinstance(v, TensorView) and is_result and not v.numel
         return () if expr is None or stops or is_empty else expr.inputs
 
     def is_foreign(self, v: Val) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
-from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.plan import Segment
 from thunder_fuser.templates.pointwise.point_groups import pull_groups
 from thunder_fuser.templates.pointwise.schedule import PointwiseSchedule, pointwise_groups
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
@@ -14,23 +14,21 @@ from thunder_fuser.templates.transpose.schedule import TransposeSchedule, transp
 Schedule = PointwiseSchedule | TransposeSchedule | ReductionSchedule
 
 
-def schedule_segment(plan: SegmentedFusion, segment: Segment, device: DeviceInfo) -> Schedule:
+def schedule_segment(segment: Segment, device: DeviceInfo) -> Schedule:
     """How `device` runs a segment that has a kernel. Plans hold none that it cannot run."""
-    definitions = plan.fusion.definitions()
-    memory = plan.memory_of(segment)
-    destinations = {t: plan.layouts[t] for t in segment.outputs}
+    body = segment.body
     schedule: Schedule | Refusal
     if segment.kind == "reduction":
         schedule = schedule_reduction(
-            segment.outputs, segment.folds, definitions, memory, destinations, device
+            body.outputs, body.folds, body.definitions, body.loads, body.stores, device
         )
     else:
-        overwritten = set(plan.in_place.values())
-        groups = pull_groups(segment.outputs, definitions, memory, destinations, overwritten)
+        overwritten = set(body.updates.values())
+        groups = pull_groups(body.outputs, body.definitions, body.loads, body.stores, overwritten)
         # Plans exist without a device; whether tiles pay depends on it.
-        schedule = transpose_groups(groups, memory, destinations, device)
+        schedule = transpose_groups(groups, body.loads, body.stores, device)
         if isinstance(schedule, Refusal):
-            schedule = pointwise_groups(groups, memory, destinations, device)
+            schedule = pointwise_groups(groups, body.loads, body.stores, device)
     if isinstance(schedule, Refusal):
         raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
     return schedule

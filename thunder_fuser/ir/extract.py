@@ -1,0 +1,167 @@
+"""Extraction: a part of a fusion as a fusion of its own, with values numbered in order.
+
+What is computed from what is loaded to what is stored, and nothing else: two parts that do the same
+to other tensors are equal values, however their values are called in the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from thunder_fuser.ir.domain import TensorDomain, tensor_domain
+from thunder_fuser.ir.dtypes import DataType, Number
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    Expr,
+    FullOp,
+    Fusion,
+    GatherOp,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    Scalar,
+    TensorView,
+    Update,
+    Val,
+    ViewOp,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """A part of a fusion.
+
+    fusion  numbered from 0: inputs, in the order of their numbers in the whole, then what
+            expressions read and define
+    values  for each number the value of the whole; a constant of its own where an output without
+            elements is made of nothing
+    """
+
+    fusion: Fusion
+    values: tuple[Val, ...]
+
+    def whole(self, tensor: TensorView) -> TensorView:
+        """The tensor of the whole that one of the part stands for."""
+        found = self.values[tensor.id]
+        assert isinstance(found, TensorView)
+        return found
+
+
+def extract(
+    fusion: Fusion,
+    outputs: Iterable[TensorView],
+    ends: Container[Val],
+    updates: Mapping[TensorView, TensorView],
+    reductions: Iterable[TensorView] = (),
+) -> Extract:
+    """What computes `outputs`, from those of `ends` and of the inputs that this reads.
+
+    updates     input that an output overwrites; it is an input of the part, read or not
+    reductions  that are computed as well, wherever these end
+    """
+    outputs = tuple(outputs)
+    roots = [*(t for t in outputs if t.numel), *reductions]
+    exprs = fusion.backward_slice(roots, ends)
+    made = {expr.output for expr in exprs}
+    read = {v for v in chain(roots, *(expr.inputs for expr in exprs)) if v not in made}
+    targets = {updates[t] for t in outputs if t in updates}
+    needed = {v for v in read if isinstance(v, TensorView) or v.value is None} | targets
+    part = _Part()
+    known = fusion.definitions()
+    for value in sorted(needed, key=lambda v: v.id):
+        part.given(value, is_computed=value in known)
+    inputs = tuple(map(part.new.__getitem__, part.values))
+    defined = tuple(map(part.copy, exprs))
+    empty = tuple(part.nothing(t) for t in outputs if t not in part.new)
+    new = part.tensor
+    return Extract(
+        Fusion(
+            inputs,
+            defined + empty,
+            tuple(map(new, outputs)),
+            tuple(Update(new(updates[t]), new(t)) for t in outputs if t in updates),
+        ),
+        tuple(part.values),
+    )
+
+
+class _Part:
+    """new     what a value of the whole is called in the part
+    values  the values of the whole in the order of their new numbers
+    """
+
+    def __init__(self) -> None:
+        self.new: dict[Val, Val] = {}
+        self.values: list[Val] = []
+
+    def tensor(self, old: Val) -> TensorView:
+        found = self.new[old]
+        assert isinstance(found, TensorView)
+        return found
+
+    def given(self, old: Val, *, is_computed: bool) -> Val:
+        """An input: one of the whole as it is; of what the whole computes its result alone."""
+        if isinstance(old, Scalar):
+            return self._scalar(old)
+        domain = old.domain
+        if is_computed and domain.transforms:
+            domain = tensor_domain(domain.logical, allocation=domain.allocation)
+        return self._tensor(old, domain)
+
+    def nothing(self, old: TensorView) -> FullOp:
+        """An output without elements."""
+        fill = self._scalar(Scalar(-1 - old.id, old.dtype, zero_of(old.dtype)))
+        return FullOp(fill, self._tensor(old, tensor_domain(old.domain.logical)))
+
+    def copy(self, expr: Expr) -> Expr:
+        """The same expression on the part's values."""
+        for value in expr.inputs:
+            if value not in self.new and isinstance(value, Scalar):
+                self._scalar(value)
+        new = self.new
+        if isinstance(expr, PointwiseOp):
+            operands = tuple(new[v] for v in expr.inputs)
+            return PointwiseOp(expr.op, operands, self._output(expr.output), expr.origin)
+        out = self._tensor(expr.output, expr.output.domain)
+        match expr:
+            case ViewOp(op, x, _, fill):
+                filled = None if fill is None else new[fill]
+                return ViewOp(op, self.tensor(x), out, filled, expr.origin)
+            case CatOp(pieces, dim):
+                return CatOp(tuple(map(self.tensor, pieces)), dim, out, expr.origin)
+            case FullOp(fill):
+                return FullOp(new[fill], out, expr.origin)
+            case IotaOp(start, step):
+                return IotaOp(new[start], new[step], out, expr.origin)
+            case RandomOp(op, seed, offset, (first, second)):
+                parameters = new[first], new[second]
+                return RandomOp(op, new[seed], new[offset], parameters, out, expr.origin)
+            case ReductionOp(op, x, accumulate):
+                return ReductionOp(op, self.tensor(x), accumulate, out, expr.origin)
+            case GatherOp(op, x, dim, index):
+                return GatherOp(op, self.tensor(x), dim, self.tensor(index), out, expr.origin)
+
+    def _output(self, old: Val) -> Val:
+        return self._scalar(old) if isinstance(old, Scalar) else self._tensor(old, old.domain)
+
+    def _scalar(self, old: Scalar) -> Scalar:
+        made = Scalar(len(self.values), old.dtype, old.value, old.origin)
+        self.new[old] = made
+        self.values.append(old)
+        return made
+
+    def _tensor(self, old: TensorView, domain: TensorDomain) -> TensorView:
+        made = TensorView(len(self.values), old.dtype, domain, old.is_cpu, old.origin)
+        self.new[old] = made
+        self.values.append(old)
+        return made
+
+
+def zero_of(dtype: DataType) -> Number:
+    """The number 0 of that type."""
+    if dtype is DataType.Bool:
+        return False
+    return 0j if dtype.is_complex else 0.0 if dtype.is_floating else 0

@@ -1,0 +1,45 @@
+"""Kernel body: what one kernel computes, from what it loads to what it stores.
+
+The body of a segment is its whole fusion. While a plan is made, bodies are asked about that are
+parts of the fusion which is planned: what is loaded cuts them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelBody:
+    """What a kernel computes, and where that lies in memory.
+
+    definitions  expressions by their results
+    loads        layouts of tensors in memory, at which computing ends
+    outputs      tensors that it stores
+    folds        reductions that it does, in SSA order; one may be done in another form than the
+                 fusion's (`lower/online_reductions.py`)
+    stores       layouts of the outputs; none while only legality is asked about
+    updates      input whose memory an output overwrites
+    """
+
+    definitions: Mapping[Val, Expr]
+    loads: Mapping[TensorView, Layout]
+    outputs: Sequence[TensorView] = ()
+    folds: Sequence[ReductionOp] = ()
+    stores: Mapping[TensorView, Layout] = field(default_factory=dict)
+    updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
+
+    def producer(self, value: Val) -> Expr | None:
+        """The expression that the kernel computes a value with; None of what it loads or is
+        given.
+        """
+        return None if value in self.loads else self.definitions.get(value)
+
+    def operands(self, value: Val) -> tuple[Val, ...]:
+        """What the kernel computes a value from."""
+        expr = self.producer(value)
+        return () if expr is None else expr.inputs
