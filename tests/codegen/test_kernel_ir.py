@@ -29,7 +29,7 @@ def test_a_printer_has_all_statements_and_expressions(
 def kernel_ir_of(definition: FusionDefinition) -> ir.KernelIR:
     plan = CompiledFusion(definition.fusion).plan()
     (segment,) = (s for s in plan.segments if s.kernels)
-    return lower(schedule_segment(plan, segment, H200), plan.in_place)
+    return lower(schedule_segment(segment, H200), segment.body.updates)
 
 
 @pytest.mark.parametrize(

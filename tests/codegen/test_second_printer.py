@@ -97,8 +97,10 @@ def test_c_computes_what_the_program_says(
             sizes = [int(n) for n in out.sizes]
             strides = plan.layouts[out].strides
             tensors[out] = torch.empty_strided(sizes, strides, dtype=out.dtype.torch).fill_(7.0)
-        kernel = lower(schedule_segment(plan, segment, device), plan.in_place)
-        sequential_c.run(kernel, tensors, tmp_path)
+        kernel = lower(schedule_segment(segment, device), segment.body.updates)
+        values = (*segment.fusion.inputs, *segment.fusion.outputs)
+        own = {v: tensors[segment.values[v.id]] for v in values}  # type: ignore[index]
+        sequential_c.run(kernel, own, tmp_path)  # type: ignore[arg-type]
     given = [tensors[v] for v in plan.fusion.inputs if isinstance(v, TensorView)]
     expected = evaluate(plan.fusion, given, double=True).outputs
     for value, right in zip(plan.fusion.outputs, expected, strict=True):

@@ -11,6 +11,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes, wave_of
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import (
@@ -37,7 +38,9 @@ def pulled(b: FusionBuilder, tensor: TensorView) -> tuple[Pull, Value, list[Form
     fusion = b.build()
     context = Context()
     layouts = partition(fusion).layouts
-    pull = Pull(fusion.definitions(), {t: layouts[t] for t in fusion.tensor_inputs}, context)
+    pull = Pull(
+        KernelBody(fusion.definitions(), {t: layouts[t] for t in fusion.tensor_inputs}), context
+    )
     index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
     return pull, pull.emit(tensor, index), index
 
@@ -145,7 +148,9 @@ def accesses(
     for size in reversed(tensor.sizes):
         rest, digit = divmod(rest, size)
         index.insert(0, digit)
-    pull = Pull(fusion.definitions(), {t: layouts[t] for t in fusion.tensor_inputs}, context)
+    pull = Pull(
+        KernelBody(fusion.definitions(), {t: layouts[t] for t in fusion.tensor_inputs}), context
+    )
     pull.emit(tensor, index)
     lanes = Lanes(point, tensor.numel, 0, vector)
     alignment = {t.id: 64 for t in fusion.tensor_inputs}

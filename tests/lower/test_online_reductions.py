@@ -11,6 +11,7 @@ from thunder_fuser.analysis.layout import declared_layout
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.online_reductions import in_one_pass
 
 Float, BFloat16, Half, Double = DataType.Float, DataType.BFloat16, DataType.Half, DataType.Double
@@ -24,7 +25,7 @@ def found(build: Build, dtype: DataType = Float) -> list[tuple[str, TensorView]]
     b.output(build(b, x))
     fusion = b.build()
     folds = [e for e in fusion.exprs if isinstance(e, ReductionOp)]
-    made = in_one_pass(folds, fusion.definitions(), {x: declared_layout(x)})
+    made = in_one_pass(KernelBody(fusion.definitions(), {x: declared_layout(x)}, folds=folds))
     assert [f.output for f in made] == [f.output for f in folds]
     return [(f.op, f.input) for f in made]
 

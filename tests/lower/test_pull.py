@@ -14,6 +14,7 @@ from thunder_fuser.ir.domain import Index, Layout, dense_strides
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import (
     Argument,
@@ -34,7 +35,7 @@ class Pulled(Pull):
     def __init__(self, b: FusionBuilder) -> None:
         fusion = b.build()
         memory = {t: Layout(dense_strides(t.sizes, range(t.rank))) for t in fusion.tensor_inputs}
-        super().__init__(fusion.definitions(), memory, Context())
+        super().__init__(KernelBody(fusion.definitions(), memory), Context())
 
     def index(self, tensor: Val) -> list[Index]:
         assert isinstance(tensor, TensorView)
@@ -138,14 +139,14 @@ def test_reading_a_cut_stops_there(b: FusionBuilder) -> None:
     z = b.pointwise("neg", y)
     fusion = b.build()
     assert isinstance(y, TensorView)
-    pull = Pull(fusion.definitions(), {y: Layout((1,))}, Context())
+    pull = Pull(KernelBody(fusion.definitions(), {y: Layout((1,))}), Context())
     pull.emit(z, [pull.context.var("i", 0, 7)])  # type: ignore[arg-type]
     assert [n.tensor for n in pull.graph if isinstance(n, Load)] == [y]
 
 
 def test_what_has_neither_memory_nor_a_definition_is_our_mistake(b: FusionBuilder) -> None:
     x = b.tensor([8], Float)
-    pull = Pull({}, {}, Context())
+    pull = Pull(KernelBody({}, {}), Context())
     with pytest.raises(InternalError, match=x.name):
         pull.emit(x, [pull.context.var("i", 0, 7)])
 
@@ -300,6 +301,6 @@ def test_sizes_must_be_known(b: FusionBuilder) -> None:
     y = b.pointwise("add", b.tensor([4], Int), size)
     fusion = b.build()
     memory = {t: Layout((1,)) for t in fusion.tensor_inputs}
-    pull = Pull(fusion.definitions(), memory, Context())
+    pull = Pull(KernelBody(fusion.definitions(), memory), Context())
     with pytest.raises((InternalError, FuserValueError), match="symbolic"):
         pull.emit(y, [pull.context.var("i", 0, 3)])  # type: ignore[arg-type]

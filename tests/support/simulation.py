@@ -37,7 +37,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.pointwise.schedule import (
     PointwisePart,
     PointwiseSchedule,
-    schedule_map,
+    schedule_pointwise,
 )
 
 _TORCH = Evaluator(False, torch.device("cpu"))
@@ -46,11 +46,7 @@ UNTOUCHED = -1
 
 def schedule(segment: Segment, device: DeviceInfo) -> PointwiseSchedule:
     """How a segment of a plan runs on a device."""
-    body = segment.body
-    overwritten = set(body.updates.values())
-    return schedule_map(
-        body.outputs, body.definitions, body.loads, body.stores, overwritten, device
-    )
+    return schedule_pointwise(segment.body, device)
 
 
 def simulate(

@@ -20,6 +20,8 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import ReductionOp
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
@@ -32,10 +34,7 @@ CPU = HOST.device_info(torch.device("cpu"))
 
 
 def schedule(segment: Segment, device: DeviceInfo) -> ReductionSchedule:
-    body = segment.body
-    found = schedule_reduction(
-        body.outputs, body.folds, body.definitions, body.loads, body.stores, device
-    )
+    found = schedule_reduction(segment.body, device)
     assert isinstance(found, ReductionSchedule), found
     return found
 
@@ -259,9 +258,10 @@ def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
     (fold,) = (e for e in fusion.exprs if e.op == "sum")
     plan = partition(fusion)
     (output,) = fusion.outputs
-    layouts = {output: Layout((16, 1))}
-    memory = {x: plan.layouts[x]}
-    found = schedule_reduction([output], [fold], fusion.definitions(), memory, layouts, H200)  # type: ignore[list-item]
+    assert isinstance(fold, ReductionOp)
+    stores = {output: Layout((16, 1))}
+    body = KernelBody(fusion.definitions(), {x: plan.layouts[x]}, [output], [fold], stores)
+    found = schedule_reduction(body, H200)
     assert isinstance(found, Refusal)
     assert found.code == "stage"
     assert fold.output.name in str(found)
@@ -271,10 +271,10 @@ def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
     for value in folds:
         other.output(value)
     made = other.build()
-    refused = schedule_reduction(
-        folds, made.exprs, made.definitions(), {y: Layout((32, 4, 1))},  # type: ignore[arg-type]
-        {t: Layout((t.sizes[1], 1)) for t in folds}, H200,
-    )  # fmt: skip
+    stores = {t: Layout((t.sizes[1], 1)) for t in folds}
+    done = [e for e in made.exprs if isinstance(e, ReductionOp)]
+    body = KernelBody(made.definitions(), {y: Layout((32, 4, 1))}, folds, done, stores)
+    refused = schedule_reduction(body, H200)
     assert isinstance(refused, Refusal)
     assert refused.code == "space"
 

@@ -33,6 +33,11 @@ class KernelBody:
     stores: Mapping[TensorView, Layout] = field(default_factory=dict)
     updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
 
+    @property
+    def alignment(self) -> dict[int, int]:
+        """Of what is loaded, in bytes, by number."""
+        return {t.id: layout.alignment for t, layout in self.loads.items()}
+
     def producer(self, value: Val) -> Expr | None:
         """The expression that the kernel computes a value with; None of what it loads or is
         given.

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from thunder_fuser.analysis.layout import dense_layout
-from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value
 
@@ -33,60 +33,44 @@ _ALIKE = 8
 """Operations within which two values are compared; what lies deeper is compared by name."""
 
 
-def in_one_pass(
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-) -> tuple[ReductionOp, ...]:
+def in_one_pass(body: KernelBody) -> tuple[ReductionOp, ...]:
     """The same reductions, each as one that waits for no other where there is such a fold."""
     known: dict[Val, bool] = {}
-    return tuple(one_pass(fold, definitions, memory, known) or fold for fold in folds)
+    return tuple(one_pass(fold, body, known) or fold for fold in body.folds)
 
 
-def one_pass(
-    fold: ReductionOp,
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    known: dict[Val, bool],
-) -> ReductionOp | None:
+def one_pass(fold: ReductionOp, body: KernelBody, known: dict[Val, bool]) -> ReductionOp | None:
     """A fold with the result of `fold` that does not wait for another reduction, or None.
 
     known  values of which it is known whether a reduction comes before them; filled in
     """
     if fold.op != "sum" or not fold.accumulate.is_floating:
         return None
-    for other in _waited_for(fold, definitions, memory):
-        if _waits(other.input, definitions, memory, known):
+    for other in _waited_for(fold, body):
+        if _waits(other.input, body, known):
             continue
-        op = _op(fold, other, definitions, memory)
+        op = _op(fold, other, body)
         if op is not None:
             return replace(fold, op=op, input=other.input)
     return None
 
 
-def _waited_for(
-    fold: ReductionOp, definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
-) -> Iterator[ReductionOp]:
+def _waited_for(fold: ReductionOp, body: KernelBody) -> Iterator[ReductionOp]:
     """Reductions of the same shape that the elements are computed from, in a few operations."""
-    for value in _below(fold.input, _NEAR, definitions, memory, casts=0):
-        expr = definitions.get(value)
+    for value in _below(fold.input, _NEAR, body, casts=0):
+        expr = body.producer(value)
         if isinstance(expr, ReductionOp) and (
             (expr.input.sizes, expr.dims) == (fold.input.sizes, fold.dims)
         ):
             yield expr
 
 
-def _waits(
-    value: Val,
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    known: dict[Val, bool],
-) -> bool:
+def _waits(value: Val, body: KernelBody, known: dict[Val, bool]) -> bool:
     """Whether a value is computed from a reduction."""
     stack = [value]
     while stack:
         v = stack[-1]
-        expr = None if v in memory else definitions.get(v)
+        expr = body.producer(v)
         if v in known:
             stack.pop()
         elif expr is None or isinstance(expr, ReductionOp):
@@ -98,14 +82,7 @@ def _waits(
     return known[value]
 
 
-def _below(
-    root: Val,
-    most: int,
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    *,
-    casts: int,
-) -> dict[Val, int]:
+def _below(root: Val, most: int, body: KernelBody, *, casts: int) -> dict[Val, int]:
     """What a value is computed from by at most so many pointwise operations, and by how many;
     reductions and memory are the last ones. `casts`: what one counts.
     """
@@ -116,8 +93,8 @@ def _below(
         if depth > most or found.get(value, most + 1) <= depth:
             continue
         found[value] = depth
-        expr = definitions.get(value)
-        if expr is None or value in memory or isinstance(expr, ReductionOp):
+        expr = body.producer(value)
+        if expr is None or isinstance(expr, ReductionOp):
             continue
         price = casts if expr.op == "cast" else int(isinstance(expr, PointwiseOp))
         # The nearest ones first.
@@ -126,36 +103,28 @@ def _below(
     return found
 
 
-def _compared(
-    roots: Sequence[Val], definitions: Mapping[Val, Expr], memory: Mapping[TensorView, Layout]
-) -> Mapping[TensorView, Layout]:
-    """Memory for a comparison of some values: what they have deep below themselves is as good as
+def _compared(roots: Sequence[Val], body: KernelBody) -> KernelBody:
+    """The body for a comparison of some values: what they have deep below themselves is as good as
     loaded.
     """
     depths: dict[Val, int] = {}
     for root in roots:
-        for value, depth in _below(root, _ALIKE, definitions, memory, casts=1).items():
+        for value, depth in _below(root, _ALIKE, body, casts=1).items():
             depths[value] = min(depth, depths.get(value, depth))
     deepest = {
         value: dense_layout(value, range(value.rank))
         for value, depth in depths.items()
-        if depth == _ALIKE and isinstance(value, TensorView) and value in definitions
+        if depth == _ALIKE and isinstance(value, TensorView) and value in body.definitions
     }
-    return {**deepest, **memory} if deepest else memory
+    return replace(body, loads={**deepest, **body.loads}) if deepest else body
 
 
-def _op(
-    fold: ReductionOp,
-    other: ReductionOp,
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-) -> str | None:
+def _op(fold: ReductionOp, other: ReductionOp, body: KernelBody) -> str | None:
     """What `fold` is of the elements of `other`: a row of `reductions.ONE_PASS`."""
     context = Context()
     sizes = fold.input.sizes
     index = [context.var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(sizes)]
-    seen = _compared((fold.input, other.input), definitions, memory)
-    pull = Pull(definitions, seen, context)
+    pull = Pull(_compared((fold.input, other.input), body), context)
     pull.fold_at(other.output, [i for k, i in enumerate(index) if k not in fold.dims])
     try:
         element = _exactly(pull.emit(other.input, index))

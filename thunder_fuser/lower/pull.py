@@ -10,15 +10,14 @@ Recursion runs on an explicit stack, so a chain of a thousand operations needs n
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
 from thunder_fuser.analysis.layout import address_in
 from thunder_fuser.errors import InternalError
-from thunder_fuser.ir.domain import Index, Layout, pull
+from thunder_fuser.ir.domain import Index, pull
 from thunder_fuser.ir.dtypes import Operand, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
-    Expr,
     FullOp,
     GatherOp,
     IotaOp,
@@ -33,6 +32,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
@@ -58,22 +58,14 @@ class Unreadable(Exception):
 
 
 class Pull:
-    """Pulls values of one kernel's outputs from `memory`: tensors at which pulling
-    stops and loads.
-    """
+    """Pulls values of one kernel's outputs from what it loads."""
 
-    def __init__(
-        self,
-        definitions: Mapping[Val, Expr],
-        memory: Mapping[TensorView, Layout],
-        context: Context,
-        inside: Conjunction = (),
-    ) -> None:
+    def __init__(self, body: KernelBody, context: Context, inside: Conjunction = ()) -> None:
         """`inside` holds wherever values are wanted: points that a loop visits in vain."""
         self.graph = ValueGraph()
         self.context = context
-        self._definitions = definitions
-        self._memory = memory
+        self._definitions = body.definitions
+        self._loads = body.loads
         self._inside = inside
         self._memo: dict[Request, Value] = {}
         self._zero = context.const(0)
@@ -121,7 +113,7 @@ class Pull:
             return self._scalar(value)
         if value.numel == 0:
             return self._nothing(value)
-        if value in self._memory:
+        if value in self._loads:
             return self._load(value, index, context)
         expr = self._definitions.get(value)
         match expr:
@@ -163,7 +155,7 @@ class Pull:
         if tensor.is_cpu:
             return self.graph.argument(tensor)
         is_input = tensor not in self._definitions
-        layout = self._memory[tensor]
+        layout = self._loads[tensor]
         address = address_in(tensor, index, layout, self.context, is_input=is_input)
         return self.graph.load(tensor, address, self._needed([address], context))
         yield

@@ -19,9 +19,10 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val, shape_text
+from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val, shape_text
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space, arrangements
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
@@ -76,19 +77,11 @@ class PulledRows:
     inside: Conjunction
 
 
-def refuse_rows(
-    outputs: Sequence[TensorView],
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-) -> Refusal | None:
-    """Why one reduction kernel cannot compute `outputs` and `folds`, or None. Needs no device."""
-    destinations = dict.fromkeys(outputs, None)
+def refuse_rows(body: KernelBody) -> Refusal | None:
+    """Why one reduction kernel cannot compute a body, or None. Needs no device."""
     refusals: list[Refusal] = []
-    for arrangement in arrangements(folds, definitions, memory):
-        found = pull_rows(
-            "columns", 1, arrangement, outputs, folds, definitions, memory, destinations
-        )
+    for arrangement in arrangements(body):
+        found = pull_rows("columns", 1, arrangement, body)
         if not isinstance(found, Refusal):
             return None
         refusals.append(found)
@@ -97,17 +90,10 @@ def refuse_rows(
 
 
 def pull_rows(
-    axis: LaneAxis,
-    vector: int,
-    arrangement: Arrangement,
-    outputs: Sequence[TensorView],
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout | None],
+    axis: LaneAxis, vector: int, arrangement: Arrangement, body: KernelBody
 ) -> PulledRows | Refusal:
     """Pull everything at a row and a column; a Refusal where a stage has not what is wanted."""
-    space = arrangement.space
+    space, folds = arrangement.space, body.folds
     roles = {fold.output: _role(fold, arrangement) for fold in folds}
     for fold in folds:
         if roles[fold.output] is None:
@@ -144,7 +130,7 @@ def pull_rows(
     inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
     index = _index(space, row, column)
     narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
-    pull = Pull(definitions, memory, context, inside)
+    pull = Pull(body, context, inside)
     made: list[tuple[ReductionOp, Value, Value | None]] = []
     accumulated: list[PulledGridReduction] = []
     wide: list[tuple[TensorView, Value, Form]] = []
@@ -166,18 +152,18 @@ def pull_rows(
                 pull.fold_at(fold.output, narrow_index)
             else:
                 accumulated.append(PulledGridReduction(fold, value, position, role))
-        for tensor in outputs:
+        for tensor in body.outputs:
             placed = _point(tensor, space, index, context.const(0))
             found = None if placed is None else _value_at(tensor, placed[0], pull, totals)
             if placed is not None and found is not None:
                 kind = wide if placed[1] else narrow
-                address = _store_address(placed[0], destinations[tensor], context)
+                address = _store_address(placed[0], body.stores.get(tensor), context)
                 kind.append((tensor, found, address))
-            elif _reads(tensor, totals, definitions, memory):
+            elif _reads(tensor, totals, body):
                 late[tensor] = None
             else:
                 return Refusal("shape", _other_space(tensor, space), tensor.name)
-        finishes = tuple(_finishes(late, arrangement, roles, definitions, memory, destinations))
+        finishes = tuple(_finishes(late, arrangement, roles, body))
     except Unreadable as error:
         return Refusal("stage", str(error), error.tensor.name)
     left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
@@ -251,9 +237,7 @@ def _finishes(
     late: Mapping[TensorView, None],
     arrangement: Arrangement,
     roles: Mapping[TensorView, str | None],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout | None],
+    body: KernelBody,
 ) -> Iterator[PulledEpilogue]:
     """What is left to do at each column, at each row and once, when the totals are there."""
     space = arrangement.space
@@ -265,14 +249,14 @@ def _finishes(
     )
     for at, dims in kinds:
         ready = [t for t, role in roles.items() if role == at]
-        mine = [t for t in late if _reads(t, set(ready), definitions, memory)]
+        mine = [t for t in late if _reads(t, set(ready), body)]
         if not mine:
             continue
         points = math.prod(space.sizes[k] for k in dims)
         context = Context()
         variable = context.var("c", 0, max(points - 1, 0))
         place = unflatten(variable, space.sizes, dims)
-        pull = Pull(definitions, memory, context)
+        pull = Pull(body, context)
         for tensor in ready:
             made = _placed(tensor, space, place, variable * 0)
             assert made is not None
@@ -281,7 +265,7 @@ def _finishes(
         for tensor in mine:
             point = _placed(tensor, space, place, variable * 0)
             if point is not None:
-                address = _store_address(point, destinations[tensor], context)
+                address = _store_address(point, body.stores.get(tensor), context)
                 stores.append((tensor, pull.emit(tensor, point), address))
         yield PulledEpilogue(at, points, variable, pull.graph, tuple(stores))
 
@@ -297,17 +281,11 @@ def _placed(
     return tuple(zero if n == 1 else place[next(ahead)] for n in tensor.sizes)
 
 
-def _reads(
-    tensor: TensorView,
-    totals: set[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-) -> bool:
+def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> bool:
     """Whether a tensor is computed from one of `totals`."""
 
     def producers(value: Val) -> tuple[Val, ...]:
-        is_there = value in totals or value in memory or value not in definitions
-        return () if is_there else definitions[value].inputs
+        return () if value in totals else body.operands(value)
 
     needed = backward_slice(list[Val]((tensor,)), producers) if totals else ()
     return not totals.isdisjoint(needed)

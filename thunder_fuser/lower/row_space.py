@@ -8,13 +8,14 @@ it folds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from thunder_fuser.analysis.layout import loop_order
-from thunder_fuser.ir.domain import Layout, Reorder
-from thunder_fuser.ir.fusion import Expr, PointwiseOp, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.domain import Reorder
+from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp, TensorView, ViewOp
+from thunder_fuser.lower.body import KernelBody
 
 LaneAxis = Literal["columns", "rows"]
 """What consecutive lanes of a vector are."""
@@ -38,11 +39,10 @@ class Space:
     @staticmethod
     def of(
         fold: ReductionOp,
-        definitions: Mapping[Val, Expr],
-        memory: Mapping[TensorView, Layout],
+        body: KernelBody,
         known: Orders,
     ) -> Space:
-        order = _memory_order(fold.input, definitions, memory, known)
+        order = _memory_order(fold.input, body, known)
         dims = fold.dims
         return Space(
             fold.input.sizes,
@@ -83,14 +83,12 @@ class Arrangement:
 
 
 def arrangements(
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
+    body: KernelBody,
 ) -> tuple[Arrangement, ...]:
     """Ways to run these reductions in one kernel, as far as their dimensions go. They can be
     scheduled whatever the sizes are.
     """
-    spaces = _spaces(folds, definitions, memory)
+    spaces = _spaces(body)
     if len(spaces) == 1:
         return (Arrangement(spaces[0], "none"),)
     return tuple(_grouped(space, spaces) for space in spaces)
@@ -108,12 +106,10 @@ def _grouped(space: Space, spaces: Sequence[Space]) -> Arrangement:
 
 
 def alternatives(
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
+    body: KernelBody,
 ) -> tuple[Arrangement, ...]:
     """Further ways that are better for some sizes and devices, and then compute the same."""
-    spaces = _spaces(folds, definitions, memory)
+    spaces = _spaces(body)
     if len(spaces) > 1:
         return ()
     (space,) = spaces
@@ -122,15 +118,13 @@ def alternatives(
 
 
 def _spaces(
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
+    body: KernelBody,
 ) -> tuple[Space, ...]:
     """Spaces that differ in what they fold; of those that do not, the first has the order."""
     found: dict[tuple[object, ...], Space] = {}
     known: Orders = {}
-    for fold in folds:
-        space = Space.of(fold, definitions, memory, known)
+    for fold in body.folds:
+        space = Space.of(fold, body, known)
         found.setdefault((space.sizes, frozenset(space.folded)), space)
     return tuple(found.values())
 
@@ -141,8 +135,7 @@ Orders = dict[TensorView, Sequence[int] | None]
 
 def _memory_order(
     tensor: TensorView,
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
+    body: KernelBody,
     known: Orders,
 ) -> Sequence[int]:
     """Dimensions from the outermost in memory inwards, as far as plain operations show where the
@@ -151,12 +144,12 @@ def _memory_order(
     way: list[tuple[TensorView, Sequence[int]]] = []
     source: TensorView | None = tensor
     while source is not None and source not in known:
-        if source in memory:
+        if source in body.loads:
             # An input with a program lies in memory as its root does, which has other dimensions.
             inside = source.domain.transforms
-            known[source] = None if inside else loop_order(source, memory[source])
+            known[source] = None if inside else loop_order(source, body.loads[source])
             break
-        step = _step(source, definitions)
+        step = _step(source, body)
         if step is None:
             known[source] = None
             break
@@ -171,11 +164,9 @@ def _memory_order(
     return order if order is not None else range(tensor.rank)
 
 
-def _step(
-    tensor: TensorView, definitions: Mapping[Val, Expr]
-) -> tuple[TensorView, Sequence[int]] | None:
+def _step(tensor: TensorView, body: KernelBody) -> tuple[TensorView, Sequence[int]] | None:
     """A tensor that has the same elements in its place, and which of its dimensions each is."""
-    expr = definitions.get(tensor)
+    expr = body.producer(tensor)
     if isinstance(expr, ViewOp) and (moves := _moves(expr)):
         order: Sequence[int] = range(tensor.rank)
         for move in reversed(moves):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Orders, Space
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.legality import Legality
@@ -167,8 +168,8 @@ class BandwidthModel:
         if number not in self._spaces:
             program, fold = self.program, self.program.anchors[number].fold
             assert isinstance(fold, ReductionOp)
-            found = Space.of(fold, program.definitions, self.legality.memory, self._orders)
-            self._spaces[number] = found
+            body = KernelBody(program.definitions, self.legality.memory)
+            self._spaces[number] = Space.of(fold, body, self._orders)
         return self._spaces[number]
 
     def _threads_of(self, vectors: float) -> float:

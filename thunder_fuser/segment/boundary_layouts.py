@@ -18,6 +18,7 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.row_program import pull_rows
 from thunder_fuser.lower.row_space import arrangements
@@ -122,47 +123,34 @@ def _stepped(
     loaded: Collection[TensorView],
     layouts: Mapping[TensorView, Layout],
 ) -> int:
-    memory = {t: layouts[t] for t in loaded}
+    body = KernelBody(
+        program.definitions,
+        {t: layouts[t] for t in loaded},
+        group.outputs,
+        group.kernel.folds,
+        {t: layouts[t] for t in group.outputs},
+    )
     accesses = _row_accesses if group.kernel.kind == "reduction" else _map_accesses
     sector = program.prices.device.sector_bytes
-    found = {a.tensor: a for a in accesses(program, group, memory, layouts) if a.skips(sector)}
+    found = {access.tensor: access for access in accesses(body) if access.skips(sector)}
     return sum(t.bytes for t in found)
 
 
-def _map_accesses(
-    program: AnchorGraph,
-    group: Group,
-    memory: Mapping[TensorView, Layout],
-    layouts: Mapping[TensorView, Layout],
-) -> Iterator[_Access]:
-    for tensor in group.outputs:
+def _map_accesses(body: KernelBody) -> Iterator[_Access]:
+    for tensor in body.outputs:
         context = Context()
         index = [context.var(f"d{k}", 0, max(n - 1, 0)) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(program.definitions, memory, context)
+        pull = Pull(body, context)
         pull.emit(tensor, index)
-        order = loop_order(tensor, layouts[tensor])
+        order = loop_order(tensor, body.stores[tensor])
         loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
         for load in pull.graph.loads:
             yield _Access(load.tensor, load.address, loops[:1])
 
 
-def _row_accesses(
-    program: AnchorGraph,
-    group: Group,
-    memory: Mapping[TensorView, Layout],
-    layouts: Mapping[TensorView, Layout],
-) -> Iterator[_Access]:
-    for arrangement in arrangements(group.kernel.folds, program.definitions, memory):
-        found = pull_rows(
-            "columns",
-            1,
-            arrangement,
-            group.outputs,
-            group.kernel.folds,
-            program.definitions,
-            memory,
-            {t: layouts[t] for t in group.outputs},
-        )
+def _row_accesses(body: KernelBody) -> Iterator[_Access]:
+    for arrangement in arrangements(body):
+        found = pull_rows("columns", 1, arrangement, body)
         if isinstance(found, Refusal):
             continue
         loops = ("r", "c") if arrangement.space.is_outer else ("c", "r")

@@ -16,6 +16,7 @@ from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, GatherOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull
 
 
@@ -114,7 +115,8 @@ class _Check:
         """Whether every read of `target` is of the element at the point that is computed."""
         context = Context()
         index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(self.definitions, {t: self.layouts[t] for t in self.sources(tensor)}, context)
+        loads = {t: self.layouts[t] for t in self.sources(tensor)}
+        pull = Pull(KernelBody(self.definitions, loads), context)
         pull.emit(tensor, index)
         here = address_in(target, index, self.layouts[target], context)
         return all(x.address is here for x in pull.graph.loads if x.tensor is target)

@@ -15,6 +15,7 @@ from typing import Literal
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -187,15 +188,14 @@ class Legality:
     ) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
         memory = _Without(self.memory, {fold.output for fold in folds})
-        return refuse_rows(outputs, folds, self.program.definitions, memory)
+        return refuse_rows(KernelBody(self.program.definitions, memory, outputs, folds))
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""
         number = self.program.number[fold.output]
         if number not in self._singles:
-            self._singles[number] = one_pass(
-                fold, self.program.definitions, self._ends, self._waiting
-            )
+            everything = KernelBody(self.program.definitions, self._ends)
+            self._singles[number] = one_pass(fold, everything, self._waiting)
         single = self._singles[number]
         if single is None or not any(f.input is single.input for f in folds):
             return fold

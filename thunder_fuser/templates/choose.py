@@ -19,16 +19,13 @@ def schedule_segment(segment: Segment, device: DeviceInfo) -> Schedule:
     body = segment.body
     schedule: Schedule | Refusal
     if segment.kind == "reduction":
-        schedule = schedule_reduction(
-            body.outputs, body.folds, body.definitions, body.loads, body.stores, device
-        )
+        schedule = schedule_reduction(body, device)
     else:
-        overwritten = set(body.updates.values())
-        groups = pull_groups(body.outputs, body.definitions, body.loads, body.stores, overwritten)
+        groups = pull_groups(body)
         # Plans exist without a device; whether tiles pay depends on it.
-        schedule = transpose_groups(groups, body.loads, body.stores, device)
+        schedule = transpose_groups(groups, body, device)
         if isinstance(schedule, Refusal):
-            schedule = pointwise_groups(groups, body.loads, body.stores, device)
+            schedule = pointwise_groups(groups, body, device)
     if isinstance(schedule, Refusal):
         raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {schedule}")
     return schedule

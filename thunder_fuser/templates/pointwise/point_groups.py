@@ -5,14 +5,13 @@ A group is pulled once, at one flattened point of its space; every pointwise tem
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import Value, ValueGraph
@@ -36,58 +35,40 @@ class PointGroup:
     def tensors(self) -> tuple[TensorView, ...]:
         return tuple(tensor for tensor, _, _ in self.values)
 
-    def stores(
-        self, lanes: LaneForms, destinations: Mapping[TensorView, Layout]
-    ) -> tuple[Store, ...]:
+    def stores(self, lanes: LaneForms, body: KernelBody) -> tuple[Store, ...]:
+        aligned = {t: layout.alignment for t, layout in body.stores.items()}
         return tuple(
-            Store(t, value, at, plan_store(at, lanes, t.dtype.itemsize, destinations[t].alignment))
+            Store(t, value, at, plan_store(at, lanes, t.dtype.itemsize, aligned[t]))
             for t, value, at in self.values
         )
 
 
-def pull_groups(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-) -> list[PointGroup]:
-    """The groups of a segment's outputs.
-
-    memory        layouts of the tensors that are loaded (inputs and boundaries)
-    destinations  layouts of the outputs
-    overwritten   inputs that an output replaces in place: what reads one goes into one group
-    """
+def pull_groups(body: KernelBody) -> list[PointGroup]:
+    """The groups of a body's outputs."""
     found = []
-    for group in _share_points(outputs, definitions, memory, destinations, overwritten):
+    for group in _share_points(body):
         count = group[0].numel
         context = Context()
         point = context.var("i", 0, count - 1)
-        order = loop_order(group[0], destinations[group[0]])
+        order = loop_order(group[0], body.stores[group[0]])
         place = unflatten(point, group[0].sizes, order)
         index = [place[k] for k in range(len(order))]
-        pull = Pull(definitions, memory, context)
+        pull = Pull(body, context)
         values = tuple(
-            (t, pull.emit(t, index), address_at(index, destinations[t], context)) for t in group
+            (t, pull.emit(t, index), address_at(index, body.stores[t], context)) for t in group
         )
         found.append(PointGroup(point, count, pull.graph, values))
     return found
 
 
-def _share_points(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-) -> list[list[TensorView]]:
+def _share_points(body: KernelBody) -> list[list[TensorView]]:
     """Outputs that can be computed point by point together and have data in common."""
-    reads = _reads(outputs, definitions, memory, overwritten)
+    reads = _reads(body)
     groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
-    for tensor in outputs:
+    for tensor in body.outputs:
         if not tensor.numel:
             continue
-        key = (tensor.sizes, loop_order(tensor, destinations[tensor]))
+        key = (tensor.sizes, loop_order(tensor, body.stores[tensor]))
         joined = [g for g in groups if g[0] == key and g[1] & reads[tensor]]
         if joined:
             home = joined[0]
@@ -99,25 +80,20 @@ def _share_points(
                 groups.remove(other)
         else:
             groups.append((key, set(reads[tensor]), [tensor]))
-    position = {t: k for k, t in enumerate(outputs)}
+    position = {t: k for k, t in enumerate(body.outputs)}
     return [sorted(members, key=position.__getitem__) for _, _, members in groups]
 
 
-def _reads(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-) -> dict[TensorView, set[int]]:
+def _reads(body: KernelBody) -> dict[TensorView, set[int]]:
     """For each output the tensors (ids) that it shares if another output needs them too.
 
-    Single elements are not worth grid_split, unless they are overwritten.
+    Single elements are not worth sharing a loop, unless they are overwritten: what reads an input
+    that an output replaces goes into one group with that.
     """
+    overwritten = set(body.updates.values())
 
     def producers(tensor: TensorView) -> list[TensorView]:
-        if tensor in memory or tensor not in definitions:
-            return []
-        return [v for v in definitions[tensor].inputs if isinstance(v, TensorView)]
+        return [v for v in body.operands(tensor) if isinstance(v, TensorView)]
 
     return {
         output: {
@@ -125,5 +101,5 @@ def _reads(
             for t in backward_slice([output], producers)
             if t.numel > 1 or t is output or t in overwritten
         }
-        for output in outputs
+        for output in body.outputs
     }

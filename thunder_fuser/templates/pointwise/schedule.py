@@ -9,14 +9,14 @@ points to a scalar part.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
 from thunder_fuser.lower.store import Store
@@ -103,43 +103,27 @@ class PointwiseSchedule:
         return "\n".join(["pointwise", *(f"  {part}" for part in self.parts)])
 
 
-def schedule_map(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-    device: DeviceInfo,
-) -> PointwiseSchedule:
-    """Schedule the outputs of one segment; see `pull_groups` for the arguments."""
-    groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
-    return pointwise_groups(groups, memory, destinations, device)
+def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
+    """Schedule the outputs of one segment."""
+    return pointwise_groups(pull_groups(body), body, device)
 
 
 def pointwise_groups(
-    groups: Sequence[PointGroup],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    device: DeviceInfo,
+    groups: Sequence[PointGroup], body: KernelBody, device: DeviceInfo
 ) -> PointwiseSchedule:
-    parts = [part for g in groups for part in pointwise_parts(g, memory, destinations, device)]
+    parts = [part for group in groups for part in pointwise_parts(group, body, device)]
     return PointwiseSchedule(tuple(parts))
 
 
-def pointwise_parts(
-    group: PointGroup,
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    device: DeviceInfo,
-) -> list[PointwisePart]:
+def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
     """One part, and one for the points that its vectors leave over."""
-    alignment = {t.id: layout.alignment for t, layout in memory.items()}
+    alignment = body.alignment
     most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:
         lanes = Lanes(group.point, count, offset, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
-        stores = group.stores(lanes, destinations)
+        stores = group.stores(lanes, body)
         unroll = _unroll(accesses, lanes, most // vector, device)
         prefetches = _prefetches(accesses, lanes, device)
         return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, prefetches)

@@ -17,15 +17,15 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
@@ -61,51 +61,30 @@ MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 
 
-def schedule_reduction(
-    outputs: Sequence[TensorView],
-    folds: Sequence[ReductionOp],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    device: DeviceInfo,
-) -> ReductionSchedule | Refusal:
-    """A schedule for `outputs` and the reductions that they need, in SSA order, or why
-    there is none.
-    """
+def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
+    """A schedule for a body with reductions, or why there is none."""
     made: list[ReductionSchedule | Refusal] = []
+    folds = tuple(body.folds)
 
     def consider(folds: Sequence[ReductionOp]) -> None:
-        for arrangement in (
-            *arrangements(folds, definitions, memory),
-            *alternatives(folds, definitions, memory),
-        ):
+        doing = replace(body, folds=folds)
+        for arrangement in (*arrangements(doing), *alternatives(doing)):
             for axis, stacks in _ways(arrangement, device):
-                candidate = _Candidate(
-                    arrangement,
-                    axis,
-                    stacks,
-                    outputs,
-                    folds,
-                    definitions,
-                    memory,
-                    destinations,
-                    device,
-                )
-                made.append(candidate.schedule())
+                made.append(_Candidate(arrangement, axis, stacks, doing, device).schedule())
 
     def best() -> ReductionSchedule | None:
         found = [schedule for schedule in made if isinstance(schedule, ReductionSchedule)]
         return min(found, key=lambda schedule: seconds(schedule, device), default=None)
 
-    single = in_one_pass(folds, definitions, memory)
-    exact = _exact(folds, single, outputs) if device.threads_are_serial else tuple(folds)
-    if exact != tuple(folds):
+    single = in_one_pass(body)
+    exact = _exact(folds, single, body.outputs) if device.threads_are_serial else folds
+    if exact != folds:
         consider(exact)
         if chosen := best():
             return chosen
     consider(folds)
     chosen = best()
-    if single != tuple(folds) and (chosen is None or wastes(chosen, device)):
+    if single != folds and (chosen is None or wastes(chosen, device)):
         consider(single)
         chosen = best()
     return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
@@ -143,26 +122,13 @@ class _Candidate:
     arrangement: Arrangement
     axis: LaneAxis
     stacks: bool
-    outputs: Sequence[TensorView]
-    folds: Sequence[ReductionOp]
-    definitions: Mapping[Val, Expr]
-    memory: Mapping[TensorView, Layout]
-    destinations: Mapping[TensorView, Layout]
+    body: KernelBody
     device: DeviceInfo
 
     def schedule(self) -> ReductionSchedule | Refusal:
         arrangement, space = self.arrangement, self.arrangement.space
         vector = self._lanes_of_vector()
-        pulled = pull_rows(
-            self.axis,
-            vector,
-            self.arrangement,
-            self.outputs,
-            self.folds,
-            self.definitions,
-            self.memory,
-            self.destinations,
-        )
+        pulled = pull_rows(self.axis, vector, self.arrangement, self.body)
         if isinstance(pulled, Refusal):
             return pulled
         if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
@@ -171,7 +137,7 @@ class _Candidate:
             )
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
-        accesses = plan_accesses(pulled.graph, lanes, self._alignment)
+        accesses = plan_accesses(pulled.graph, lanes, self.body.alignment)
         lanewise = [fold for fold, _, _ in pulled.folds]
         lanewise += [total.fold for total in pulled.totals if total.at != "one"]
         words = sum(map(accumulator_words, lanewise))
@@ -262,19 +228,15 @@ class _Candidate:
     @property
     def _double_registers(self) -> int:
         """What arithmetic in fp64 takes besides: its division is a subroutine."""
-        wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.folds)
+        wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.body.folds)
         return 16 if any(wide) else 0
-
-    @property
-    def _alignment(self) -> dict[int, int]:
-        return {t.id: layout.alignment for t, layout in self.memory.items()}
 
     def _lanes_of_vector(self) -> int:
         """As many as fill an access, unless there are fewer points."""
         space = self.arrangement.space
-        wide = [t for t in self.outputs if t.sizes == space.sizes]
+        wide = [t for t in self.body.outputs if t.sizes == space.sizes]
         itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
-        itemsizes = itemsizes or [self.folds[0].input.dtype.itemsize]
+        itemsizes = itemsizes or [self.body.folds[0].input.dtype.itemsize]
         extent = space.columns if self.axis == "columns" else space.rows
         widest = self.device.vector_bytes // min(itemsizes)
         vector = 1
@@ -291,11 +253,10 @@ class _Candidate:
         points = max(self.arrangement.space.rows * self.arrangement.space.columns, 1)
 
         def producers(tensor: TensorView) -> list[TensorView]:
-            expr = None if tensor in self.memory else self.definitions.get(tensor)
-            return [v for v in expr.inputs if isinstance(v, TensorView)] if expr else []
+            return [v for v in self.body.operands(tensor) if isinstance(v, TensorView)]
 
-        for tensor in backward_slice([fold.input for fold in self.folds], producers):
-            if tensor in self.memory and 2 * tensor.numel > points:
+        for tensor in backward_slice([fold.input for fold in self.body.folds], producers):
+            if tensor in self.body.loads and 2 * tensor.numel > points:
                 yield tensor
 
     def _stores(
@@ -305,7 +266,7 @@ class _Candidate:
         for tensor, value, address in stores:
             windows: tuple[VectorAccess, ...] = ()
             if plain:
-                aligned = self.destinations[tensor].alignment
+                aligned = self.body.stores[tensor].alignment
                 windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
             yield Store(tensor, value, address, windows)
 
@@ -315,7 +276,7 @@ class _Candidate:
             finish.at,
             finish.points,
             finish.graph,
-            plan_accesses(finish.graph, lanes, self._alignment),
+            plan_accesses(finish.graph, lanes, self.body.alignment),
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )

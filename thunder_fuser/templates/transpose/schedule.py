@@ -15,14 +15,14 @@ On the host one thread does the work of a block, with two loops in place of the 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
-from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, TensorView, Val
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
 from thunder_fuser.lower.store import Store
@@ -123,33 +123,22 @@ class TransposeSchedule:
         return "\n".join(["transpose", *(f"  {part}" for part in self.parts)])
 
 
-def schedule_transpose(
-    outputs: Sequence[TensorView],
-    definitions: Mapping[Val, Expr],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    overwritten: Container[TensorView],
-    device: DeviceInfo,
-) -> TransposeSchedule | Refusal:
-    """Schedule the outputs of one segment, or say why no tile pays; see `pull_groups`."""
-    groups = pull_groups(outputs, definitions, memory, destinations, overwritten)
-    return transpose_groups(groups, memory, destinations, device)
+def schedule_transpose(body: KernelBody, device: DeviceInfo) -> TransposeSchedule | Refusal:
+    """Schedule the outputs of one segment, or say why no tile pays."""
+    return transpose_groups(pull_groups(body), body, device)
 
 
 def transpose_groups(
-    groups: Sequence[PointGroup],
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    device: DeviceInfo,
+    groups: Sequence[PointGroup], body: KernelBody, device: DeviceInfo
 ) -> TransposeSchedule | Refusal:
-    turned = [_transpose_part(g, memory, destinations, device) for g in groups]
+    turned = [_transpose_part(group, body, device) for group in groups]
     refusals = [found for found in turned if isinstance(found, Refusal)]
     if len(refusals) == len(turned):
         return refusals[0] if refusals else Refusal("empty", "there is nothing to compute")
     parts: list[PointwisePart | TransposePart] = []
     for group, found in zip(groups, turned, strict=True):
         if isinstance(found, Refusal):
-            parts += pointwise_parts(group, memory, destinations, device)
+            parts += pointwise_parts(group, body, device)
         else:
             parts.append(found)
     return TransposeSchedule(tuple(parts))
@@ -159,10 +148,7 @@ def transpose_groups(
 
 
 def _transpose_part(
-    group: PointGroup,
-    memory: Mapping[TensorView, Layout],
-    destinations: Mapping[TensorView, Layout],
-    device: DeviceInfo,
+    group: PointGroup, body: KernelBody, device: DeviceInfo
 ) -> TransposePart | Refusal:
     if group.graph.checks:
         return Refusal("position", "data decides what is read")
@@ -174,7 +160,7 @@ def _transpose_part(
     if not loads:
         return Refusal("stride", "no load has the same strides everywhere")
     plane = _choose_sides(group, axes, loads, device)
-    alignment = {t.id: layout.alignment for t, layout in memory.items()}
+    alignment = body.alignment
     tiles: list[Tile] = []
     for load in loads:
         offset = sum(tile.bytes for tile in tiles)
@@ -183,7 +169,7 @@ def _transpose_part(
     def part(vector: int) -> tuple[float, TransposePart]:
         lanes = _lanes(plane, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
-        stores = group.stores(lanes, destinations)
+        stores = group.stores(lanes, body)
         direct = [a for a in accesses if not set(a.loads) & set(loads)]
         return instructions(stores, direct, vector) / vector, TransposePart(
             stores,
