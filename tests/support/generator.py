@@ -65,6 +65,7 @@ def random_case(
     reductions: bool = False,
     gathers: bool = False,
     draws: bool = False,
+    counters: bool = False,
     sizes: tuple[int, ...] = SIZES,
     special: bool = False,
 ) -> Case:
@@ -73,7 +74,8 @@ def random_case(
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
     `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
-    data decide, with `draws` as many draw random numbers. `special`: with extreme numbers.
+    data decide, with `draws` as many draw random numbers. `counters`: with numbers in CPU tensors,
+    which are updated. `special`: with extreme numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
     shape = p.shape()
@@ -81,12 +83,15 @@ def random_case(
         p.tensor([1 if p.chance(0.15) else size for size in shape])
     if p.chance(0.5):
         p.number()
+    counted = [p.counter() for _ in range(p.rng.randint(1, 2))] if counters else []
     weights = _WEIGHTS | ({reduction_step: 60} if reductions else {})
     weights |= {gather_step: 60} if gathers else {}
     weights |= {draw_step: 60} if draws else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
     _results(p, updates)
+    for counter in counted:
+        _count(p, counter)
     return Case(seed, p.builder.build(), tuple(p.inputs), p.oracle)
 
 
@@ -106,6 +111,21 @@ def _results(p: Program, updates: bool) -> None:
         p.builder.output(view)
     if updates and p.chance(0.3):
         _update(p, made, chosen)
+
+
+def _count(p: Program, counter: TensorView) -> None:
+    """A counter is updated: by a number that the program has made, or by itself."""
+    fitting = [
+        v
+        for v in p.pool
+        if v.dtype is counter.dtype and not v.rank and v not in p.builder.build().inputs
+    ]
+    if fitting and p.chance(0.7):
+        value = p.recent(fitting)
+    else:
+        value = p.builder.pointwise("add", counter, p.constant(counter.dtype))
+        value = p.pooled(p.builder.cast(value, counter.dtype))
+    p.builder.output(value, counter)
 
 
 def _update(p: Program, made: Sequence[TensorView], outputs: Sequence[TensorView]) -> None:

@@ -105,6 +105,15 @@ class Program:
         promised = [flag and not self.chance(0.05) if flag else flag for flag in layout.contiguity]
         return self.adopt(data, replace(layout, contiguity=tuple(promised)), dtype)
 
+    def counter(self) -> TensorView:
+        """An input that is one number in a tensor on the CPU, wherever the others are."""
+        dtype = self.rng.choice(self.dtypes)
+        view = self.builder.tensor([], dtype, is_cpu=True)
+        self.inputs.append(random_tensor(self.rng, [], dtype, special=self.special))
+        self.oracle.bind([view], [self.inputs[-1]])
+        self.pool.append(view)
+        return view
+
     def adopt(self, data: torch.Tensor, layout: Layout, dtype: DataType) -> TensorView:
         """An input of which so much is promised."""
         view = self.builder.tensor(
