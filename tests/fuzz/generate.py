@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.fuzz.maker import Maker
 from tests.fuzz.program import Program
@@ -61,8 +62,15 @@ def _finished(p: Maker, seed: int) -> Program:
             results.append(name)
     results = results or p.pool[-1:]
     p.rng.shuffle(results)
-    program = Program(seed, tuple(p.arguments), lines, tuple(results))
-    return without_dead_lines(program)
+    program = without_dead_lines(Program(seed, tuple(p.arguments), lines, tuple(results)))
+    return _changed(p, program) if program.takes_gradients and p.chance(0.3) else program
+
+
+def _changed(p: Maker, program: Program) -> Program:
+    """With tensors that the user changes between forward and backward."""
+    names = [*(a.name for a in program.arguments), *program.results]
+    count = p.rng.randint(1, min(2, len(names)))
+    return replace(program, changed=tuple(p.rng.sample(names, count)))
 
 
 def without_dead_lines(program: Program) -> Program:

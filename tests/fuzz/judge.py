@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import thunder
@@ -46,7 +46,7 @@ def judge(
 ) -> list[Verdict]:
     """One verdict for each program, planned for the device of that number."""
     jitted: list[Callable[..., Any]] = [
-        thunder.jit(p.function(), executors=[thunder_fuser.executor]) for p in programs
+        thunder.jit(p.function(), executors=[thunder_fuser.executor], **_asked(p)) for p in programs
     ]
     chosen = devices()[device % len(devices())]
     with compiled_together(chosen, optimised=optimised) as rehearsal:
@@ -57,6 +57,11 @@ def judge(
                 for p, fn in zip(programs, jitted, strict=True)
             ]
         return [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
+
+
+def _asked(program: Program) -> dict[str, bool]:
+    """What the README tells users to ask for who change tensors before the backward."""
+    return {"save_like_torch": True} if program.changed else {}
 
 
 def _verdict(program: Program, ours: Sequence[Run]) -> Verdict:
@@ -99,7 +104,11 @@ def _explained(
 ) -> Verdict:
     """Wrong, unless Thunder alone does the same or torch's own answer is an accident."""
     alone = thunder.jit(program.function(), executors=[])
-    runs = [run(program, alone, k) for k in range(layout + 1)]
+    # Thunder alone saves other tensors than torch, whatever is changed: that excuses none of ours.
+    plain = replace(program, changed=())
+    if program.changed:
+        torchs, truth = run(plain, plain.function(), layout), _Truth(plain, layout)
+    runs = [run(plain, alone, k) for k in range(layout + 1)]
     if runs[-1].error is not None and torchs.error is None:
         return Verdict(program, "refused by Thunder")
     if program.takes_gradients and _updates_late(alone):
@@ -110,7 +119,7 @@ def _explained(
     if not ours or (thunders and found[0].kind.startswith("exception")):
         return Verdict(program, "wrong in Thunder")
     numeric = [d for d in ours if d.kind in ("values", "NaN and infinities")]
-    if numeric == ours and is_accidental(program, layout, torchs):
+    if numeric == ours and is_accidental(plain, layout, torchs):
         return Verdict(program, "unstable")
     return Verdict(program, "wrong", layout, tuple(ours))
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tests.fuzz.program import Program
+from thunder_fuser.runtime.overlap import overlaps_itself
 
 
 @dataclass(slots=True)
@@ -54,12 +55,31 @@ def run(program: Program, function: Callable[..., Any], layout: int, *, wide: bo
         warnings.simplefilter("always", RuntimeWarning)
         try:
             made.results = tree_leaves(function(*made.arguments))
+            _change(program, made)
             if program.takes_gradients:
                 made.gradients = _gradients(program, made, wanted)
         except Exception as error:
             made.error = error
     made.warning = "; ".join(str(w.message) for w in told if issubclass(w.category, RuntimeWarning))
     return made
+
+
+def _change(program: Program, made: Run) -> None:
+    """What the user does before the backward: elements change places, so that whatever they mean
+    (classes, indices) still means something. What autograd has saved it may refuse to read then;
+    and views that others differentiate have histories that an update alone rewrites.
+    """
+    members = [*made.arguments, *made.results]
+    tensors = dict(zip(program.results, made.results, strict=False))
+    tensors |= {a.name: t for a, t in zip(program.arguments, made.arguments, strict=True)}
+    for name in program.changed:
+        t = tensors[name]
+        is_alone = (t.is_leaf or t._base is None) and sum(
+            _in_one_memory(t, m) for m in members
+        ) == 1
+        if is_alone and not overlaps_itself(t.shape, t.stride()):
+            memory = t.detach()
+            memory.copy_(memory.clone().flip(*range(t.dim())))
 
 
 def _gradients(

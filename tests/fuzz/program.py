@@ -9,6 +9,7 @@ import linecache
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ _WIDER = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
+_CONVERTS = re.compile(r"\.(to|type_as)\([^()]*\)$")
 _NARROW = re.compile(r"torch\.(float16|bfloat16|float32|complex64)\b")
 
 
@@ -77,12 +79,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What `seed` stands for, or what is left of it after cutting."""
+    """What `seed` stands for, or what is left of it after cutting.
+
+    changed  arguments and results whose elements change places between forward and backward
+    """
 
     seed: int
     arguments: tuple[Argument, ...]
     lines: tuple[Line, ...]
     results: tuple[str, ...]
+    changed: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -104,7 +110,8 @@ class Program:
         source = self.source
         if wide:
             source = _NARROW.sub(
-                lambda m: "torch.complex128" if m[1] == "complex64" else "torch.float64", source
+                lambda m: "torch.complex128" if m[1] == "complex64" else "torch.float64",
+                self._with_copies().source,
             )
         file = f"<program {self.seed} {id(self)}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
@@ -112,6 +119,19 @@ class Program:
         exec(compile(source, file, "exec"), space)
         made: Callable[..., tuple[Any, ...]] = space["program"]
         return made
+
+    def _with_copies(self) -> Program:
+        """What a conversion copies is copied, too, where all floats are of one dtype."""
+        space = dict(NAMESPACE)
+        space.update(zip((a.name for a in self.arguments), self.inputs(0), strict=True))
+        lines = []
+        for line in self.lines:
+            with suppress(Exception):
+                exec(line.text, space)
+            is_new = all(space.get(line.makes or "") is not space.get(name) for name in line.reads)
+            copies = _CONVERTS.search(line.text) and is_new
+            lines.append(replace(line, text=f"{line.text}.clone()") if copies else line)
+        return replace(self, lines=tuple(lines))
 
     def inputs(self, layout: int, *, wide: bool = False) -> list[torch.Tensor]:
         memories: dict[int, torch.Tensor] = {}
@@ -126,18 +146,28 @@ class Program:
         if self.takes_gradients:
             shown = (
                 "given = arguments()\n"
-                "    outs = [t for t in f(*given) if t.requires_grad]\n"
+                "    made = f(*given)\n"
+                "    outs = [t for t in made if t.requires_grad]\n"
                 "    wanted = [a for a in given if a.requires_grad]\n"
+                f"{self._change()}"
                 "    ones = [torch.ones_like(t) for t in outs]\n"
                 "    print(outs, torch.autograd.grad(outs, wanted, ones, allow_unused=True))"
             )
         else:
             shown = "given = arguments()\n    print(f(*given), given)"
+        asked = ", save_like_torch=True" if self.changed else ""
         return (
             "import torch, torch.nn.functional as F, thunder, thunder_fuser\n"
             f"from math import inf, nan\n\n{self.source}\n"
-            f"ours = thunder.jit(program, executors=[thunder_fuser.executor])\n{called}"
+            f"ours = thunder.jit(program, executors=[thunder_fuser.executor]{asked})\n{called}"
         ).replace("SHOWN", shown)
+
+    def _change(self) -> str:
+        places = {a.name: f"given[{k}]" for k, a in enumerate(self.arguments)}
+        places |= {name: f"made[{k}]" for k, name in enumerate(self.results)}
+        tensors = ", ".join(places[name] for name in self.changed)
+        change = "t.detach().copy_(t.detach().clone().flip(*range(t.dim())))"
+        return f"    for t in [{tensors}]: {change}\n" if tensors else ""
 
     def _call(self, layout: int) -> str:
         made, owners = "", dict[int, str]()
@@ -178,7 +208,14 @@ class Program:
         """With the arguments that are still read."""
         read = {name for line in lines for name in line.reads} | set(results)
         kept = tuple(a for a in self.arguments if a.name in read)
-        return replace(self, arguments=kept, lines=tuple(lines), results=tuple(results))
+        there = {*results, *(a.name for a in kept)}
+        return replace(
+            self,
+            arguments=kept,
+            lines=tuple(lines),
+            results=tuple(results),
+            changed=tuple(name for name in self.changed if name in there),
+        )
 
     def with_arguments(self, change: Callable[[Argument], Argument]) -> Program:
         return replace(self, arguments=tuple(map(change, self.arguments)))

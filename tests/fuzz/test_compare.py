@@ -54,6 +54,11 @@ def refuse(*_: object) -> None:
         (program("a0.view(3)", X), lambda a: a, "missing error"),
         (program("a0 * 2", X, grad=True), lambda a: a.detach() * 2, "gradient"),
         (program("a0 ** 2", X, grad=True), lambda a: a * a.detach(), "values"),
+        (
+            replace(program("a0 * 2", X, grad=True), changed=("a0",)),
+            lambda a: a * (a.detach() * 0 + 2) + a**2 * 0,
+            "exception RuntimeError",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

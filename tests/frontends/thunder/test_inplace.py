@@ -540,3 +540,15 @@ def test_the_backward_reads_what_an_update_has_overwritten(program: Any) -> None
         torch.autograd.grad(fn(*inputs).sum(), inputs) for fn in (jit(program), program)
     )
     torch.testing.assert_close(found, wanted)
+
+
+def test_a_view_of_what_an_update_made_is_one_where_gradients_flow() -> None:
+    """Thunder's names of a result differ then from those that its calls were noted by."""
+
+    def program(x: Any) -> Any:
+        y = F.pad(x, [1, 1])
+        y.exp_()
+        return y, torch.split(y, 4, 1)[0].transpose(0, -2)
+
+    y, whole = jit(program)(torch.randn(2, 2, requires_grad=True))
+    assert whole.data_ptr() == y.data_ptr()

@@ -83,7 +83,7 @@ class Recorded:
             if is_call and recorded.isdisjoint(_given(bsym)):
                 self._note_call(bsym)
         for old, new in zip(results(first), results(joint), strict=False):
-            for noted in (self._row_major, self._channels_last, self._new):
+            for noted in (self._row_major, self._channels_last):
                 noted.update({new.name} if old.name in noted else ())
             if old.name in self._leaders:
                 self._leaders.setdefault(new.name, self._leaders[old.name])
