@@ -41,6 +41,7 @@ def expanded(name: str, dtype: DataType, dims: list[int] | None) -> Fusion:
         ("max", F32, ["squeeze"]),
         ("min", BF16, ["squeeze"]),
         ("max", Int, ["squeeze"]),
+        ("xor_sum", Int, ["squeeze", "bitwise_xor"]),
     ],
 )
 def test_copies_alone_are_arithmetic(name: str, dtype: DataType, operations: list[str]) -> None:

@@ -6,7 +6,7 @@ import torch
 from tests.passes.patterns import check_on_random_fusions, ops_of, same_bits
 from tests.support.building import op
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.tables.reductions import TABLE
@@ -14,7 +14,11 @@ from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.broadcast_reductions import broadcast_reductions
 
 F32, BF16 = DataType.Float, DataType.BFloat16
-NUMBERS = [name for name, row in TABLE.items() if not row.accumulator.takes_position]
+NUMBERS = [
+    name
+    for name, row in TABLE.items()
+    if Category.FLOAT in row.accepts and not row.accumulator.takes_position
+]
 
 
 def reduced(name: str, sizes: list[int], dims: list[int] | None, dtype: DataType = F32) -> Fusion:

@@ -7,8 +7,9 @@ a kernel of its own. Gradients are full of these: a norm's sums, kept with size 
 where they were broadcast. Others go along with the folds of their shape.
 
 The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
-minimum, any and all the number itself. One rounding takes the place of many, so that floats may
-differ from a fold in the last bits, as two folds of different order do.
+minimum, any and all the number itself: a column of the table of reductions. One rounding takes the
+place of many, so that floats may differ from a fold in the last bits, as two folds of different
+order do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from thunder_fuser.ir.domain import Squeeze, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.ir.tables.reductions import Copies
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
 
@@ -63,20 +65,19 @@ def _folded(
 ) -> TensorView:
     """`value` folded over the dimensions that are left, and with so many copies of the result."""
     wide, dtype = expr.accumulate, expr.output.dtype
-    counts = expr.op in ("sum", "prod")
-    if left and not (counts and copies > 1):
-        return b.fold(expr.op, value, left, wide, dtype)
-    if left:
-        value = b.fold(expr.op, value, left, wide, wide)
-    elif counts:
-        value = _cast(b, value, wide)
-    if expr.op == "prod" and copies > 1:
+    rule = reductions.lookup(expr.op).copies if copies > 1 or not left else Copies.SAME
+    if rule is Copies.SAME:
+        return b.fold(expr.op, value, left, wide, dtype) if left else _cast(b, value, dtype)
+    value = b.fold(expr.op, value, left, wide, wide) if left else _cast(b, value, wide)
+    if rule is Copies.POWER and copies > 1:
         value = b.apply("pow", (value, b.scalar(copies, wide)), wide)
-    if expr.op == "sum" and copies > 1:
+    if rule is Copies.MULTIPLE and copies > 1:
         value = b.apply("mul", (value, b.scalar(copies, wide)), wide)
-    if expr.op == "sum" and not left:
+    if rule is Copies.MULTIPLE and not left:
         # Folding starts from 0: there is no sum -0.0.
         value = b.apply("add", (value, b.scalar(0, wide)), wide)
+    if rule is Copies.PARITY and copies % 2 == 0:
+        value = b.apply("bitwise_xor", (value, value), wide)
     return _cast(b, value, dtype)
 
 

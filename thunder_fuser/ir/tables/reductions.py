@@ -32,6 +32,15 @@ class Rule(enum.Enum):
     POSITION = "Int: the position in the order of the folded dimensions, the first of equal ones"
 
 
+class Copies(enum.Enum):
+    """What n equal elements fold to."""
+
+    SAME = "the element itself"
+    MULTIPLE = "n times the element"
+    POWER = "the n-th power of the element"
+    PARITY = "the element if n is odd, and 0 if it is even"
+
+
 @dataclass(frozen=True, slots=True)
 class Accumulator:
     """What a fold carries along, in C++. Placeholders: {T} is the type that elements are converted
@@ -92,6 +101,7 @@ class Reduction:
     reference    the reduction in torch, on a tensor of that type, over some dimensions
     of_empty     whether folding nothing has a value (the identity)
     accumulator  what is carried from element to element
+    copies       what equal elements fold to; of positions nothing is said
     """
 
     name: str
@@ -102,10 +112,11 @@ class Reduction:
     reference: Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
     of_empty: bool = True
     accumulator: Accumulator = NUMBER
+    copies: Copies = Copies.SAME
 
     @property
     def selects(self) -> bool:
-        """Whether a result is one of the elements, or its place: nothing is rounded."""
+        """Whether a result is an element, its place, or bits of them: nothing is rounded."""
         bare = self.accumulator is NUMBER and self.rule in (Rule.KEEP, Rule.BOOL)
         return bare or self.accumulator is PLACED
 
@@ -195,6 +206,7 @@ _ROWS = (
         "tf::Sum",
         lambda dtype: 0,
         lambda x, dims: torch.sum(x, tuple(dims), dtype=x.dtype) if dims else x,
+        copies=Copies.MULTIPLE,
     ),
     Reduction(
         "prod",
@@ -203,6 +215,7 @@ _ROWS = (
         "tf::Product",
         lambda dtype: 1,
         _product,
+        copies=Copies.POWER,
     ),
     Reduction(
         "max",
@@ -229,6 +242,7 @@ _ROWS = (
         "tf::Xor",
         lambda dtype: 0,
         _xor_sum,
+        copies=Copies.PARITY,
     ),
     Reduction(
         "any",
