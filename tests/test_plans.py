@@ -79,7 +79,7 @@ def test_what_is_cut_shares_its_storage() -> None:
     plan = definition.plan()
     (view,) = [s for s in plan.segments if s.kind == "alias"]
     assert view.alias_of is not None
-    assert plan.owner(view.alias_of) == plan.boundaries[0].tensor
+    assert plan.placement.owner(view.alias_of) == plan.boundaries[0].tensor
 
 
 def test_a_constant_is_no_input_and_no_output() -> None:

@@ -32,7 +32,7 @@ def _input(plan: SegmentedFusion, value: Val, device: torch.device) -> Any:
         return 0.5 if value.dtype.is_floating else 1
     assert isinstance(value, TensorView)
     sizes = [static(dim.size) for dim in value.domain.root]
-    strides = plan.layouts[value].strides
+    strides = plan.placement.layouts[value].strides
     place = torch.device("cpu") if value.is_cpu else device
     tensor = torch.empty_strided(sizes, strides, dtype=value.dtype.torch, device=place)
     if not value.dtype.is_floating:

@@ -116,4 +116,4 @@ def test_inputs_of_a_plan_have_its_layouts() -> None:
         plan.fusion.inputs, kernels.inputs_for(plan, torch.device("cpu")), strict=True
     ):
         if isinstance(made, torch.Tensor):
-            assert made.stride() == plan.layouts[value].strides
+            assert made.stride() == plan.placement.layouts[value].strides

@@ -95,7 +95,7 @@ def test_c_computes_what_the_program_says(
             continue
         for out in segment.outputs:
             sizes = [int(n) for n in out.sizes]
-            strides = plan.layouts[out].strides
+            strides = plan.placement.layouts[out].strides
             tensors[out] = torch.empty_strided(sizes, strides, dtype=out.dtype.torch).fill_(7.0)
         kernel = lower(schedule_segment(segment, device), segment.body.updates)
         values = (*segment.fusion.inputs, *segment.fusion.outputs)

@@ -37,7 +37,7 @@ def pulled(b: FusionBuilder, tensor: TensorView) -> tuple[Pull, Value, list[Form
     """`tensor` at a point of its own, from inputs that are dense."""
     fusion = b.build()
     context = Context()
-    layouts = partition(fusion).layouts
+    layouts = partition(fusion).placement.layouts
     pull = Pull(
         KernelBody(fusion.definitions(), {t: layouts[t] for t in fusion.tensor_inputs}), context
     )
@@ -142,7 +142,7 @@ def accesses(
 ) -> tuple[Lanes, list[RegisterArray]]:
     context = Context()
     fusion = b.build()
-    layouts: dict[TensorView, Layout] = partition(fusion).layouts
+    layouts: dict[TensorView, Layout] = partition(fusion).placement.layouts
     point = context.var("i", 0, tensor.numel - 1)
     index, rest = [], point
     for size in reversed(tensor.sizes):
@@ -276,5 +276,5 @@ def test_what_may_fail_updates_nothing_in_place() -> None:
         if gathers:
             b.output(b.gather("index_select", b.tensor([4], Float), 0, i))
         plan = partition(b.build())
-        assert bool(plan.in_place) is not gathers
+        assert bool(plan.placement.updates) is not gathers
         assert plan.copies == int(gathers)

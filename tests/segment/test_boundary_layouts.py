@@ -72,7 +72,7 @@ STORED = pytest.mark.parametrize("stored", [joined, folded, masked, rows])
 def test_what_is_stored_is_not_stepped_over(stored: Stored, strides: tuple[int, ...]) -> None:
     plan = CompiledFusion(across(stored, shown=False)).plan()
     (boundary, *_) = sorted(plan.boundaries, key=lambda v: -v.bytes)
-    assert plan.layouts[boundary.tensor].strides == strides
+    assert plan.placement.layouts[boundary.tensor].strides == strides
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_returned_as_well_lies_as_torch_has_it(
     stored: Stored, strides: tuple[int, ...]
 ) -> None:
     plan = CompiledFusion(across(stored, shown=True)).plan()
-    assert plan.layouts[plan.fusion.outputs[0]].strides == strides
+    assert plan.placement.layouts[plan.fusion.outputs[0]].strides == strides
 
 
 @STORED

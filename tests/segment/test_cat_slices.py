@@ -68,7 +68,7 @@ def test_kernels_of_rows_write_slices_of_a_cat(b: FusionBuilder) -> None:
     assert plan.bytes == plan.bytes_ideal == 2 * 4 * ROWS * (LONG + SHORT)
     assert plan.peak_bytes == joined.bytes
     assert pieces(plan) == [("div", "div")]
-    first, second = plan.slices.values()
+    first, second = plan.placement.slices.values()
     assert first.base == second.base == joined
     assert (first.strides, first.offset) == ((LONG + SHORT, 1), 0)
     assert (second.strides, second.offset) == ((LONG + SHORT, 1), LONG)
@@ -84,7 +84,7 @@ def test_slices_are_aligned_as_their_offset_allows(
     sizes = [[16, 8], [24, 8]] if dim == 0 else [[16, 8], [16, 24]]
     b.output(b.cat([softmax(b, b.tensor(n, Float), k) for k, n in enumerate(sizes)], dim))
     plan = partition(b.build())
-    assert [plan.layouts[t].alignment for t in plan.slices] == alignments
+    assert [plan.placement.layouts[t].alignment for t in plan.placement.slices] == alignments
 
 
 def test_a_reduction_and_what_it_reads_are_written_by_one_kernel(b: FusionBuilder) -> None:
@@ -125,7 +125,7 @@ def test_a_cat_in_a_cat_has_its_pieces_there(b: FusionBuilder) -> None:
     b.output(b.cat([softmax(b, b.tensor([5, LONG + SHORT], Float)), inner], 0))
     plan = partition(b.build())
     assert (plan.kernels, plan.bytes) == (3, plan.bytes_ideal)
-    assert [view.offset for view in plan.slices.values()] == [0, 645, 645 + LONG]
+    assert [view.offset for view in plan.placement.slices.values()] == [0, 645, 645 + LONG]
     assert pieces(plan) == [("div", "div", "div")]
 
 
@@ -140,7 +140,9 @@ def test_pieces_are_found_behind_views_and_under_them(
     fusion = b.build()
     plan = CompiledFusion(fusion).plan()
     assert (plan.kernels, plan.bytes) == (2, plan.bytes_ideal)
-    assert [view.strides for view in plan.slices.values() if len(view.sizes) == 2] == [(132, 1)]
+    assert [view.strides for view in plan.placement.slices.values() if len(view.sizes) == 2] == [
+        (132, 1)
+    ]
     (got,) = runs(fusion, device)
     assert got.is_contiguous()
 
@@ -195,7 +197,7 @@ def test_what_is_computed_from_a_cat_is_computed_in_parts(b: FusionBuilder, leng
     # Far from the cat, much would be computed in other kernels than it is now.
     near = length < 100
     assert plan.kernels == (2 if near else 3)
-    assert bool(plan.slices) == near
+    assert bool(plan.placement.slices) == near
     if near:
         assert plan.bytes == plan.bytes_ideal + column.bytes
 
@@ -273,7 +275,7 @@ def test_a_piece_may_be_read_where_it_lies(b: FusionBuilder, device: torch.devic
     fusion = b.build()
     plan = partition(fusion)
     (boundary,) = plan.boundaries
-    assert plan.slices[boundary.tensor].offset == LONG
+    assert plan.placement.slices[boundary.tensor].offset == LONG
     assert plan.kernels == 3
     runs(fusion, device)
 
@@ -282,7 +284,7 @@ def test_one_kernel_that_can_do_it_all_is_left_to_it(b: FusionBuilder) -> None:
     x, y = b.tensor([ROWS, LONG], Float), b.tensor([ROWS, SHORT], Float)
     b.output(b.cat([op(b, "exp", x), op(b, "neg", y)], 1))
     plan = partition(b.build())
-    assert (plan.kernels, plan.slices) == (1, {})
+    assert (plan.kernels, plan.placement.slices) == (1, {})
 
 
 def test_copies_and_parts_share_a_launch(b: FusionBuilder) -> None:
@@ -294,7 +296,7 @@ def test_copies_and_parts_share_a_launch(b: FusionBuilder) -> None:
     b.output(b.cat([x, y, b.slice(y, [0, 0], [rows, 3])], 1))
     plan = partition(b.build())
     assert [s.kind for s in plan.segments] == ["reduction", "pointwise", "concat"]
-    assert len(plan.slices) == 3
+    assert len(plan.placement.slices) == 3
     # The rows in and out, what is copied, and the part of the rows.
     assert plan.bytes == (2 * 32 + 2 * 2 + 2 * 3) * rows * 4
 
@@ -344,7 +346,7 @@ def rope_backward(groups: int, time: int, size: int, cut: bool) -> Fusion:
 def test_rope_backward_of_llama(cut: bool) -> None:
     plan = CompiledFusion(rope_backward(8, 8192, 128, cut)).plan()
     assert (plan.kernels, plan.bytes) == (1, 239_075_328)
-    assert len(plan.slices) == (3 if cut else 0)
+    assert len(plan.placement.slices) == (3 if cut else 0)
 
 
 def test_rope_backward_in_slices_has_the_right_numbers(device: torch.device) -> None:
@@ -402,7 +404,7 @@ def test_numbers_of_kernels(
     fusion = b.build()
     plan = CompiledFusion(fusion).plan()
     assert plan.kernels == kernels
-    assert len(plan.slices) == 2
+    assert len(plan.placement.slices) == 2
     runs(fusion, device)
 
 

@@ -50,7 +50,7 @@ def test_random_programs_under_low_limits_equal_float64(low: None) -> None:
         inputs = case.fresh_inputs()
         compiled = executable(CompiledFusion(case.fusion), inputs, batch, CPU)
         cut += any("[size]" in b.reason for b in compiled.plan.boundaries)
-        joined += bool(compiled.plan.slices)
+        joined += bool(compiled.plan.placement.slices)
         planned.append((case, inputs, compiled))
     for case, inputs, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
@@ -108,9 +108,11 @@ def test_pieces_of_a_long_cat_are_written_where_it_has_them(count: int, after: s
     )
     plan = written(b)
     is_stored = after == "sum" and count > limits.MANY_PIECES
-    assert bool(plan.slices) == (is_stored or (after != "sum" and count > limits.FEW_PIECES))
+    assert bool(plan.placement.slices) == (
+        is_stored or (after != "sum" and count > limits.FEW_PIECES)
+    )
     assert plan.bytes == plan.bytes_ideal + 2 * x.bytes * is_stored
-    assert plan.kernels == is_stored + max(1, -(-count // 128) if plan.slices else 1)
+    assert plan.kernels == is_stored + max(1, -(-count // 128) if plan.placement.slices else 1)
     inputs = [torch.randn(5, 1 + k % 3) for k in range(count)]
     if count in (17, 65):
         (found,) = CompiledFusion(b.build())(inputs)

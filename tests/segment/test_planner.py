@@ -155,7 +155,7 @@ def test_results_that_are_views_of_results_share_their_memory(b: FusionBuilder) 
     assert plan.kernels == 1
     # The slice comes before its base in the outputs: by itself it would be a kernel's output.
     assert plan.bytes == plan.bytes_ideal
-    assert plan.layouts[y].strides == (6, 1)
+    assert plan.placement.layouts[y].strides == (6, 1)
 
 
 def test_padded_and_reshaped_results_lend_their_logical_dimensions(b: FusionBuilder) -> None:
@@ -178,7 +178,7 @@ def test_views_are_aligned_as_their_offset_allows(
     x = b.tensor([40], Float)
     view = b.slice(x, [offset], [40])
     b.output(view)
-    assert plan_of(b).layouts[view].alignment == alignment
+    assert plan_of(b).placement.layouts[view].alignment == alignment
 
 
 def test_views_of_memory_off_alignment_are_no_better_aligned(b: FusionBuilder) -> None:
@@ -186,7 +186,7 @@ def test_views_of_memory_off_alignment_are_no_better_aligned(b: FusionBuilder) -
     view = b.slice(x, [4], [40])
     b.output(view)
     plan = partition(b.build(), [Layout((1,), 8)])
-    assert plan.layouts[view].alignment == 8
+    assert plan.placement.layouts[view].alignment == 8
 
 
 def test_a_result_returned_twice_is_one_tensor(b: FusionBuilder) -> None:
@@ -255,7 +255,7 @@ def test_plans_are_consistent(first: int) -> None:
         for k, segment in enumerate(plan.segments):
             assert segment.index == k
             for tensor in segment.inputs:
-                owner = plan.storage.get(tensor, tensor)
+                owner = plan.placement.behind_cuts(tensor)
                 assert owner in fusion.inputs or made[owner] < k, f"seed {seed}: {segment}"
             for tensor in segment.outputs:
                 assert tensor not in made
@@ -263,11 +263,11 @@ def test_plans_are_consistent(first: int) -> None:
             if segment.kind == "alias":
                 assert segment.bytes == segment.kernels == 0
         for tensor in fusion.results:
-            owner = plan.storage.get(tensor, tensor)
+            owner = plan.placement.behind_cuts(tensor)
             assert owner in made or owner in fusion.inputs, f"seed {seed}: {tensor}"
         for boundary in plan.boundaries:
             assert made[boundary.tensor] == boundary.producer < min(boundary.consumers)
-        assert set(plan.in_place) <= {u.value for u in fusion.updates}
+        assert set(plan.placement.updates) <= {u.value for u in fusion.updates}
         cut = any(e.op == "segment_set" for e in fusion.exprs)
         if not (cut or plan.copies):
             assert plan.bytes == plan.bytes_ideal, f"seed {seed}"

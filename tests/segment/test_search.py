@@ -54,7 +54,7 @@ def greedy(cost: Cost) -> list[Anchors]:
 def program_of(seed: int) -> AnchorGraph:
     case = random_case(seed, reductions=True)
     plan = CompiledFusion(case.fusion).plan(case.inputs)
-    layouts = [plan.layouts[t] for t in plan.fusion.tensor_inputs]
+    layouts = [plan.placement.layouts[t] for t in plan.fusion.tensor_inputs]
     return AnchorGraph(plan.fusion, layouts)
 
 

@@ -293,9 +293,11 @@ def one_of_two_is_safe_because_the_other_is_copied(b: FusionBuilder, op: Ops) ->
 def test_updates_are_in_place_iff_that_is_safe(update: Update) -> None:
     plan = CompiledFusion(update.fusion).plan()
     assert len(plan.fusion.updates) == update.updates
-    assert len(plan.in_place) == update.in_place
+    assert len(plan.placement.updates) == update.in_place
     assert plan.copies == update.updates - update.in_place
-    copied = sum(2 * u.value.bytes for u in plan.fusion.updates if u.value not in plan.in_place)
+    copied = sum(
+        2 * u.value.bytes for u in plan.fusion.updates if u.value not in plan.placement.updates
+    )
     assert plan.bytes == sum(s.bytes for s in plan.segments) + copied
 
 

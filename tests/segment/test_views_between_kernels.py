@@ -130,7 +130,7 @@ def test_a_slice_of_what_is_stored_launches_nothing_and_shares_its_memory() -> N
     # The slice itself is stored, and not the queries that it is a part of.
     assert boundary.bytes == 2 * 16 * 1024 * 8 * 2
     (view,) = plan.segments[1].views
-    assert (plan.root(view.base), view.sizes[-1], view.offset) == (boundary, 4, 0)
+    assert (plan.placement.root(view.base), view.sizes[-1], view.offset) == (boundary, 4, 0)
     read = 2 * 1024 * 4 * 4 * 32 * 2 + 2 * (1024 * 8 * 2)
     assert plan.bytes == read + 2 * boundary.bytes + 2 * 16 * 1024 * 32 * 2
 

@@ -86,7 +86,7 @@ def test_every_workload_is_planned_here() -> None:
 def test_one_kernel_updates_all_parameters_in_place() -> None:
     plan = planned(BY_NAME["adamw"])
     assert len(plan.fusion.updates) == 27
-    assert {u.value: u.target for u in plan.fusion.updates} == plan.in_place
+    assert {u.value: u.target for u in plan.fusion.updates} == plan.placement.updates
     assert plan.copies == 0
     assert plan.peak_bytes == 0
 

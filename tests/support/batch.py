@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from tests.support.generator import Case
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.compile import compile_plan
+from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.domain import static
+from thunder_fuser.ir.domain import IterDomain, Layout, static
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host.debug import OrderName, debug_launch
@@ -94,6 +96,14 @@ def executable(
 # ---- checked launches
 
 
+class _Memory(NamedTuple):
+    """What a parameter of a kernel points to: dimensions in memory, the tensor, its layout."""
+
+    dims: Sequence[IterDomain]
+    tensor: TensorView
+    layout: Layout
+
+
 class Guarded:
     """A host target whose launches run between guard pages, threads and blocks in an order of
     choice.
@@ -107,11 +117,13 @@ class Guarded:
         self.seed = seed
         self.memory: list[torch.Tensor] = []
         self.launches = 0
-        inputs = set(plan.fusion.inputs)
-        self._memory = {
-            t.name: (t.domain.root if t in inputs else t.domain.logical, t.dtype.torch, at.strides)
-            for t, at in plan.layouts.items()
-        }
+        self._memory: dict[str, dict[str, _Memory]] = {}
+        kernels = generate_kernels(plan, self.device_info(torch.device("cpu")))
+        for index, found in kernels.items():
+            body = plan.segments[index].body
+            loads = {t.name: _Memory(t.domain.root, t, at) for t, at in body.loads.items()}
+            stores = {t.name: _Memory(t.domain.logical, t, at) for t, at in body.stores.items()}
+            self._memory[found.kernel.name] = stores | loads
 
     def device_info(self, device: torch.device) -> DeviceInfo:
         return self.batch.device_info(device)
@@ -119,14 +131,15 @@ class Guarded:
     def compile(self, kernels: Sequence[Kernel]) -> tuple[_Checked, ...]:
         return tuple(_Checked(self, later) for later in self.batch.compile(kernels))
 
-    def tensor(self, name: str, address: int) -> torch.Tensor:
-        """The tensor that a parameter points to, found by its address and the plan's layout; what
-        the plan does not know is scratch memory.
+    def tensor(self, kernel: str, name: str, address: int) -> torch.Tensor:
+        """The tensor that a parameter points to, found by its address and the segment's layout;
+        what the segment does not know is scratch memory.
         """
-        if name not in self._memory:
+        found = self._memory[kernel].get(name)
+        if found is None:
             return next(held for held in self.memory if held.data_ptr() == address)
-        dims, dtype, strides = self._memory[name]
-        sizes = [static(d.size) for d in dims]
+        dtype, strides = found.tensor.dtype.torch, found.layout.strides
+        sizes = [static(d.size) for d in found.dims]
         if 0 in sizes:
             return torch.empty(sizes, dtype=dtype)
         for held in self.memory:
@@ -149,7 +162,7 @@ class _Checked:
         launch = self._later.batch.launch(self.kernel)
         assert isinstance(launch, HostLaunch)
         actual = [
-            self._target.tensor(param.name, int(arg)) if param.is_pointer else arg
+            self._target.tensor(self.kernel.name, param.name, int(arg)) if param.is_pointer else arg
             for param, arg in zip(self.kernel.params, args, strict=True)
         ]
         debug_launch(launch, actual, order=self._target.order, seed=self._target.seed)

@@ -57,7 +57,7 @@ def simulate(
     for segment in plan.segments:
         if segment.kind == "alias":
             for tensor, view in zip(segment.outputs, segment.views, strict=True):
-                base = run.memory[plan.storage.get(view.base, view.base)]
+                base = run.memory[plan.placement.behind_cuts(view.base)]
                 run.memory[tensor] = base[view.offset :]
             continue
         for tensor in segment.outputs:
@@ -84,7 +84,7 @@ class _Run:
             if _in_memory(value):
                 assert isinstance(value, TensorView)
                 assert isinstance(x, torch.Tensor)
-                layout = plan.layouts[value]
+                layout = plan.placement.layouts[value]
                 flat = x.as_strided((_span(x.shape, layout.strides),), (1,))
                 self.memory[value] = _TORCH.to_carrier(flat)
 
@@ -92,13 +92,13 @@ class _Run:
         """Memory for a tensor that is written now: of its own, or a slice of another's."""
         if tensor in self.memory:
             return
-        if tensor in self.plan.slices:
-            view = self.plan.slices[tensor]
+        if tensor in self.plan.placement.slices:
+            view = self.plan.placement.slices[tensor]
             self.allocate(view.base)
             self.memory[tensor] = self.memory[view.base][view.offset :]
             self.written[tensor] = self.written[view.base][view.offset :]
             return
-        span = _span(tensor.sizes, self.plan.layouts[tensor].strides)
+        span = _span(tensor.sizes, self.plan.placement.layouts[tensor].strides)
         self.memory[tensor] = _TORCH.to_carrier(torch.zeros(span, dtype=tensor.dtype.torch))
         self.written[tensor] = np.zeros(span, dtype=np.int64)
 
@@ -107,14 +107,14 @@ class _Run:
         if tensor not in self.written:
             return
         times = torch.from_numpy(self.written[tensor])
-        strides = self.plan.layouts[tensor].strides
+        strides = self.plan.placement.layouts[tensor].strides
         assert torch.equal(times.as_strided(tensor.sizes, strides), torch.ones(tensor.sizes).long())
-        if tensor not in self.plan.slices:
+        if tensor not in self.plan.placement.slices:
             assert int(times.sum()) == tensor.numel
 
     def logical(self, tensor: TensorView) -> torch.Tensor:
-        owner = self.plan.storage.get(tensor, tensor)
-        sizes, strides = tensor.sizes, self.plan.layouts[tensor].strides
+        owner = self.plan.placement.behind_cuts(tensor)
+        sizes, strides = tensor.sizes, self.plan.placement.layouts[tensor].strides
         assert not (tensor in self.plan.fusion.inputs and tensor.domain.transforms)
         return _TORCH.from_carrier(self.memory[owner].as_strided(sizes, strides), tensor.dtype)
 
@@ -150,14 +150,14 @@ class _Run:
             itemsize = store.tensor.dtype.itemsize
             tensor = self.tensor(store.tensor)
             if store.windows:
-                alignment = self.plan.layouts[tensor].alignment
+                alignment = self.plan.placement.layouts[tensor].alignment
                 planned = np.full_like(address, UNTOUCHED)
                 for window in store.windows:
                     everything = np.ones(part.vectors, bool)
                     vectors = {"u": np.arange(part.vectors)}
                     _read(window, everything, planned, itemsize, alignment, vectors)
                 assert (planned == address).all(), f"{store.tensor} is stored elsewhere"
-            owner = self.plan.storage.get(tensor, tensor)
+            owner = self.plan.placement.behind_cuts(tensor)
             np.add.at(self.written[owner], address, 1)
             stored = _TORCH.from_carrier(values[store.value], store.tensor.dtype)
             self.memory[owner][torch.from_numpy(address)] = _TORCH.to_carrier(stored)
@@ -185,9 +185,9 @@ class _Run:
         self, access: RegisterArray, part: PointwisePart, point: Mapping[str, np.ndarray]
     ) -> dict[Value, torch.Tensor]:
         tensor = self.tensor(access.loads[0].tensor)
-        owner = self.plan.storage.get(tensor, tensor)
+        owner = self.plan.placement.behind_cuts(tensor)
         memory = self.memory[owner]
-        address = planned_addresses(access, part, self.plan.layouts[tensor], point)
+        address = planned_addresses(access, part, self.plan.placement.layouts[tensor], point)
         found: dict[Value, torch.Tensor] = {}
         needed_at_all = np.zeros(address.shape, bool)
         for load in access.loads:

@@ -138,7 +138,7 @@ def test_an_update_that_reads_a_row_is_not_written_while_it_is_read() -> None:
     x = b.tensor([16, 64], Float)
     b.output(op(b, "sub", x, b.reduce("max", x, [1], keepdim=True)), x)
     plan = partition(b.build())
-    assert not plan.in_place
+    assert not plan.placement.updates
     assert plan.copies == 1
 
 
@@ -260,7 +260,9 @@ def test_what_one_kernel_cannot_compute_is_refused_with_a_reason() -> None:
     (output,) = fusion.outputs
     assert isinstance(fold, ReductionOp)
     stores = {output: Layout((16, 1))}
-    body = KernelBody(fusion.definitions(), {x: plan.layouts[x]}, [output], [fold], stores)
+    body = KernelBody(
+        fusion.definitions(), {x: plan.placement.layouts[x]}, [output], [fold], stores
+    )
     found = schedule_reduction(body, H200)
     assert isinstance(found, Refusal)
     assert found.code == "stage"

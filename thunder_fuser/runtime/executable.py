@@ -24,6 +24,7 @@ from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
+from thunder_fuser.segment.placement import SliceOf, Updates, ViewOf
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
@@ -119,12 +120,14 @@ class Executable:
     # ---- linking
 
     def _slot(self, tensor: TensorView) -> Slot:
-        return self._slots.setdefault(self.plan.owner(tensor), len(self._slots))
+        return self._slots.setdefault(self.plan.placement.owner(tensor), len(self._slots))
 
     def _pointer(self, tensor: TensorView) -> Pointer:
         """Where a kernel finds a tensor: in a slot, or in a slice of what is there."""
-        written = self.plan.storage.get(tensor, tensor)
-        return Pointer(self._slot(tensor), self.plan.slices.get(written), tensor.dtype.itemsize)
+        placement = self.plan.placement
+        place = placement.get(placement.behind_cuts(tensor))
+        part = place.view if isinstance(place, SliceOf) else None
+        return Pointer(self._slot(tensor), part, tensor.dtype.itemsize)
 
     def _link(
         self, launches: Mapping[int, Launch], generated: Mapping[int, GeneratedKernel]
@@ -135,7 +138,7 @@ class Executable:
             if segment.kind == "alias":
                 found += self._aliases(segment)
             else:
-                made = dict.fromkeys(map(self.plan.owner, segment.outputs))
+                made = dict.fromkeys(map(self.plan.placement.owner, segment.outputs))
                 found += [self._allocate(t) for t in made if t not in known]
                 known.update(made)
             if segment.index in launches:
@@ -143,12 +146,12 @@ class Executable:
                 found += self._launch(segment.index, launch, generated[segment.index])
             found += self._freed_after(segment)
         for update in self.plan.fusion.updates:
-            if update.value not in self.plan.in_place:
+            if not isinstance(self.plan.placement.get(update.value), Updates):
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
         return tuple(found)
 
     def _allocate(self, tensor: TensorView) -> Step:
-        strides = self.plan.layouts[tensor].strides
+        strides = self.plan.placement.layouts[tensor].strides
         dtype = tensor.dtype.torch
         return steps.allocate(self._slot(tensor), tensor.sizes, strides, dtype, self._empty)
 
@@ -201,5 +204,6 @@ class Executable:
     def _freed_after(self, segment: Segment) -> list[Step]:
         """Memory that nobody reads any more, and the views of it, which hold it as well."""
         dead = [n.tensor for n in self._buffers if n.last == segment.index]
-        views = [t for t in self.plan.views if self.plan.root(t) in dead]
+        placement = self.plan.placement
+        views = [t for t in placement.of(ViewOf) if placement.root(t) in dead]
         return [steps.free(self._slot(t)) for t in (*dead, *views)]

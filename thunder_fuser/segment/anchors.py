@@ -30,6 +30,7 @@ from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.segment.cat_slices import destinations
+from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.time_model import Prices
 
 Anchors = int
@@ -89,11 +90,10 @@ class Anchor:
 class AnchorGraph:
     """A fusion as anchors, and what is known about its tensors before there are kernels.
 
-    layouts  of tensors in memory: inputs, anchors that are stored, views, results of cuts
-    storage  a segment_set result is its input, seen from behind the cut
-    views    results that lie in the memory of other tensors
-    anchors  in program order; `number` finds them by their tensors
-    prices   of the device that kernels are for
+    placement  of tensors in memory: inputs, anchors that are stored, views, results of cuts, which
+               are their inputs seen from behind the cut
+    anchors    in program order; `number` finds them by their tensors
+    prices     of the device that kernels are for
     """
 
     def __init__(
@@ -111,15 +111,18 @@ class AnchorGraph:
         self.reasons = reasons or {}
         self.prices = Prices.of(device)
         tensors = fusion.tensor_inputs
-        self.layouts = layouts_of_inputs(fusion, layouts)
+        self.placement = Placement(layouts_of_inputs(fusion, layouts))
+        for tensor in tensors:
+            self.placement.put(tensor, Argument())
+        self.layouts = self.placement.layouts
         orders = memory_orders(fusion, self.layouts, promised)
         self.destinations = destinations(fusion, joined, orders)
         self.fusion = self.destinations.fusion
         added = self.fusion is not fusion
         self.orders = memory_orders(self.fusion, self.layouts, promised) if added else orders
         self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
-        self.storage: dict[TensorView, TensorView] = {}
-        self.views: dict[TensorView, View] = {}
+        for piece, view in self.destinations.slices.items():
+            self.placement.put(piece, SliceOf(view))
         self.anchors: list[Anchor] = []
         self._bytes: dict[Val, int] = {}
         self.number: dict[TensorView, int] = {}
@@ -136,7 +139,7 @@ class AnchorGraph:
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
         # Tensors in memory that every kernel reads where it needs them.
-        self.stops = frozenset((*self.fusion.tensor_inputs, *self.storage))
+        self.stops = frozenset((*self.fusion.tensor_inputs, *self.placement.of(SameAs)))
         self.users = self._users()
 
     def reach(self, value: Val) -> Dependencies:
@@ -234,9 +237,9 @@ class AnchorGraph:
 
     def see(self, tensor: TensorView, view: View) -> None:
         """A result lies in the memory of another tensor."""
-        self.views[tensor] = view
         base = self.layouts[view.base].alignment
-        self.layouts[tensor] = aligned_layout(view, tensor.dtype.itemsize, base)
+        layout = aligned_layout(view, tensor.dtype.itemsize, base)
+        self.placement.put(tensor, ViewOf(view), layout)
 
     def _seen_through(self, tensor: TensorView) -> TensorView | None:
         """What a result is a view of that is computed, if that is better stored: because it takes
@@ -248,7 +251,7 @@ class AnchorGraph:
         return min(better, key=lambda source: source.numel, default=None)
 
     def _is_better(self, source: TensorView, tensor: TensorView) -> bool:
-        if source.numel > tensor.numel or source in self.destinations.slices:
+        if source.numel > tensor.numel or isinstance(self.placement.get(source), SliceOf):
             return False
         dense = self.layout_of(source)
         view = view_of(tensor, self.definitions, {source}, {source: dense})
@@ -284,20 +287,12 @@ class AnchorGraph:
 
     def _cut(self, output: TensorView, source: TensorView) -> None:
         """What reads `output` runs in a later kernel than what makes `source`."""
-        self.storage[output] = self.storage.get(source, source)
-        self.layouts[output] = self._logical_layout(source)
-        made = self.owner(source)
+        self.placement.put(output, SameAs(source), self._logical_layout(source))
+        made = self.placement.written(source)
         # The anchors that it consists of: itself, its pieces, or none.
         parts = self.destinations.pieces.get(made, (made,))
         behind = union(1 << self.number[part] for part in parts if part in self.number)
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
-
-    def owner(self, tensor: TensorView) -> TensorView:
-        """The tensor whose memory a tensor lies in."""
-        while tensor in self.storage or tensor in self.views:
-            view = self.views.get(tensor)
-            tensor = self.storage[tensor] if view is None else view.base
-        return tensor
 
     def _live(self) -> set[Val]:
         """Values that a result needs, or is made of."""

@@ -23,6 +23,7 @@ from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.row_program import pull_rows
 from thunder_fuser.lower.row_space import arrangements
 from thunder_fuser.segment.anchors import AnchorGraph
+from thunder_fuser.segment.placement import SameAs
 from thunder_fuser.segment.recompute import Group, computed_and_loaded
 
 MANY_BYTES = 1 << 16
@@ -38,13 +39,13 @@ def order_boundaries(
     for reading in readings:
         involved.update((t, [reading]) for t in reading.group.outputs)
     for reading in readings:
-        for tensor in dict.fromkeys(program.storage.get(t, t) for t in reading.loaded):
+        for tensor in dict.fromkeys(program.placement.behind_cuts(t) for t in reading.loaded):
             known = involved.get(tensor)
             if known is not None and known[0] is not reading:
                 known.append(reading)
     names: dict[TensorView, list[TensorView]] = {}
-    for seen, owner in program.storage.items():
-        names.setdefault(owner, []).append(seen)
+    for seen in program.placement.of(SameAs):
+        names.setdefault(program.placement.behind_cuts(seen), []).append(seen)
     for tensor in free:
         _order(program, tensor, [tensor, *names.get(tensor, ())], involved[tensor])
 

@@ -8,46 +8,51 @@ index among the data may turn out not to exist, inputs are updated when all have
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.layout import View, address_in, loop_order
+from thunder_fuser.analysis.layout import address_in, loop_order
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, Fusion, GatherOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull
+from thunder_fuser.segment.placement import Placement, SameAs, Updates
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A kernel.
+
+    outputs       what it writes
+    loaded        where computing that ends
+    is_reduction  it writes where other threads may still read
+    """
+
+    outputs: tuple[TensorView, ...]
+    loaded: Container[Val]
+    is_reduction: bool
 
 
 def updates_in_place(
-    fusion: Fusion,
-    layouts: dict[TensorView, Layout],
-    kernel: Mapping[TensorView, int],
-    storage: Mapping[TensorView, TensorView],
-    views: Mapping[TensorView, View],
-    written: Sequence[TensorView],
-    rows: Collection[TensorView],
-    loaded: Mapping[TensorView, Container[Val]],
+    fusion: Fusion, placement: Placement, kernels: Sequence[Writer]
 ) -> dict[TensorView, TensorView]:
-    """Value -> target of the updates that their kernel writes directly; fills in their layouts.
-
-    written  tensors that kernels write; `rows`: those of reduction kernels, which write nothing so
-    loaded   for each of them, where computing it ends: what its kernel loads
-    kernel   that writes a tensor, by number
-    """
+    """Value -> target of the updates that their kernel writes directly; they are placed there."""
     if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
     values = Counter(u.value for u in fusion.updates)
     targets = Counter(u.target for u in fusion.updates)
     # Memory that other results share as well: it must not become an input's.
-    shared = {storage.get(view.base, view.base) for view in views.values()}
-    shared |= {storage[t] for t in fusion.results if t in storage}
+    behind = placement.of(SameAs)
+    shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
+    shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
+    kernel = {t: k for k in kernels for t in k.outputs}
     found = {
         u.value: u.target
         for u in fusion.updates
         if u.value in kernel
-        and u.value not in rows
+        and not kernel[u.value].is_reduction
         and values[u.value] == targets[u.target] == 1
         and not u.target.domain.transforms
         # A kernel is given the number in it, not its memory.
@@ -55,8 +60,8 @@ def updates_in_place(
         and u.value not in shared
     }
     readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
-    check = _Check(fusion.definitions(), layouts, kernel, readers, rows, loaded)
-    for tensor in written:
+    check = _Check(fusion.definitions(), placement.layouts, kernel, readers)
+    for tensor in kernel:
         for source in check.sources(tensor) if tensor.numel else ():
             if source in readers:
                 readers[source].append(tensor)
@@ -64,10 +69,10 @@ def updates_in_place(
         for value in unsafe:
             del found[value]
     for value, target in found.items():
-        layouts[value] = layouts[target]
-    for tensor, owner in storage.items():
-        if owner in found:
-            layouts[tensor] = layouts[found[owner]]
+        placement.put(value, Updates(target), placement.layouts[target])
+    for tensor in behind:
+        if (owner := placement.behind_cuts(tensor)) in found:
+            placement.layouts[tensor] = placement.layouts[found[owner]]
     return found
 
 
@@ -75,10 +80,8 @@ def updates_in_place(
 class _Check:
     definitions: Mapping[Val, Expr]
     layouts: Mapping[TensorView, Layout]
-    kernel: Mapping[TensorView, int]
+    kernel: Mapping[TensorView, Writer]
     readers: Mapping[TensorView, Sequence[TensorView]]
-    rows: Collection[TensorView]
-    loaded: Mapping[TensorView, Container[Val]]
 
     def may_overwrite(self, value: TensorView, in_place: Mapping[TensorView, TensorView]) -> bool:
         target = in_place[value]
@@ -87,9 +90,9 @@ class _Check:
         for tensor in readers:
             destination = self.layouts[in_place.get(tensor, tensor)]
             together = (
-                tensor not in self.rows
+                not self.kernel[tensor].is_reduction
                 and tensor.sizes == value.sizes
-                and self.kernel[tensor] == self.kernel[value]
+                and self.kernel[tensor] is self.kernel[value]
                 and loop_order(tensor, destination) == order
             )
             if not together or not self._reads_in_step(tensor, target):
@@ -99,7 +102,7 @@ class _Check:
 
     def sources(self, tensor: TensorView) -> list[TensorView]:
         """The tensors that computing `tensor` reads at all: what it loads, in order."""
-        loaded = self.loaded[tensor]
+        loaded = self.kernel[tensor].loaded
 
         def is_loaded(value: Val) -> bool:
             return value in loaded and value is not tensor

@@ -17,6 +17,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import Condition, most
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
 Kind = Literal["pointwise", "reduction", "alias", "concat"]
@@ -138,21 +139,6 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory that a plan allocates: from the segment `first`, which writes it, to the segment
-    `last`, after which it is free. None: a result is in it, which the caller gets."""
-
-    tensor: TensorView
-    bytes: int
-    first: int
-    last: int | None
-
-    def __str__(self) -> str:
-        end = "the caller" if self.last is None else f"segment {self.last}"
-        return f"buffer {self.tensor.name} ({self.bytes:,} B): segment {self.first} to {end}"
-
-
-@dataclass(frozen=True, slots=True)
 class OpenSizes:
     """Sizes that the definition leaves open. Bytes are formulas in them (`ir/integer/counts.py`).
 
@@ -174,40 +160,18 @@ class OpenSizes:
 class SegmentedFusion:
     """A fusion cut into segments, in execution order.
 
-    layouts     of every tensor in memory: inputs, boundaries, outputs
-    storage     a tensor whose memory is another's (segment_set results, in-place updates) -> its
-                owner
-    in_place    updates that their kernel writes directly; the others are copied at the end
+    placement   of every tensor in memory, and its layout there
     sizes       where the definition leaves sizes open: which, and what is planned for
     conditions  of the formulas that bytes are then, for sizes of at least 2
-    views       tensors that lie in the memory of others, and how
-    slices      pieces that kernels write into the memory of other tensors, and where they lie there
     """
 
     fusion: Fusion
     segments: tuple[Segment, ...]
     boundaries: tuple[Boundary, ...]
-    layouts: dict[TensorView, Layout]
-    storage: dict[TensorView, TensorView]
-    in_place: dict[TensorView, TensorView]
-    views: dict[TensorView, View]
-    slices: dict[TensorView, View]
+    placement: Placement
     bytes_ideal: int
     sizes: OpenSizes | None = None
     conditions: tuple[Condition, ...] = ()
-
-    def owner(self, tensor: TensorView) -> TensorView:
-        """The tensor whose memory holds `tensor`: itself, or what it was written into."""
-        found = self.storage.get(tensor, tensor)
-        found = self.in_place.get(found, found)
-        return self.slices[found].base if found in self.slices else found
-
-    def root(self, tensor: TensorView) -> TensorView:
-        """The tensor that was allocated, or given, where `tensor` lies: views lie in their base."""
-        found = self.owner(tensor)
-        while found in self.views:
-            found = self.owner(self.views[found].base)
-        return found
 
     @property
     def kernels(self) -> int:
@@ -217,28 +181,22 @@ class SegmentedFusion:
     @property
     def copies(self) -> int:
         """Updates that cannot be written in place and are copied when everything else has run."""
-        return sum(u.value not in self.in_place for u in self.fusion.updates)
+        return len(self._copied)
+
+    @property
+    def _copied(self) -> list[TensorView]:
+        written = self.placement.of(Updates)
+        return [u.value for u in self.fusion.updates if u.value not in written]
 
     @property
     def bytes(self) -> int:
         """Bytes that the kernels move: distinct inputs read plus outputs written, per kernel."""
-        copied = sum(2 * u.value.bytes for u in self.fusion.updates if u.value not in self.in_place)
-        return sum(s.bytes for s in self.segments) + copied
+        return sum(s.bytes for s in self.segments) + sum(2 * t.bytes for t in self._copied)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """What is allocated (inputs are not), in order, and from when to when."""
-        kept = set(map(self.root, self.fusion.results))
-        last = {self.root(t): s.index for s in self.segments for t in s.inputs}
-        first: dict[TensorView, int] = {}
-        for segment in self.segments:
-            for tensor in map(self.owner, segment.outputs if segment.kind != "alias" else ()):
-                if tensor not in self.fusion.inputs:
-                    first.setdefault(tensor, segment.index)
-        return tuple(
-            Buffer(t, t.bytes, k, None if t in kept else max(k, last.get(t, 0)))
-            for t, k in first.items()
-        )
+        return tuple(self.placement.of(Buffer).values())
 
     @property
     def peak_bytes(self) -> int:

@@ -27,9 +27,10 @@ from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import joined_tensors
 from thunder_fuser.segment.cost import Cost
-from thunder_fuser.segment.inplace_updates import updates_in_place
+from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import limited
+from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
 from thunder_fuser.segment.search import search
@@ -114,8 +115,10 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
         if s.index in consumers or (s.kind == "pointwise" and not folded.isdisjoint(s.inputs))
     ]
     between = {boundary.tensor for boundary in pulled.boundaries}
-    shown = [t for t, view in pulled.views.items() if view.base in between]
-    layouts = {t: pulled.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))}
+    shown = [t for t, view in pulled.placement.views.items() if view.base in between]
+    layouts = {
+        t: pulled.placement.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))
+    }
     return joined_tensors(pulled.fusion, layouts) if late else []
 
 
@@ -128,7 +131,8 @@ class _Partition:
         self.cost = Cost(program, Legality(program))
         self.groups = grouped(program, self.cost.legality, divide(self.cost))
         self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
-        self.layouts = self.program.layouts
+        self.placement = program.placement
+        self.layouts = self.placement.layouts
         self._see_what_is_stored()
         for group in self.groups:
             for tensor in group.outputs:
@@ -137,17 +141,17 @@ class _Partition:
         for tensor, pieces in self.program.destinations.pieces.items():
             if tensor in self.layouts:
                 self.level[tensor] = max(self.level[piece] for piece in pieces)
-        for tensor in (*self.program.views, *self.program.storage):
-            self.level[tensor] = self.level[self.program.owner(tensor)]
+        for tensor in (*self.placement.of(ViewOf), *self.placement.of(SameAs)):
+            self.level[tensor] = self.level[self.placement.written(tensor)]
         order_boundaries(self.program, self.groups, self._unseen())
 
     def _unseen(self) -> list[TensorView]:
         """What kernels write for each other, in memory that no result shows."""
         if self.fusion.updates:
             return []
-        program = self.program
-        shown = {program.owner(t) for t in (*self.fusion.results, *program.views)}
-        shown.update(program.destinations.slices)
+        place = self.placement
+        shown = {place.written(t) for t in (*self.fusion.results, *place.of(ViewOf))}
+        shown.update(place.of(SliceOf))
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
     def _see_what_is_stored(self) -> None:
@@ -157,9 +161,11 @@ class _Partition:
         if not read:
             return
         dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
-        fixed = read | {u.value for u in self.fusion.updates} | set(program.storage.values())
-        fixed |= {view.base for view in program.views.values()}
-        fixed |= program.destinations.slices.keys()
+        place = self.placement
+        fixed = read | {u.value for u in self.fusion.updates}
+        fixed |= set(map(place.behind_cuts, place.of(SameAs)))
+        fixed |= {view.base for view in place.views.values()}
+        fixed |= place.of(SliceOf).keys()
         for group in self.groups:
             for tensor in [t for t in group.outputs if t not in fixed]:
                 if (source := program.origin(tensor)) in read and source in dense:
@@ -171,19 +177,16 @@ class _Partition:
         self.groups = [group for group in self.groups if group.outputs]
 
     def plan(self) -> SegmentedFusion:
-        program = self.program
         stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
         self._stored = frozenset(stored)
-        written = [t for g in self.groups for t in g.outputs]
+        program = self.program
         self.in_place = updates_in_place(
             self.fusion,
-            self.layouts,
-            {t: k for k, g in enumerate(self.groups) for t in g.outputs},
-            program.storage,
-            program.views,
-            written,
-            {t for g in self.groups if g.kernel.kind == "reduction" for t in g.outputs},
-            {t: g.loads(program) for g in self.groups for t in g.outputs},
+            self.placement,
+            [
+                Writer(tuple(g.outputs), g.loads(program), g.kernel.kind == "reduction")
+                for g in self.groups
+            ],
         )
         with conditions() as assumed:
             segments = self._segments()
@@ -192,11 +195,7 @@ class _Partition:
             self.fusion,
             tuple(segments),
             self._boundaries(segments),
-            self.layouts,
-            program.storage,
-            self.in_place,
-            program.views,
-            {t: v for t, v in program.destinations.slices.items() if t in self.level},
+            self._placed(segments),
             ideal,
             conditions=without_implied(assumed),
         )
@@ -208,7 +207,8 @@ class _Partition:
         groups = _by_level((g.level, g) for g in self.groups)
         pieces = self.program.destinations.pieces
         joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
-        views = _by_level((self.level[t], t) for t in self.program.views)
+        seen = self.placement.views
+        views = _by_level((self.level[t], t) for t in seen)
         for level in sorted(set(self.level.values())):
             for group in groups.get(level, ()):
                 made = self._segment(group, touching, len(segments))
@@ -218,10 +218,24 @@ class _Partition:
             for tensor in joins.get(level, ()):
                 segments.append(self._free("concat", len(segments), pieces[tensor], tensor))
             for tensor in views.get(level, ()):
-                view = self.program.views[tensor]
+                view = seen[tensor]
                 alias = self._free("alias", len(segments), (view.base,), tensor)
                 segments.append(replace(alias, views=(view,)))
         return segments
+
+    def _placed(self, segments: Sequence[Segment]) -> Placement:
+        """The table with the memory that is allocated, and without pieces that nobody writes."""
+        table = self.placement
+        kept = {t: p for t, p in table.items() if t in self.level or not isinstance(p, SliceOf)}
+        found = Placement(table.layouts, kept)
+        owned = set(map(found.root, self.fusion.results))
+        last = {found.root(t): s.index for s in segments for t in s.inputs}
+        for segment in segments:
+            for tensor in map(found.owner, segment.outputs if segment.kind != "alias" else ()):
+                if tensor not in found:
+                    end = None if tensor in owned else max(segment.index, last.get(tensor, 0))
+                    found.put(tensor, Buffer(tensor, tensor.bytes, segment.index, end))
+        return found
 
     def _free(
         self, kind: Kind, index: int, sources: tuple[TensorView, ...], tensor: TensorView
@@ -240,11 +254,11 @@ class _Partition:
         """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
         what several of them show counts once.
         """
-        program = self.program
+        place = self.placement
         found: set[TensorView] = set()
         for tensor in loaded:
-            is_shown = program.storage.get(tensor) in program.views
-            owner = program.owner(tensor) if is_shown else tensor
+            is_shown = isinstance(place.get(place.behind_cuts(tensor)), ViewOf)
+            owner = place.written(tensor) if is_shown else tensor
             found.add(owner if self.level.get(owner, group.level) < group.level else tensor)
         return found
 
@@ -255,7 +269,7 @@ class _Partition:
         computed, loaded = computed_and_loaded(self.program, group)
         reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
-        inputs = tuple(dict.fromkeys(self.program.storage.get(t, t) for t in read))
+        inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, read)))
         made = extract(
             self.fusion,
             outputs,
@@ -303,9 +317,9 @@ class _Partition:
         return tuple(dict.fromkeys(why for why in whys if why is not None))
 
     def _boundaries(self, segments: Sequence[Segment]) -> tuple[Boundary, ...]:
-        owner = self.program.owner
+        owner = self.placement.written
         made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
-        cut = map(owner, self.program.storage.values())
+        cut = map(owner, self.placement.of(SameAs))
         reasons = self.program.reasons
         why: dict[TensorView, str] = {t: str(reasons.get(t, CUT)) for t in cut}
         for group in self.groups:
@@ -327,7 +341,7 @@ class _Partition:
     def _ideal(self) -> int:
         """Bytes if nothing but inputs and results touched memory."""
         program = self.program
-        owners = dict.fromkeys(map(program.owner, self.fusion.results))
+        owners = dict.fromkeys(map(self.placement.written, self.fusion.results))
         made = [t for t in owners if t in program.definitions]
         reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
         read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)

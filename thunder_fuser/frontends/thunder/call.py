@@ -107,7 +107,7 @@ class FusionCall:
         # Several views of what is no output share its memory: it is the first one's.
         first: dict[Val, int] = {value: k for k, value in enumerate(plan.fusion.inputs)}
         return [
-            first.setdefault(targets.get(t) or plan.root(t), k)
+            first.setdefault(targets.get(t) or plan.placement.root(t), k)
             for k, t in enumerate(plan.fusion.outputs, len(first))
         ]
 
