@@ -102,7 +102,10 @@ def test_every_stage_has_a_numbered_file(tmp_path: Path) -> None:
     assert len(statements) == 2
     assert "kernel reduction sum div" in statements[0]
     assert "kernel pointwise neg" in statements[1]
+    line = cut_norm.__code__.co_firstlineno + 4
+    assert f"# reduction 0: sum (test_observers.py:{line})" in statements[0]
     kernels = [path for path in files if path.suffix == ".cu"]
+    assert f"// reduction 0: sum (test_observers.py:{line})" in kernels[0].read_text()
     assert len(kernels) == 2
     assert all('#include "prelude.cuh"' in path.read_text() for path in kernels)
     assert kernels[0].read_text() != kernels[1].read_text()

@@ -101,7 +101,8 @@ def generate_kernels(
             detail = f"segment {segment.index}"
             schedule = schedule_segment(segment, device)
             watch("schedule", schedule, detail=f"{detail} on {device.name}")
-            kernel = lower(schedule, segment.body.updates)
+            body = segment.body
+            kernel = lower(schedule, body.updates, body.definitions)
             watch("kernel ir", kernel, detail=detail)
             known[program] = generate(kernel)
             watch("kernel", known[program].kernel, detail=detail)

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.codegen.kernel import Kernel, listing_text
 from thunder_fuser.config import current
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.printer import to_python
@@ -103,7 +103,7 @@ def text_of(value: object) -> str:
         case KernelIR():
             return listing(value)
         case Kernel():
-            return value.text.rstrip()
+            return listing_text((value,)).rstrip()
         case [*entries]:
             return "\n".join(map(str, entries))
     return str(value)

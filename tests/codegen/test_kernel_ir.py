@@ -9,6 +9,8 @@ import pytest
 
 from tests.codegen.test_golden_kernels import norm_backward, norm_of_all, rms_norm, transposed
 from thunder_fuser.codegen.cuda_text import CudaText
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import FusionDefinition
@@ -51,3 +53,18 @@ def test_equal_programs_are_equal_kernels() -> None:
     first, second, other = (kernel_ir_of(rms_norm(64, n)) for n in (1024, 1024, 2048))
     # Tensors are values of their fusion: what a kernel does is its body.
     assert first.body == second.body != other.body
+
+
+def test_lines_are_beside_kernels_and_not_in_them() -> None:
+    def kernel(lines: int) -> Kernel:
+        text = "\n" * lines + "fd.add_output(fd.ops.sum(fd.define_tensor([8, 64]), [1]))"
+        with FusionDefinition() as fd:
+            exec(compile(text, f"/checkout{lines}/model.py", "exec"), {"fd": fd})
+        (found,) = generate_kernels(CompiledFusion(fd.fusion).plan(), H200).values()
+        return found.kernel
+
+    first, second = kernel(0), kernel(6)
+    assert first == second
+    assert "model.py" not in first.source
+    assert "// reduction 0: sum (model.py:1)" in first.listing
+    assert "// reduction 0: sum (model.py:7)" in second.listing

@@ -1,6 +1,7 @@
 // Halves of rows exchanged, two vectors apart: one load at a selected address.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_neg_mul_e34353ce(const bf16* __restrict__ T0, float* __restrict__ T7) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_neg_mul_1e8f4593(const bf16* __restrict__ T0, float* __restrict__ T7) {
   const int block = blockIdx.x;
+  // pointwise: T7
   const int u = block * 256 + threadIdx.x;
   if (u < 128) {
     bf16 x0[8];

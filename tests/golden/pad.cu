@@ -1,6 +1,7 @@
 // A predicate that holds for whole vectors, before which nothing is loaded.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_ba43b56f(const float* __restrict__ T0, float* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_27a5b441(const float* __restrict__ T0, float* __restrict__ T3) {
   const int block = blockIdx.x;
+  // pointwise: T3
   const int u = block * 256 + threadIdx.x;
   float x0[2] = {};
   const int i0 = (unsigned)u % 16u;
@@ -13,5 +14,5 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_exp_ba43b56f(cons
     const float t3 = tf::exp(t2);
     y0[v] = t3;
   }
-  tf::store<2>(T4 + 2 * u, y0);
+  tf::store<2>(T3 + 2 * u, y0);
 }

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_91708682(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_c43e9b44(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -14,12 +14,14 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_91708682(
   TF_UNROLL_BY(3)
   for (int first = (int)part * 4; first < 4096; first += 528) {
     const int r = first + g;
+    // prologue: T0, kept in registers
     float x0[1][4];
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
       tf::load<4>(T0 + 1024 * r + 4 * u, x0[k]);
     }
+    // epilogue: sum over rows
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
@@ -27,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_91708682(
       for (int v = 0; v < 4; ++v) s0[k][v] = tf::Sum::combine(s0[k][v], (float)x0[k][v]);
     }
   }
+  // partial results of the block, for the workspace
   {
     float* const meeting = (float*)(smem + 0);
     __syncthreads();
@@ -54,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_91708682(
     }
   }
   tf::grid_barrier(arrived, 132u);
+  // epilogue of grid reductions: T1
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
     const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W0, 1024, c, (float*)(smem + 0));

@@ -1,14 +1,16 @@
 // reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_bd364c1d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_e5c7986c(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
+  // prologue: T0, kept in registers
   bf16 x0[4][8];
   TF_UNROLL
   for (int k = 0; k < 4; ++k) {
     const int c = k * 4 + t;
     tf::load<8>(T0 + 65536 * c + 8 * u, x0[k]);
   }
+  // reduction 0: max
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = tf::from_bits(0xff800000u);
@@ -25,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_bd
   float f0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f0[v] = (float)a0[v];
+  // reduction 1: sum
   float a1[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a1[v] = 0.0f;
@@ -43,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_bd
   float f1[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f1[v] = (float)a1[v];
+  // epilogue: T9
   TF_UNROLL
   for (int k = 0; k < 4; ++k) {
     const int c = k * 4 + t;

@@ -1,9 +1,10 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_806b7713(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_c0184784(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
+  // reduction 0: max
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = tf::from_bits(0xff800000u);
@@ -29,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
   float f0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f0[v] = (float)a0[v];
+  // reduction 1: sum
   float a1[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a1[v] = 0.0f;
@@ -49,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
   float f1[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) f1[v] = (float)a1[v];
+  // epilogue: T9
   TF_UNROLL_BY(1)
   for (int k = 0; k < 8; ++k) {
     const int c = k * 128 + t;

@@ -1,8 +1,9 @@
 // reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_4311cf8a(const float* __restrict__ T0, float* __restrict__ T1) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_bd47506a(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
+  // prologue: T0, kept in registers
   float x0[2][4] = {};
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
@@ -17,6 +18,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_4311cf8a(cons
       }
     }
   }
+  // reduction 0: sum
   float a0[4];
   TF_UNROLL
   for (int v = 0; v < 4; ++v) a0[v] = 0.0f;

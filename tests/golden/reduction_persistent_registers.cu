@@ -1,8 +1,9 @@
 // reduction: 512 rows x 16384 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_3ed22d56(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_4864c71f(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
+  // prologue: T0, T1, kept in registers
   bf16 x0[2][8];
   bf16 x1[2][8];
   TF_UNROLL
@@ -11,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
     tf::load<8>(T0 + 16384 * r + 8 * u, x0[k]);
     tf::load<8>(T1 + 8 * u, x1[k]);
   }
+  // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
@@ -31,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t5 = f0 * 6.103515625e-05f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
+  // epilogue: T14
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int u = k * 1024 + t;

@@ -1,8 +1,9 @@
 // reduction: 512 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_0bc1e694(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_cac1d8bf(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
+  // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
@@ -32,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t5 = f0 * 1.52587890625e-05f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
+  // epilogue: T14
   {
     bf16 x1[8][8];
     TF_UNROLL

@@ -1,8 +1,9 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_a8a3d4f0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_565a896c(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
+  // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
@@ -33,6 +34,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t5 = f0 * 3.814697265625e-06f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
+  // epilogue: T14
   for (int at = t; at < 32768; at += 2048) {
     bf16 x0[2][8];
     bf16 x1[2][8];

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0c715517(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_a6217130(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
   for (int first = (int)part * 4; first < 4096; first += 528) {
     turn ^= 1;
     const int r = first + g;
+    // prologue: T1, T2, T0, kept in registers
     float x0[1][4];
     float x1[1][4];
     float x2[1][4];
@@ -46,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
         n2[k] = tf::fetch<4>(T0 + 1024 * next + 4 * u);
       }
     }
+    // reduction 0: sum
     float a0[4];
     TF_UNROLL
     for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
@@ -63,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
     const float f0 = (float)tf::block_reduce<tf::Sum, 256>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
     const float t8 = f0 * 0.0009765625f;
+    // epilogue: T10, sum over rows
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
@@ -79,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
       tf::store<4>(T10 + 1024 * r + 4 * u, y0);
     }
   }
+  // partial results of the block, for the workspace
   {
     float* const meeting = (float*)(smem + 256);
     __syncthreads();
@@ -106,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
     }
   }
   tf::grid_barrier(arrived, 132u);
+  // epilogue of grid reductions: T12
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
     const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W0, 1024, c, (float*)(smem + 256));

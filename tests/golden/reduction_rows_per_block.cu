@@ -1,7 +1,8 @@
 // reduction: 8192 rows x 64 columns, lanes are columns, vector 8, 8 threads a row, 16 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_b8d2da32(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_1e79c843(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   const int t = threadIdx.x % 8u;
   const int r = (int)blockIdx.x * 16 + (int)(threadIdx.x / 8u);
+  // prologue: T0, T1, kept in registers
   bf16 x0[1][8];
   bf16 x1[1][8];
   TF_UNROLL
@@ -10,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt
     tf::load<8>(T0 + 64 * r + 8 * u, x0[k]);
     tf::load<8>(T1 + 8 * u, x1[k]);
   }
+  // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
@@ -30,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt
   const float t5 = f0 * 0.015625f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
+  // epilogue: T14
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
     const int u = k * 8 + t;

@@ -1,5 +1,6 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_16878778(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_cba2b666(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
+  // pointwise: T3, T15, T27
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];
   bf16 x1[8];

@@ -1,6 +1,7 @@
 // Large enough to unroll; one number for a row, in a register of its own.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_rsqrt_mul_76373b62(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_rsqrt_mul_c687abca(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
   const int block = blockIdx.x;
+  // pointwise: T4
   bf16 x0[4][8];
   float x1[4];
   TF_UNROLL

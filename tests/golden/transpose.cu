@@ -1,7 +1,8 @@
 // Lane by lane on one side; points that no vector divides.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_afd833c4(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_4a6fef4e(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T3) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
+    // pointwise: T3
     const int u = block * 256 + threadIdx.x;
     if (u < 41) {
       float x0[4];
@@ -24,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_add_afd833c4(cons
     }
   } else {
     const int block = (int)blockIdx.x - 1;
+    // pointwise: T3
     const int u = block * 256 + threadIdx.x;
     if (u < 1) {
       float x0;

@@ -1,7 +1,8 @@
 // transpose
   T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_9f5ba886(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_b8af6787(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
+  // transpose: T3
   TF_SHARED(smem);
   tf::Tile<bf16, 32, 8, 2, 8> m1{(bf16*)(smem + 0)};
   const int t = threadIdx.x;
@@ -15,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_9f5ba886(cons
     const int i1 = block - 11 * i0;
     if ((32 * i0 + j <= 999 && 32 * i1 + q <= 332)) x0[k] = T0[10656 * i0 + 32 * i1 + q + 333 * j];
   }
+  // tiles of T1, staged in shared memory
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
     const int p = k * 256 + t;

@@ -1,7 +1,8 @@
 // transpose
   T3: 2097152 points, tiles of 64 x 64, vector 8, 512 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_74f979de(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_c3ee245e(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
+  // transpose: T3
   TF_SHARED(smem);
   tf::Tile<bf16, 64, 8, 1, 8> m1{(bf16*)(smem + 0)};
   const int t = threadIdx.x;
@@ -15,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_74f979de(cons
     const int i1 = (unsigned)block % 16u;
     tf::load<8>(T0 + 65536 * i0 + 64 * i1 + 8 * q + 1024 * j, x0[k]);
   }
+  // tiles of T1, staged in shared memory
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
     const int p = k * 256 + t;

@@ -59,6 +59,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
         shared_bytes=kernel.shared_bytes,
         collectives=printer.synchronises,
         cooperative=printer.cooperates,
+        lines=tuple(printer.lines),
     )
     return GeneratedKernel(made, tuple(dict.fromkeys(p.bound for p in kernel.parameters)))
 

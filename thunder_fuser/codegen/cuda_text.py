@@ -51,12 +51,14 @@ class CudaText:
     """Spells the statements of one kernel, and notes what they need.
 
     headers      files of csrc_templates, by stem
+    lines        the user's lines of each comment, in order; the text does not say them
     synchronises whether threads wait for each other
     cooperates   whether blocks do
     """
 
     def __init__(self, index: DataType) -> None:
         self.headers = {"prelude", "types", "vector"}
+        self.lines: list[str] = []
         self.synchronises = False
         self.cooperates = False
         self._unsigned, self._suffix = _UNSIGNED[index]
@@ -294,6 +296,7 @@ class CudaText:
     # ---- statements
 
     def _comment(self, s: ir.Comment) -> list[str]:
+        self.lines.append(s.line)
         return [f"// {s.text}"]
 
     def _let(self, s: ir.Let) -> list[str]:

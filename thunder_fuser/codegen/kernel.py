@@ -8,7 +8,7 @@ compile and launch it) and inert (nothing here compiles, and no device has to ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Extent3 = tuple[int, int, int]
 
@@ -41,6 +41,8 @@ class Kernel:
     shared_bytes  size of the dynamic shared memory of a block
     collectives   the kernel synchronises threads (barriers, shuffles, block reductions)
     cooperative   all blocks must be resident at once (the kernel has a grid barrier)
+    lines         for each comment of the source the user's lines that it is about. Not part of what
+                  a kernel is: equal programs of different lines are compiled once
     """
 
     name: str
@@ -52,11 +54,22 @@ class Kernel:
     shared_bytes: int = 0
     collectives: bool = False
     cooperative: bool = False
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:
         """The complete translation unit of this kernel alone."""
         return program_text((self,))
+
+    @property
+    def listing(self) -> str:
+        """The source as readers see it: comments say the user's lines."""
+        lines = iter(self.lines)
+        found = []
+        for line in self.source.splitlines():
+            where = next(lines, "") if line.lstrip().startswith("//") else ""
+            found.append(f"{line} ({where})\n" if where else f"{line}\n")
+        return "".join(found)
 
 
 def program_text(kernels: Sequence[Kernel]) -> str:
@@ -68,3 +81,8 @@ def header_text(kernels: Sequence[Kernel]) -> str:
     """The include lines of `kernels`: each header once, in order of first use."""
     headers = dict.fromkeys(header for kernel in kernels for header in kernel.headers)
     return "".join(f'#include "{header}"\n' for header in headers)
+
+
+def listing_text(kernels: Sequence[Kernel]) -> str:
+    """`program_text` for readers."""
+    return "\n".join([header_text(kernels), *(kernel.listing for kernel in kernels)])

@@ -8,13 +8,14 @@ one thread: [k].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import random_draws, values
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
 from thunder_fuser.lower.pull import at_least
@@ -50,9 +51,7 @@ def lane_loop(lanes: int, body: ir.Body, kind: ir.LoopKind = ir.LoopKind.SERIAL)
 
 
 class LaneLowering:
-    """Statements for the vectors of one loop. `buffers`: an output written in place -> the input
-    it is in.
-    """
+    """Statements for the vectors of one loop."""
 
     def __init__(
         self,
@@ -60,14 +59,13 @@ class LaneLowering:
         accesses: Sequence[RegisterArray],
         lanes: LaneForms,
         roots: Sequence[Value],
-        buffers: Mapping[TensorView, TensorView],
-        index: DataType,
+        frame: Frame,
     ) -> None:
         self.graph = graph
         self.accesses = accesses
         self.lanes = lanes
-        self._buffers = buffers
-        self._index = index
+        self._frame = frame
+        self._index = frame.index
         self._names: dict[str, ir.Expr] = {}
         self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
         self._live = reachable(roots)
@@ -449,7 +447,12 @@ class LaneLowering:
 
     def _target(self, store: Store) -> TensorView:
         """Whose memory a store writes."""
-        return self._buffers.get(store.tensor, store.tensor)
+        return self._frame.buffers.get(store.tensor, store.tensor)
+
+    def _section(self, text: str, stores: Sequence[Store]) -> ir.Comment:
+        """The head of the statements that leave some results."""
+        names = ", ".join(self._target(store).name for store in stores)
+        return self._frame.section(f"{text}: {names}", *(store.tensor for store in stores))
 
 
 ALWAYS_TRUE = ir.Truth(True)

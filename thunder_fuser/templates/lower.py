@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
-from thunder_fuser.ir.fusion import Scalar, TensorView
+from thunder_fuser.ir.fusion import Expr, Scalar, TensorView, Val
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.frame import Buffers, Frame
 from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
 from thunder_fuser.templates.choose import Schedule
 from thunder_fuser.templates.pointwise import lower as pointwise
@@ -18,35 +20,33 @@ from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.transpose import lower as transpose
 from thunder_fuser.templates.transpose.schedule import TransposePart, TransposeSchedule
 
-Buffers = Mapping[TensorView, TensorView]
-"""An output that is written in place -> its input."""
-
+_NOTHING: Mapping[Val, Expr] = MappingProxyType({})
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operations that say little about a kernel in its name."""
 
 
-def lower(schedule: Schedule, buffers: Buffers) -> ir.KernelIR:
-    """The kernel of a schedule."""
+def lower(
+    schedule: Schedule, buffers: Buffers, definitions: Mapping[Val, Expr] = _NOTHING
+) -> ir.KernelIR:
+    """The kernel of a schedule. `definitions` are those of the fusion, for the user's lines."""
+    index = DataType.Int32 if _fits_int32(schedule) else DataType.Int
+    frame = Frame(index, buffers, definitions)
     match schedule:
         case PointwiseSchedule():
-            index, body = _parts(schedule, buffers)
-            return _kernel("pointwise", schedule, buffers, index, body)
+            return _kernel("pointwise", schedule, frame, _parts(schedule, frame))
         case TransposeSchedule():
-            index, body = _parts(schedule, buffers)
-            shared = schedule.shared_bytes
-            return _kernel("transpose", schedule, buffers, index, body, shared=shared)
+            body = _parts(schedule, frame)
+            return _kernel("transpose", schedule, frame, body, shared=schedule.shared_bytes)
         case ReductionSchedule():
-            index = _index(reduction.fits_int32(schedule))
-            body = tuple(reduction.ReductionLowering(schedule, buffers, index).body())
+            body = tuple(reduction.ReductionLowering(schedule, frame).body())
             shared, together = shared_bytes(schedule), schedule.mapping.blocks_per_sm
-            return _kernel("reduction", schedule, buffers, index, body, together, shared)
+            return _kernel("reduction", schedule, frame, body, together, shared)
 
 
 def _kernel(
     template: str,
     schedule: Schedule,
-    buffers: Buffers,
-    index: DataType,
+    frame: Frame,
     body: ir.Body,
     blocks_per_sm: int = 0,
     shared: int = 0,
@@ -54,8 +54,8 @@ def _kernel(
     return ir.KernelIR(
         template,
         _operations(schedule),
-        tuple(_parameters(schedule, buffers)),
-        index,
+        tuple(_parameters(schedule, frame.buffers)),
+        frame.index,
         schedule.blocks,
         schedule.block_threads,
         blocks_per_sm,
@@ -64,49 +64,43 @@ def _kernel(
     )
 
 
-def _index(fits: bool) -> DataType:
-    return DataType.Int32 if fits else DataType.Int
+def _fits_int32(schedule: Schedule) -> bool:
+    if isinstance(schedule, ReductionSchedule):
+        return reduction.fits_int32(schedule)
+    return all(
+        transpose.fits_int32(part)
+        if isinstance(part, TransposePart)
+        else pointwise.fits_int32(part)
+        for part in schedule.parts
+    )
 
 
 # ---- parts of one launch
 
 
-def _parts(
-    schedule: PointwiseSchedule | TransposeSchedule, buffers: Buffers
-) -> tuple[DataType, ir.Body]:
-    """The type of indices, and each part under its range of blocks; `block` counts from the start
-    of the range.
-    """
-    index = _index(all(map(_fits_int32, schedule.parts)))
-    bodies = [_part(part, buffers, index, schedule.block_threads) for part in schedule.parts]
+def _parts(schedule: PointwiseSchedule | TransposeSchedule, frame: Frame) -> ir.Body:
+    """Each part under its range of blocks; `block` counts from the start of the range."""
+    bodies = [_part(part, frame, schedule.block_threads) for part in schedule.parts]
     block: ir.Expr = ir.LaunchIndex.BLOCK
     if len(bodies) == 1:
-        return index, (ir.Let("block", index, block), *bodies[0])
+        return (ir.Let("block", frame.index, block), *bodies[0])
     ends: list[int] = []
     for part in schedule.parts:
         ends.append(part.blocks + (ends[-1] if ends else 0))
     found: ir.Body = ()
     for k in reversed(range(len(bodies))):
-        own: ir.Expr = ir.IntCast(block, index)
+        own: ir.Expr = ir.IntCast(block, frame.index)
         if k and ends[k - 1]:
             own = ir.Binary("-", own, ir.Int(ends[k - 1]))
-        body = (ir.Let("block", index, own), *bodies[k])
+        body = (ir.Let("block", frame.index, own), *bodies[k])
         found = (ir.If((ir.less(block, ends[k]),), body, found),) if found else body
-    return index, found
+    return found
 
 
-def _fits_int32(part: PointwisePart | TransposePart) -> bool:
+def _part(part: PointwisePart | TransposePart, frame: Frame, block_threads: int) -> list[ir.Stmt]:
     if isinstance(part, TransposePart):
-        return transpose.fits_int32(part)
-    return pointwise.fits_int32(part)
-
-
-def _part(
-    part: PointwisePart | TransposePart, buffers: Buffers, index: DataType, block_threads: int
-) -> list[ir.Stmt]:
-    if isinstance(part, TransposePart):
-        return transpose.TransposeLowering(part, buffers, index, block_threads).body()
-    return pointwise.PointwiseLowering(part, buffers, index).body()
+        return transpose.TransposeLowering(part, frame, block_threads).body()
+    return pointwise.PointwiseLowering(part, frame).body()
 
 
 # ---- what a kernel is called, and with what

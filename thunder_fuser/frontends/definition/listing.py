@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.codegen.headers import expanded
-from thunder_fuser.codegen.kernel import Kernel, program_text
+from thunder_fuser.codegen.kernel import Kernel, listing_text
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.domain import Extent
@@ -91,9 +91,9 @@ def _operand(value: Val) -> str:
 def source_text(kernels: Sequence[Kernel], intrinsic_code: bool = False) -> str:
     """The source of kernels; with `intrinsic_code` the templates that they include, as well."""
     if not intrinsic_code:
-        return program_text(kernels)
+        return listing_text(kernels)
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
-    return "\n".join([expanded(tuple(headers)), *(k.source.rstrip() + "\n" for k in kernels)])
+    return "\n".join([expanded(tuple(headers)), *(k.listing for k in kernels)])
 
 
 def scheduled_text(
@@ -126,7 +126,7 @@ def kernels_of_definition(fusion: Fusion) -> str:
     """
     plan = CompiledFusion(fusion, name="definition").plan()
     if plan.sizes is None:
-        return program_text([k.kernel for k in generate_kernels(plan, planned_for()).values()])
+        return listing_text([k.kernel for k in generate_kernels(plan, planned_for()).values()])
     # The sizes of this plan are numbers that know their formulas; a kernel has the numbers alone.
     return f"// sizes: {plan.sizes}\n{kernels_of_definition(rebound(plan.fusion, _number))}"
 

@@ -6,11 +6,10 @@ loop of their own before the first use, so that they are issued together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import fits
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, LaneLowering
@@ -30,18 +29,17 @@ def fits_int32(part: PointwisePart) -> bool:
 
 
 class PointwiseLowering(LaneLowering):
-    """Lowers one part. `buffers` maps an output written in place to the input that holds it."""
+    """Lowers one part."""
 
-    def __init__(
-        self, part: PointwisePart, buffers: Mapping[TensorView, TensorView], index: DataType
-    ) -> None:
+    def __init__(self, part: PointwisePart, frame: Frame) -> None:
         roots = [store.value for store in part.stores]
-        super().__init__(part.graph, part.accesses, part.lanes, roots, buffers, index)
+        super().__init__(part.graph, part.accesses, part.lanes, roots, frame)
         self.part = part
 
     def body(self) -> list[ir.Stmt]:
         """What a thread does; `block` counts from the first block of the part."""
         unroll = self.part.unroll
+        head = self._section("pointwise", self.part.stores)
         accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         if unroll == 1:
             indices = self._arithmetic()
@@ -50,9 +48,9 @@ class PointwiseLowering(LaneLowering):
             done: set[Value] = set()
             found += self._loads(accesses, ONE, indices, done)
             found += self._results(self.part.stores, ONE, indices, done)
-            return [self._vector(_BLOCK), *self._guarded(found)]
+            return [head, self._vector(_BLOCK), *self._guarded(found)]
         own = self._vector(ir.add(ir.times(_BLOCK, ir.Int(unroll)), _K))
-        found = [self._array(k, unroll) for k in accesses]
+        found = [head, *(self._array(k, unroll) for k in accesses)]
         phases = [
             self._loads(wave, EACH, self._arithmetic(), set()) for wave in self._waves(accesses)
         ]

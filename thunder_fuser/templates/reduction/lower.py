@@ -66,7 +66,7 @@ class ReductionLowering(RowLowering):
         if schedule.totals:
             found.append(ir.GridBarrier(COUNTER, schedule.blocks))
         for finish in schedule.epilogues:
-            found.append(EpilogueLowering(schedule, finish, self._buffers, self._index).body())
+            found += EpilogueLowering(schedule, finish, self._frame).body()
         return found
 
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
@@ -96,6 +96,11 @@ class ReductionLowering(RowLowering):
 
     # ---- passes over the columns
 
+    def _reductions(self, folds: Sequence[RowReduction | GridReduction]) -> ir.Comment:
+        """The head of a pass."""
+        named = [f"{n}: {f.op}" for n, f in enumerate(self.schedule.reductions) if f in folds]
+        return self._frame.section(f"reduction {', '.join(named)}", *(f.tensor for f in folds))
+
     def _stage(
         self, folds: Sequence[RowReduction | GridReduction], row: IndexArithmetic
     ) -> list[ir.Stmt]:
@@ -105,7 +110,7 @@ class ReductionLowering(RowLowering):
         roots = [v for f in folds for v in f.roots]
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
         ahead = self._loads_ahead(roots, row, number)
-        before: list[ir.Stmt] = []
+        before: list[ir.Stmt] = [self._reductions(folds)]
         partial: list[ir.Stmt] = []
         lane: list[ir.Stmt] = []
         vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
@@ -178,6 +183,7 @@ class ReductionLowering(RowLowering):
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
         if wide or sums:
+            found.append(self._left_by_columns(wide, sums))
             ahead = self._loads_ahead([s.value for s in wide], row, -1)
             found += self._loops.over_columns(self._vector_stores(wide, row, sums), -1, ahead)
             self._ahead = set()
@@ -189,6 +195,14 @@ class ReductionLowering(RowLowering):
                 return [*found, ir.If((equal(T, 0),), stores)]
             return [*found, ir.Scope(stores)]
         return found + self._row_stores(row)
+
+    def _left_by_columns(self, wide: Sequence[Store], sums: Sequence[int]) -> ir.Comment:
+        """The head of the last pass."""
+        totals = [self.schedule.totals[n] for n in sums]
+        named = [self._target(s).name for s in wide]
+        named += [f"{t.op} over rows" for t in totals]
+        tensors = [s.tensor for s in wide] + [t.tensor for t in totals]
+        return self._frame.section(f"epilogue: {', '.join(named)}", *tensors)
 
     def _row_stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Stores of one value a row, where lanes are columns: one thread does them."""

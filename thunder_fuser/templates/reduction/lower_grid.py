@@ -8,13 +8,13 @@ while they are in registers. Parts lie in the workspace W<n> as [parts, points].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import values
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.kernel_ir import LoopKind, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V, lane_loop
@@ -230,18 +230,20 @@ class EpilogueLowering(LaneLowering):
         self,
         schedule: ReductionSchedule,
         finish: GridEpilogue,
-        buffers: Mapping[TensorView, TensorView],
-        index: DataType,
+        frame: Frame,
     ) -> None:
         roots = [store.value for store in finish.stores]
-        super().__init__(finish.graph, finish.accesses, finish.lanes, roots, buffers, index)
+        super().__init__(finish.graph, finish.accesses, finish.lanes, roots, frame)
         self._names = {"u": _C}
         self.schedule = schedule
         self.finish = finish
         self._totals = {t.tensor: n for n, t in enumerate(schedule.totals)}
 
-    def body(self) -> ir.Stmt:
+    def body(self) -> list[ir.Stmt]:
         """A tile of points for each block, until all have been done."""
+        return [self._section("epilogue of grid reductions", self.finish.stores), self._points()]
+
+    def _points(self) -> ir.Stmt:
         schedule, points = self.schedule, self.finish.points
         width = min(WARP_SIZE, schedule.block_threads)
         tiles = -(-points // width)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid
@@ -46,10 +47,11 @@ NOTHING_AHEAD = StepsAhead()
 class ReductionLoops:
     """Makes loops around statements that it is given."""
 
-    def __init__(self, schedule: ReductionSchedule, index: DataType) -> None:
+    def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         self._schedule = schedule
         self._vectors = schedule.lanes.vectors
-        self._index = index
+        self._frame = frame
+        self._index = frame.index
 
     def _let(self, name: str, value: ir.Expr) -> ir.Let:
         """An index."""
@@ -100,7 +102,9 @@ class ReductionLoops:
             found.append(self._loop("from", begin, bound, length, inside))
         else:
             found.append(self._loop("first", begin, bound, stride, inner, unrolling))
-        return [*found, *lower_grid.left_by_rows(schedule, self._vector_of_step)]
+        left = lower_grid.left_by_rows(schedule, self._vector_of_step)
+        head = ir.Comment("partial results of the block, for the workspace")
+        return [*found, head, *left] if left else found
 
     def _tile_and_part(self) -> list[ir.Stmt]:
         """Which columns a block has, and which part of the rows."""

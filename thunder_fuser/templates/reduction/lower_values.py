@@ -8,13 +8,12 @@ h<n> the row of a value that is kept, n<n> what is fetched of the next row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import values
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.kernel_ir import WORD, Var, add, times
 from thunder_fuser.lower.lanes import lane_condition
@@ -54,19 +53,17 @@ _C, _U = Var("c"), Var("u")
 class RowLowering(LaneLowering):
     """Lowers loads and values of one row, in the order in which passes over it want them."""
 
-    def __init__(
-        self, schedule: ReductionSchedule, buffers: Mapping[TensorView, TensorView], index: DataType
-    ) -> None:
+    def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
         roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
-        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, roots, buffers, index)
+        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, roots, frame)
         self.schedule = schedule
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
         self._row_loads = self._find_row_loads()
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
-        self._loops = ReductionLoops(schedule, index)
+        self._loops = ReductionLoops(schedule, frame)
         # Accesses of which all vectors are loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
@@ -187,7 +184,9 @@ class RowLowering(LaneLowering):
         ]
         loads += self._loads(now, EACH, row.child(), set(self._written))
         arrays = [self._array(k, self.schedule.steps) for k in wanted]
-        found = [*arrays, *self._loops.over_columns(loads)] if wanted else []
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
+        head = ir.Comment(f"prologue: {names}, kept in registers")
+        found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         return [*found, ir.Scope(tuple(self._fetched_row("next")))] if ahead else found
 
     def _first_row(self) -> list[ir.Stmt]:

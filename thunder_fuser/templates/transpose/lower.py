@@ -9,11 +9,11 @@ these; later j and q are the place of a vector along I.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes_to_ir import ALWAYS_TRUE, EACH, ONE, Copy, LaneLowering
 from thunder_fuser.lower.scalar_graph import Load, forms
@@ -39,12 +39,11 @@ class TransposeLowering(LaneLowering):
     def __init__(
         self,
         part: TransposePart,
-        buffers: Mapping[TensorView, TensorView],
-        index: DataType,
+        frame: Frame,
         block_threads: int,
     ) -> None:
         roots = [store.value for store in part.stores]
-        super().__init__(part.graph, part.accesses, part.lanes, roots, buffers, index)
+        super().__init__(part.graph, part.accesses, part.lanes, roots, frame)
         self.part = part
         self._block_threads = block_threads
         self._names = {"tile": ir.Var("block")}
@@ -55,7 +54,8 @@ class TransposeLowering(LaneLowering):
         live = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
         direct = [k for k in live if k not in self._tiles]
         turned = [k for k in live if k in self._tiles]
-        found: list[ir.Stmt] = [ir.Shared("smem"), *(self._declared(k) for k in turned)]
+        head = self._section("transpose", self.part.stores)
+        found: list[ir.Stmt] = [head, ir.Shared("smem"), *(self._declared(k) for k in turned)]
         fills = [self._filled(k) for k in turned]
         if self.part.threads == 1:
             found += fills
@@ -66,6 +66,8 @@ class TransposeLowering(LaneLowering):
             found += [self._array(k, self._steps(self.lanes.vectors)) for k in direct]
             if direct:
                 found.append(self._each_vector(lambda i: self._loads(direct, EACH, i, set())))
+            names = ", ".join(self._tiles[k].load.tensor.name for k in turned)
+            found.append(ir.Comment(f"tiles of {names}, staged in shared memory"))
             found += [*fills, ir.Barrier()]
             found.append(self._each_vector(lambda i: self._computed([], turned, EACH, i)))
         if self.part.threads < self._block_threads:
