@@ -67,8 +67,12 @@ def _finished(p: Maker, seed: int) -> Program:
 
 
 def _changed(p: Maker, program: Program) -> Program:
-    """With tensors that the user changes between forward and backward."""
-    names = [*(a.name for a in program.arguments), *program.results]
+    """With tensors that the user changes between forward and backward.
+
+    No views: autograd writes their histories anew when what they look at has changed.
+    """
+    owned = [name for name in program.results if p.tensor(name)._base is None]
+    names = [*(a.name for a in program.arguments), *owned]
     count = p.rng.randint(1, min(2, len(names)))
     return replace(program, changed=tuple(p.rng.sample(names, count)))
 

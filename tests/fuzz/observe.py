@@ -66,17 +66,14 @@ def run(program: Program, function: Callable[..., Any], layout: int, *, wide: bo
 
 def _change(program: Program, made: Run) -> None:
     """What the user does before the backward: elements change places, so that whatever they mean
-    (classes, indices) still means something. What autograd has saved it may refuse to read then;
-    and views that others differentiate have histories that an update alone rewrites.
+    (classes, indices) still means something. What autograd has saved it may refuse to read then.
     """
     members = [*made.arguments, *made.results]
     tensors = dict(zip(program.results, made.results, strict=False))
     tensors |= {a.name: t for a, t in zip(program.arguments, made.arguments, strict=True)}
     for name in program.changed:
         t = tensors[name]
-        is_alone = (t.is_leaf or t._base is None) and sum(
-            _in_one_memory(t, m) for m in members
-        ) == 1
+        is_alone = sum(_in_one_memory(t, m) for m in members) == 1
         if is_alone and not overlaps_itself(t.shape, t.stride()):
             memory = t.detach()
             memory.copy_(memory.clone().flip(*range(t.dim())))

@@ -17,6 +17,9 @@ from tests.fuzz.program import Argument, Line, Program
 X = torch.tensor([[0.5, -1.0], [2.0, 3.0]])
 
 
+LARGE = torch.tensor([1e308, 1e308, -5e307], dtype=torch.float64) / 1.1
+
+
 def program(text: str, *arguments: torch.Tensor, grad: bool = False) -> Program:
     """Of one line, which returns what it makes, or its first argument."""
     given = tuple(Argument(f"a{k}", (x,), grad) for k, x in enumerate(arguments))
@@ -42,6 +45,7 @@ def refuse(*_: object) -> None:
         (program("torch.floor(a0)", X), lambda a: a - 0.5, "values"),
         (program("a0 > 0", X), lambda a: a > 1, "values"),
         (program("a0 / 0", X), lambda a: a / -0.0, "NaN and infinities"),
+        (program("a0 * 1e9", LARGE), lambda a: a / 1e9, "NaN and infinities"),
         (program("torch.log(a0)", X), lambda a: torch.log(a.abs()), "NaN and infinities"),
         (program("a0 * 2", X), lambda a: a.double() * 2, "dtype"),
         (program("a0 * 2", X), lambda a: (a * 2)[:1], "shape"),
@@ -74,6 +78,9 @@ def test_differences_are_seen(p: Program, ours: Callable[..., Any], kind: str) -
         (program("a0.sum()", X), lambda a: a.flip(0, 1).sum()),
         (program("a0 * 0", X, grad=True), lambda a: a.detach() * 0),
         (program("a0.view(3)", X), refuse),
+        # A part of the sum exceeds the largest double in one order and not in the other.
+        (program("a0[0] + a0[1] + a0[2]", LARGE), lambda a: a[0] + a[2] + a[1]),
+        (program("a0[0] + a0[2] + a0[1]", LARGE), lambda a: a[0] + a[1] + a[2]),
     ],
 )
 def test_what_is_no_difference(p: Program, ours: Callable[..., Any]) -> None:
