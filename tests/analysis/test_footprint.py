@@ -14,7 +14,17 @@ from thunder_fuser.analysis import region
 from thunder_fuser.analysis.footprint import Footprint, footprint
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import CatOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    CopyOp,
+    CutOp,
+    Fusion,
+    PadOp,
+    PointwiseOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.ir.reference import moved
 
 NOTHING = -1
@@ -54,10 +64,10 @@ def enumerated(
             case PointwiseOp():
                 shape = torch.Size(out.sizes)
                 found = [x.expand(shape) for v in expr.inputs for x in carried.get(v, [])]
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
                 fill = torch.tensor(NOTHING)
                 found = [moved(x, out, fill) for x in carried[expr.input]]
-                for x in carried.get(expr.fill, []) if expr.fill is not None else []:
+                for x in carried.get(expr.fill, []) if isinstance(expr, PadOp) else []:
                     inside = moved(torch.ones(expr.input.sizes, dtype=torch.int64), out, fill)
                     found.append(torch.where(inside == 1, NOTHING, x))
             case CatOp():

@@ -17,7 +17,7 @@ from thunder_fuser import passes
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Merge, Reorder, Split
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, Origin, ViewOp
+from thunder_fuser.ir.fusion import Fusion, MoveOp, Origin
 from thunder_fuser.ir.printer import equal, number_text, structural_hash, to_python
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.verify import verify
@@ -288,4 +288,4 @@ def test_views_print_with_natural_arguments() -> None:
     assert "fd.ops.expand(T0, shape=[4, 5, 6])" in text
     assert "dims=[1], squeeze_expanded=True" in text
     assert "pad_widths=[0, 0, 2, 0], value=0.0" in text
-    assert all(isinstance(e, ViewOp) for e in b.build().exprs)
+    assert all(isinstance(e, MoveOp) for e in b.build().exprs)

@@ -26,7 +26,9 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     Fusion,
     IotaOp,
+    MoveOp,
     Origin,
+    PadOp,
     PointwiseOp,
     Scalar,
     TensorView,
@@ -59,6 +61,16 @@ def sample() -> Fusion:
 ADD, PAD, CAT, FULL, IOTA, MUL, LAST = range(7)
 
 
+def with_view(op: str) -> Fusion:
+    """The sample with a view in the place of the pad."""
+    fusion = sample()
+    pad = fusion.exprs[PAD]
+    assert isinstance(pad, PadOp)
+    exprs = list[Expr](fusion.exprs)
+    exprs[PAD] = ViewOp(pad.op if op == "pad" else op, pad.input, pad.output, pad.origin)
+    return replace(fusion, exprs=tuple(exprs))
+
+
 def with_expr(at: int, **changes: object) -> Fusion:
     """The sample with fields of one expression changed; `output` is changed in its readers too."""
     fusion = sample()
@@ -80,7 +92,7 @@ def with_expr(at: int, **changes: object) -> Fusion:
 def _reading(expr: Expr, old: object, new: object) -> Expr:
     if isinstance(expr, (PointwiseOp, CatOp)):
         return replace(expr, inputs=tuple(new if v == old else v for v in expr.inputs))
-    if isinstance(expr, ViewOp) and expr.input == old:
+    if isinstance(expr, MoveOp) and expr.input == old:
         return replace(expr, input=new)
     return expr
 
@@ -201,14 +213,15 @@ BROKEN: dict[str, tuple[Callable[[], Fusion], str]] = {
         r"root is not its input's logical",
     ),
     "view to another dtype": (lambda: with_output(PAD, dtype=D.Half), r"a view keeps the dtype"),
-    "unknown view": (lambda: with_expr(PAD, op="flip"), r"no view called flip"),
+    "unknown view": (lambda: with_view("flip"), r"no view called flip"),
     "fill of another dtype": (lambda: with_expr(PAD, fill=Scalar(50, D.Int, 2)), r"fill value is"),
     "fill with dimensions": (
         lambda: with_expr(PAD, fill=sample().inputs[1]),
         r"fill value must have no dimensions",
     ),
-    "pad without fill": (lambda: with_expr(PAD, fill=None), r"a pad, and only a pad"),
-    "view of another name": (lambda: with_expr(PAD, op="set"), r"is not part of a set"),
+    "pad without fill": (lambda: with_view("pad"), r"a pad is no view"),
+    "copy as a view": (lambda: with_view("set"), r"a set is no view|is not part of a set"),
+    "view of another name": (lambda: with_view("permute"), r"is not part of a permute"),
     "cat extent": (lambda: with_output(CAT, domain=sizes(5, 4)), r"make 5 along dimension 0"),
     "cat of other sizes": (lambda: with_output(CAT, domain=sizes(4, 5)), r"should all be 5"),
     "cat of other dtypes": (lambda: with_output(CAT, dtype=D.Half), r"inputs have another dtype"),
@@ -242,7 +255,7 @@ BROKEN: dict[str, tuple[Callable[[], Fusion], str]] = {
 
 def test_the_sample_is_well_formed_at_every_stage() -> None:
     kinds = [type(sample().exprs[at]) for at in (ADD, PAD, CAT, FULL, IOTA, MUL, LAST)]
-    assert kinds == [PointwiseOp, ViewOp, CatOp, FullOp, IotaOp, PointwiseOp, PointwiseOp]
+    assert kinds == [PointwiseOp, PadOp, CatOp, FullOp, IotaOp, PointwiseOp, PointwiseOp]
     for stage in STAGES:
         assert verify(sample(), stage) == sample()
 
@@ -267,7 +280,7 @@ def test_sizes_may_be_symbolic_only_when_built() -> None:
 
 
 def test_joined_views_are_allowed_after_folding_only() -> None:
-    fusion = with_expr(PAD, op="reshape")
+    fusion = with_view("reshape")
     verify(fusion, "folded")
     with pytest.raises(InternalError, match="is not part of a reshape"):
         verify(fusion, "built")

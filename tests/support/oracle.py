@@ -22,11 +22,14 @@ from tests.support import oracle_reductions
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -93,8 +96,8 @@ class Oracle:
         match expr:
             case PointwiseOp():
                 error = self._pointwise(expr)
-            case ViewOp():
-                fill = None if expr.fill is None else self.error(expr.fill)
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
+                fill = self.error(expr.fill) if isinstance(expr, PadOp) else None
                 error = moved(self.error(expr.input), expr.output, fill)
             case CatOp():
                 error = torch.cat([self.error(t) for t in expr.inputs], expr.dim)

@@ -33,11 +33,14 @@ from thunder_fuser.analysis.region import (
 from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -218,10 +221,10 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
         case PointwiseOp():
             for operand in dict.fromkeys(expr.inputs):
                 yield operand, _aligned(region, operand.rank)
-        case ViewOp():
+        case ViewOp() | CopyOp() | CutOp() | PadOp():
             domain = expr.output.domain
             yield expr.input, pulled(region, domain.root, domain.transforms)
-            if expr.fill is not None and leaves(region, domain.root, domain.transforms):
+            if isinstance(expr, PadOp) and leaves(region, domain.root, domain.transforms):
                 yield expr.fill, _point(region)
         case CatOp():
             begin = 0

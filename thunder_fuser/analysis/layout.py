@@ -16,7 +16,7 @@ from thunder_fuser.ir.domain import (
     dense_strides,
     pull,
 )
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import CutOp, Expr, Fusion, TensorView, Val, ViewOp, shows_memory
 from thunder_fuser.ir.integer.symint import Context, Form
 
 
@@ -41,11 +41,11 @@ def view_of(
     `set` asks for a copy and is one. `stride_order` asks for memory that is dense in an order: it
     is a view of memory that is.
     """
-    chain: list[ViewOp] = []
+    chain: list[ViewOp | CutOp] = []
     base = tensor
     while base not in bases:
         expr = definitions.get(base)
-        if not isinstance(expr, ViewOp) or expr.fill is not None or expr.op == "set":
+        if not shows_memory(expr):
             return None
         chain.append(expr)
         base = expr.input
@@ -72,7 +72,9 @@ def view_of(
     return View(base, tensor.sizes, tuple(strides), offset)
 
 
-def _pull_chain(index: Sequence[Form], chain: Sequence[ViewOp], context: Context) -> Sequence[Form]:
+def _pull_chain(
+    index: Sequence[Form], chain: Sequence[ViewOp | CutOp], context: Context
+) -> Sequence[Form]:
     zero = context.const(0)
     for expr in chain:
         domain = expr.output.domain

@@ -25,8 +25,11 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
     Expr,
     Fusion,
+    MoveOp,
+    PadOp,
     PointwiseOp,
     Scalar,
     TensorView,
@@ -51,7 +54,7 @@ def memory_orders(
     targets = {u.value: u.target for u in fusion.updates}
     orders = dict(zip(fusion.outputs, promised, strict=False))
     for expr in reversed(fusion.exprs) if orders else ():
-        if isinstance(expr, ViewOp) and expr.output in orders and expr.input not in orders:
+        if isinstance(expr, MoveOp) and expr.output in orders and expr.input not in orders:
             shown = _order_behind(expr, orders[expr.output])
             if shown is not None:
                 orders[expr.input] = shown
@@ -61,7 +64,7 @@ def memory_orders(
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
-            if isinstance(expr, ViewOp) and (expr.input in repeated or _repeats(expr)):
+            if isinstance(expr, MoveOp) and (expr.input in repeated or _repeats(expr)):
                 repeated.add(out)
             found = (
                 strides[target] if target else _result(expr, out, strides, repeated, definitions)
@@ -81,9 +84,9 @@ def output_orders(
     return tuple(orders[t] for t in fusion.outputs)
 
 
-def _order_behind(expr: ViewOp, order: Sequence[int]) -> tuple[int, ...] | None:
+def _order_behind(expr: MoveOp, order: Sequence[int]) -> tuple[int, ...] | None:
     """The order of what a view looks at, by that of the view; None where it does not follow."""
-    if expr.op in ("set", "stride_order", "segment_set") or expr.fill is not None:
+    if not isinstance(expr, ViewOp) or expr.op == "stride_order":
         return None
     dims: list[int | None] = list(range(expr.input.rank))
     gone: list[int] = []
@@ -156,7 +159,7 @@ def _input(tensor: TensorView, layout: Layout) -> _Strides:
     return tuple(steps)
 
 
-def _repeats(expr: ViewOp) -> bool:
+def _repeats(expr: MoveOp) -> bool:
     return any(isinstance(step, Expand) for step in expr.output.domain.transforms)
 
 
@@ -179,7 +182,7 @@ def _result(
             # Thunder converts what it has broadcast, torch what it will broadcast.
             return operands[0]
         return dense_strides(out.sizes, iteration_order(out.sizes, operands))
-    if isinstance(expr, ViewOp) and expr.input in known:
+    if isinstance(expr, MoveOp) and expr.input in known:
         return _view(expr, known[expr.input])
     if isinstance(expr, CatOp):
         formats = {_channels_last(t.sizes, known[t]) for t in expr.inputs if t in known}
@@ -225,15 +228,15 @@ def _broadcast(strides: _Strides, sizes: Sequence[int], shown: Sequence[int]) ->
     return (*[0] * missing, *(0 if n == 1 != wide else step for step, n, wide in steps))
 
 
-def _view(expr: ViewOp, strides: _Strides) -> _Strides:
+def _view(expr: MoveOp, strides: _Strides) -> _Strides:
     out = expr.output
-    if expr.op == "set" and len(strides) == out.rank:
+    if isinstance(expr, CopyOp) and len(strides) == out.rank:
         return dense_strides(out.sizes, iteration_order(out.sizes, [strides]))
     sizes = list(expr.input.sizes)
     steps = list(strides)
     for step in out.domain.transforms:
-        _take(step, sizes, steps, pads=expr.fill is not None)
-    if expr.op == "broadcast_in_dim":
+        _take(step, sizes, steps, pads=isinstance(expr, PadOp))
+    if isinstance(expr, ViewOp) and expr.op == "broadcast_in_dim":
         _put_in_front(expr, sizes, steps)
     return tuple(steps)
 

@@ -14,11 +14,14 @@ from thunder_fuser.ir.domain import TensorDomain, tensor_domain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -127,9 +130,12 @@ class _Part:
             return PointwiseOp(expr.op, operands, self._output(expr.output), expr.origin)
         out = self._tensor(expr.output, expr.output.domain)
         match expr:
-            case ViewOp(op, x, _, fill):
-                filled = None if fill is None else new[fill]
-                return ViewOp(op, self.tensor(x), out, filled, expr.origin)
+            case ViewOp(op, x):
+                return ViewOp(op, self.tensor(x), out, expr.origin)
+            case CopyOp(x) | CutOp(x):
+                return type(expr)(self.tensor(x), out, expr.origin)
+            case PadOp(x, fill):
+                return PadOp(self.tensor(x), new[fill], out, expr.origin)
             case CatOp(pieces, dim):
                 return CatOp(tuple(map(self.tensor, pieces)), dim, out, expr.origin)
             case FullOp(fill):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
@@ -139,21 +140,83 @@ class PointwiseOp:
 
 @dataclass(frozen=True, slots=True)
 class ViewOp:
-    """Data moved and not changed: the output's domain says from where. `fill` is a pad's value.
+    """A map of indices and nothing else: the output's domain says which element of the input each
+    of its elements is. It may lie in the input's memory.
 
-    op: set segment_set permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice
-    pad
+    op: permute stride_order broadcast broadcast_in_dim expand squeeze reshape slice
     """
 
     op: str
     input: TensorView
     output: TensorView
-    fill: Val | None = None
     origin: Origin = field(default=Origin(), compare=False)
 
     @property
     def inputs(self) -> tuple[Val, ...]:
-        return (self.input,) if self.fill is None else (self.input, self.fill)
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOp:
+    """The same elements in memory of their own (torch.clone)."""
+
+    input: TensorView
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="set", init=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class CutOp:
+    """The same tensor, seen from behind a cut: what reads it runs in a later kernel than what makes
+    it, and finds it in memory.
+    """
+
+    input: TensorView
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="segment_set", init=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, slots=True)
+class PadOp:
+    """Elements of the input where the output's domain finds one, and `fill` around them."""
+
+    input: TensorView
+    fill: Val
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+    op: str = field(default="pad", init=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input, self.fill)
+
+
+MoveOp = ViewOp | CopyOp | CutOp | PadOp
+"""Data moved and not changed, by the program of the output's domain."""
+
+
+def move_op(op: str, x: TensorView, output: TensorView, fill: Val | None, origin: Origin) -> MoveOp:
+    """The expression that moves data under the name that a definition gives it."""
+    if fill is not None:
+        return PadOp(x, fill, output, origin)
+    if op == "set":
+        return CopyOp(x, output, origin)
+    return CutOp(x, output, origin) if op == "segment_set" else ViewOp(op, x, output, origin)
+
+
+def shows_memory(expr: Expr | None) -> TypeGuard[ViewOp | CutOp]:
+    """Whether an expression gives another look at its input's memory."""
+    return isinstance(expr, ViewOp | CutOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +334,7 @@ class GatherOp:
         return f"{self.output.name} = {self.op}({self.input.name}, {self.index.name}, {self.dim})"
 
 
-Expr = PointwiseOp | ViewOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | GatherOp
+Expr = PointwiseOp | MoveOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | GatherOp
 
 
 @dataclass(frozen=True, slots=True)

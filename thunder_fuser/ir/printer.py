@@ -19,11 +19,15 @@ from thunder_fuser.ir.domain import Extent, Transform
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype, of_number
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    MoveOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -154,7 +158,7 @@ class _Printer:
                 return f"fd.ops.cast({self._value(x)}, dtype={expr.output.dtype!r})"
             case PointwiseOp():
                 return f"fd.ops.{expr.op}({', '.join(map(self._value, expr.inputs))})"
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
                 return self._view(expr)
             case CatOp():
                 operands = ", ".join(map(self._value, expr.inputs))
@@ -210,19 +214,19 @@ class _Printer:
         shown = {"dims": str(list(expr.dims)), "keepdim": "False", "dtype": repr(asked)}
         return _pairs(shown)
 
-    def _view(self, expr: ViewOp) -> str:
+    def _view(self, expr: MoveOp) -> str:
         domain = expr.output.domain
         natural = view_arguments(expr)
         if natural is not None:
             shown = {key: self._argument(value, expr) for key, value in natural.items()}
             return f"fd.ops.{expr.op}({', '.join([self._value(expr.input), *_pairs(shown)])})"
         shown = {"op": repr(expr.op), "transforms": self._program(domain.transforms)}
-        if expr.fill is not None:
+        if isinstance(expr, PadOp):
             shown["value"] = self._converted(expr.fill, expr.output.dtype)
         shown["stride_order"] = str(stride_order_of(domain.allocation))
         return f"fd.ops.view({', '.join([self._value(expr.input), *_pairs(shown)])})"
 
-    def _argument(self, value: Argument, expr: ViewOp) -> str:
+    def _argument(self, value: Argument, expr: MoveOp) -> str:
         if isinstance(value, (TensorView, Scalar)):
             return self._converted(value, expr.output.dtype)
         if isinstance(value, bool):

@@ -23,11 +23,14 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -106,7 +109,9 @@ class Rebuild:
         # Passes copy most expressions many times: what is known of them is not inferred again.
         if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
             match expr:
-                case PointwiseOp(output=TensorView()) | ViewOp() | ReductionOp():
+                case PointwiseOp(output=TensorView()) | ReductionOp():
+                    return b.repeat(expr, vals)
+                case ViewOp() | CopyOp() | CutOp() | PadOp():
                     return b.repeat(expr, vals)
         match expr:
             case PointwiseOp():
@@ -115,14 +120,14 @@ class Rebuild:
                         return b.cast(vals[0], expr.output.dtype)
                     return b.pointwise(expr.op, *vals)
                 return b.apply(expr.op, vals, expr.output.dtype)
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
                 steps = [self._transform(t) for t in expr.output.domain.transforms]
                 if expr.op == "reshape" and self.extent is not _keep:
                     shape = [self.extent(size) for size in expr.output.domain.shape]
                     if any(isinstance(size, int) and size == 0 for size in shape):
                         # Without elements, dimensions need not divide into the same groups.
                         return b.reshape(self.tensor(expr.input), shape)
-                fill = None if expr.fill is None else self[expr.fill]
+                fill = self[expr.fill] if isinstance(expr, PadOp) else None
                 allocation = expr.output.domain.allocation
                 return b.view(
                     expr.op, self.tensor(expr.input), steps, fill=fill, allocation=allocation

@@ -36,11 +36,14 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -230,9 +233,10 @@ class Evaluator:
         match expr:
             case PointwiseOp():
                 value = self.pointwise(expr, self.operands(expr))
-            case ViewOp():
-                fill = None if expr.fill is None else self[expr.fill]
-                value = moved(self[expr.input], expr.output, fill)
+            case ViewOp() | CopyOp() | CutOp():
+                value = moved(self[expr.input], expr.output, None)
+            case PadOp():
+                value = moved(self[expr.input], expr.output, self[expr.fill])
             case CatOp():
                 value = torch.cat([self[t] for t in expr.inputs], expr.dim)
             case FullOp():

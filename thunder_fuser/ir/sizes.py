@@ -20,6 +20,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     Origin,
+    PadOp,
     PointwiseOp,
     TensorView,
     Update,
@@ -101,11 +102,13 @@ def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
         case ViewOp("reshape"):
             before, after = expr.input.domain.shape, expr.output.domain.shape
             yield Side(product(before), expr.input), Side(product(after), expr.output)
-        case ViewOp() if any(isinstance(t, Assume) for t in expr.output.domain.transforms):
+        case ViewOp() | PadOp() if any(
+            isinstance(t, Assume) for t in expr.output.domain.transforms
+        ):
             yield from _stated(expr)
 
 
-def _stated(expr: ViewOp) -> Iterator[tuple[Side, Side]]:
+def _stated(expr: ViewOp | PadOp) -> Iterator[tuple[Side, Side]]:
     """Sizes that the definition gives dimensions which have one."""
     dims = expr.input.domain.logical
     for step in expr.output.domain.transforms:

@@ -34,6 +34,8 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    MoveOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -215,7 +217,7 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     for expr in fusion.exprs:
         if isinstance(expr, ReductionOp):
             continue
-        if not isinstance(expr, ViewOp):
+        if not isinstance(expr, MoveOp):
             if isinstance(expr.output, TensorView) and expr.output.domain.transforms:
                 yield expr, "only views, reductions and inputs have transforms"
             continue
@@ -225,9 +227,9 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             yield expr, "its root is not its input's logical domain"
         if expr.output.dtype is not expr.input.dtype:
             yield expr, "a view keeps the dtype"
-        if expr.fill is not None and expr.fill.dtype is not expr.output.dtype:
+        if isinstance(expr, PadOp) and expr.fill.dtype is not expr.output.dtype:
             yield expr, f"the fill value is {expr.fill.dtype!r}"
-        if expr.fill is not None and expr.fill.rank:
+        if isinstance(expr, PadOp) and expr.fill.rank:
             yield expr, "the fill value must have no dimensions"
         if any(isinstance(step, Reduce) for step in expr.output.domain.transforms):
             yield expr, "a view folds nothing"
@@ -236,13 +238,13 @@ def _views(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
 def _one_view_each(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """A view does what its name says, and a pad has a value to pad with."""
     for expr in fusion.exprs:
-        if not isinstance(expr, ViewOp):
+        if not isinstance(expr, MoveOp):
             continue
         for step in expr.output.domain.transforms:
             if not isinstance(step, VIEW_STEPS.get(expr.op, ())):
                 yield expr, f"{step} is not part of a {expr.op}"
-        if (expr.fill is None) == (expr.op == "pad"):
-            yield expr, "a pad, and only a pad, has a fill value"
+        if isinstance(expr, ViewOp) and expr.op in ("set", "segment_set", "pad"):
+            yield expr, f"a {expr.op} is no view, but an operation of its own"
 
 
 def _cats(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:

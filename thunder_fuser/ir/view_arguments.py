@@ -26,7 +26,7 @@ from thunder_fuser.ir.domain import (
     Transform,
     constant_if_known,
 )
-from thunder_fuser.ir.fusion import Val, ViewOp
+from thunder_fuser.ir.fusion import MoveOp, PadOp, Val
 from thunder_fuser.ir.integer.radix import operands_of_max
 
 Argument = int | bool | Val | Sequence[Extent]
@@ -34,7 +34,7 @@ Arguments = dict[str, Argument]
 """By nvFuser's keyword, in the order of the builder's parameters."""
 
 
-def view_arguments(expr: ViewOp) -> Arguments | None:
+def view_arguments(expr: MoveOp) -> Arguments | None:
     """Arguments (after the tensor) with which the builder makes this very view, or None.
 
     Derived from the program and then tried: a wrong guess costs a readable line and nothing else.
@@ -52,9 +52,9 @@ def view_arguments(expr: ViewOp) -> Arguments | None:
     return found if same and _is_filled(builder, expr) else None
 
 
-def _is_filled(builder: FusionBuilder, expr: ViewOp) -> bool:
+def _is_filled(builder: FusionBuilder, expr: MoveOp) -> bool:
     (made,) = builder.build().exprs
-    return isinstance(made, ViewOp) and made.fill is expr.fill
+    return made.inputs[1:] == expr.inputs[1:]
 
 
 def stride_order_of(allocation: Sequence[int]) -> list[int]:
@@ -100,31 +100,31 @@ def transform_of(word: str, *numbers: Extent | Sequence[int]) -> Transform:
 # ---- one derivation a view
 
 
-def _no_arguments(expr: ViewOp) -> Arguments:
+def _no_arguments(expr: MoveOp) -> Arguments:
     return {}
 
 
-def _permute(expr: ViewOp) -> Arguments | None:
+def _permute(expr: MoveOp) -> Arguments | None:
     match expr.output.domain.transforms:
         case (Reorder(order),):
             return {"dims": order}
     return None
 
 
-def _stride_order(expr: ViewOp) -> Arguments:
+def _stride_order(expr: MoveOp) -> Arguments:
     return {"stride_order": stride_order_of(expr.output.domain.allocation)}
 
 
-def _new_axes(expr: ViewOp) -> list[int]:
+def _new_axes(expr: MoveOp) -> list[int]:
     return [s.axis for s in expr.output.domain.transforms if isinstance(s, NewBroadcast)]
 
 
-def _broadcast(expr: ViewOp) -> Arguments:
+def _broadcast(expr: MoveOp) -> Arguments:
     new = _new_axes(expr)
     return {"is_broadcast_dim": [k in new for k in range(expr.output.rank)]}
 
 
-def _broadcast_in_dim(expr: ViewOp) -> Arguments:
+def _broadcast_in_dim(expr: MoveOp) -> Arguments:
     new = _new_axes(expr)
     return {
         "shape": expr.output.domain.shape,
@@ -132,11 +132,11 @@ def _broadcast_in_dim(expr: ViewOp) -> Arguments:
     }
 
 
-def _expand(expr: ViewOp) -> Arguments:
+def _expand(expr: MoveOp) -> Arguments:
     return {"shape": expr.output.domain.shape}
 
 
-def _squeeze(expr: ViewOp) -> Arguments:
+def _squeeze(expr: MoveOp) -> Arguments:
     axes = [s.axis for s in expr.output.domain.transforms if isinstance(s, Squeeze)]
     found: Arguments = {"dims": sorted(axes)}
     ids = expr.input.domain.logical
@@ -145,11 +145,11 @@ def _squeeze(expr: ViewOp) -> Arguments:
     return found
 
 
-def _reshape(expr: ViewOp) -> Arguments:
+def _reshape(expr: MoveOp) -> Arguments:
     return {"new_shape": expr.output.domain.shape}
 
 
-def _slice(expr: ViewOp) -> Arguments | None:
+def _slice(expr: MoveOp) -> Arguments | None:
     sizes = expr.input.domain.shape
     starts: list[Extent] = [0] * len(sizes)
     ends, strides = list(sizes), [1] * len(sizes)
@@ -176,7 +176,7 @@ def _unclamped(index: Extent, size: Extent) -> Extent:
     return constant_if_known(-others[0]) if len(others) == 1 else index
 
 
-def _pad(expr: ViewOp) -> Arguments | None:
+def _pad(expr: MoveOp) -> Arguments | None:
     rank = expr.input.rank
     widths: list[Extent] = []
     for step in expr.output.domain.transforms:
@@ -184,12 +184,12 @@ def _pad(expr: ViewOp) -> Arguments | None:
             return None
         skipped = rank - 1 - step.axis - len(widths) // 2
         widths += [*([0] * (2 * skipped)), step.left, step.right]
-    if expr.fill is None:
+    if not isinstance(expr, PadOp):
         return None
     return {"pad_widths": widths, "value": expr.fill}
 
 
-_DERIVE: Mapping[str, Callable[[ViewOp], Arguments | None]] = MappingProxyType(
+_DERIVE: Mapping[str, Callable[[MoveOp], Arguments | None]] = MappingProxyType(
     {
         "set": _no_arguments,
         "segment_set": _no_arguments,

@@ -18,9 +18,12 @@ from thunder_fuser.ir.domain import Index, pull
 from thunder_fuser.ir.dtypes import Operand, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     FullOp,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -119,8 +122,10 @@ class Pull:
         match expr:
             case PointwiseOp():
                 return self._pointwise(expr, index, context)
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp():
                 return self._view(expr, index, context)
+            case PadOp():
+                return self._pad(expr, index, context)
             case CatOp():
                 return self._cat(expr, index, context)
             case FullOp():
@@ -190,11 +195,16 @@ class Pull:
         dtypes = pointwise.lookup(expr.op).operand_dtypes(kinds)
         return self.graph.compute(expr.op, tuple(args), dtypes, expr.output.dtype)
 
-    def _view(self, expr: ViewOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
+    def _view(
+        self, expr: ViewOp | CopyOp | CutOp, index: tuple[Index, ...], context: Conjunction
+    ) -> Pulling:
+        domain = expr.output.domain
+        point, _ = pull(index, domain.root, domain.transforms, self._zero)
+        return (yield self._at(expr.input, point, context))
+
+    def _pad(self, expr: PadOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
         domain = expr.output.domain
         point, guards = pull(index, domain.root, domain.transforms, self._zero)
-        if expr.fill is None:
-            return (yield self._at(expr.input, point, context))
         wanted: list[Condition] = []
         for guard in guards:
             wanted += [guard.index] if guard.lower else []

@@ -14,7 +14,7 @@ from typing import Literal
 
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.ir.domain import Reorder
-from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp, TensorView, ViewOp
+from thunder_fuser.ir.fusion import MoveOp, PointwiseOp, ReductionOp, TensorView
 from thunder_fuser.lower.body import KernelBody
 
 LaneAxis = Literal["columns", "rows"]
@@ -167,7 +167,7 @@ def _memory_order(
 def _step(tensor: TensorView, body: KernelBody) -> tuple[TensorView, Sequence[int]] | None:
     """A tensor that has the same elements in its place, and which of its dimensions each is."""
     expr = body.producer(tensor)
-    if isinstance(expr, ViewOp) and (moves := _moves(expr)):
+    if isinstance(expr, MoveOp) and (moves := _moves(expr)):
         order: Sequence[int] = range(tensor.rank)
         for move in reversed(moves):
             order = [move[k] for k in order]
@@ -179,7 +179,7 @@ def _step(tensor: TensorView, body: KernelBody) -> tuple[TensorView, Sequence[in
     return None
 
 
-def _moves(view: ViewOp) -> list[tuple[int, ...]]:
+def _moves(view: MoveOp) -> list[tuple[int, ...]]:
     """What a view that only moves dimensions does; nothing for other views."""
     steps = view.output.domain.transforms
     moves = [step.order for step in steps if isinstance(step, Reorder)]

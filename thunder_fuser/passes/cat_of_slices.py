@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from thunder_fuser.ir.domain import Resize, Transform, replay, static
-from thunder_fuser.ir.fusion import CatOp, Expr, Fusion, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import CatOp, CopyOp, Expr, Fusion, PadOp, TensorView, Val, ViewOp
 from thunder_fuser.ir.view_programs import Program, axis_after, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
@@ -41,7 +41,7 @@ def cat_of_slices(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
         match expr:
             case CatOp():
                 done = _rejoined(expr, definitions, rewrite)
-            case ViewOp():
+            case ViewOp() | CopyOp() | PadOp():
                 done = _slice_of_piece(expr, definitions, rewrite)
             case _:
                 done = False
@@ -100,7 +100,7 @@ def _as_slice(expr: Expr | None, dim: int) -> _Slice | None:
 
     The slice may be followed by steps on other dimensions: it could as well be the last step.
     """
-    if not isinstance(expr, ViewOp) or expr.op == "segment_set" or expr.fill is not None:
+    if not isinstance(expr, ViewOp | CopyOp):
         return None
     dims = expr.input.domain.logical
     steps = expr.output.domain.transforms
@@ -147,11 +147,14 @@ def _made(piece: _Piece, dim: int, rewrite: Rewrite) -> TensorView:
 # ---- slice of a cat
 
 
-def _slice_of_piece(expr: ViewOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) -> bool:
+def _slice_of_piece(
+    expr: ViewOp | CopyOp | PadOp, definitions: Mapping[Val, Expr], rewrite: Rewrite
+) -> bool:
     cat = definitions.get(expr.input)
-    if not isinstance(cat, CatOp) or expr.op == "segment_set":
+    if not isinstance(cat, CatOp):
         return False
     steps = expr.output.domain.transforms
+    fill = expr.fill if isinstance(expr, PadOp) else None
     k = next((k for k, step in enumerate(steps) if _is_cut_along(step, cat.dim)), None)
     # Behind another kind of step, the axis of that number may be another dimension.
     if k is None or not all(isinstance(step, Resize) for step in steps[:k]):
@@ -165,7 +168,7 @@ def _slice_of_piece(expr: ViewOp, definitions: Mapping[Val, Expr], rewrite: Rewr
         if start <= begin < end <= stop:
             inside = Resize(cat.dim, start - begin, end - stop)
             program = (*steps[:k], inside, *steps[k + 1 :])
-            return _placed(rewrite, expr.output, piece, program, expr.fill)
+            return _placed(rewrite, expr.output, piece, program, fill)
     return False
 
 

@@ -10,11 +10,14 @@ from collections.abc import Hashable
 
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -44,8 +47,8 @@ def common_subexpressions(fusion: Fusion, _precision: Precision = "strict") -> F
 def _is_replaceable(expr: Expr, found: Val, rewrite: Rewrite) -> bool:
     if isinstance(expr.output, Scalar) or isinstance(found, Scalar):
         return True
-    # Each segment_set is a cut that the user asked for.
-    return expr.op != "segment_set" and rewrite.may_become(expr.output, found)
+    # The user asked for each cut.
+    return not isinstance(expr, CutOp) and rewrite.may_become(expr.output, found)
 
 
 def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
@@ -59,7 +62,7 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
     match expr:
         case PointwiseOp():
             return common
-        case ViewOp():
+        case ViewOp() | CopyOp() | CutOp() | PadOp():
             return (*common, expr.output.domain.transforms, expr.output.domain.allocation)
         case CatOp():
             return (*common, expr.dim)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_fuser.ir.domain import Transform
-from thunder_fuser.ir.fusion import Expr, Fusion, Update, Val, ViewOp
+from thunder_fuser.ir.fusion import CopyOp, Expr, Fusion, PadOp, Update, Val, ViewOp
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.view_programs import simplified
 from thunder_fuser.passes.rewrite import Precision
@@ -40,7 +40,7 @@ def _without_idle_updates(fusion: Fusion) -> Fusion:
 def _changes(update: Update, definitions: Mapping[Val, Expr]) -> bool:
     """Whether an update writes another thing than what is there."""
     value, steps = update.value, list[Transform]()
-    while isinstance(expr := definitions.get(value), ViewOp) and expr.op != "segment_set":
+    while isinstance(expr := definitions.get(value), ViewOp | CopyOp | PadOp):
         steps[:0] = expr.output.domain.transforms
         value = expr.input
     return value is not update.target or bool(simplified(value.domain.logical, steps))

@@ -118,7 +118,7 @@ class _Search:
 
 def _broadcast(expr: Expr) -> Inserted:
     """What a view inserts that does nothing else; () for any other expression."""
-    if not isinstance(expr, ViewOp) or expr.op in ("stride_order", "segment_set", "set"):
+    if not isinstance(expr, ViewOp) or expr.op == "stride_order":
         return ()
     sizes: list[Extent | None] = [None] * expr.input.rank
     for step in expr.output.domain.transforms:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from thunder_fuser.ir.dtypes import Category, DataType, Number
-from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, MoveOp, PointwiseOp, TensorView, Val
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
 from thunder_fuser.passes.facts.exact_conversions import holds
@@ -61,7 +61,7 @@ class _Fold:
     def _is_shown(self, expr: Expr) -> bool:
         """Whether a result is a view of a constant that is in memory for another one, too."""
         base = self._behind.get(expr.output) if isinstance(expr.output, TensorView) else None
-        if not isinstance(expr, ViewOp) or base is None or base is expr.output:
+        if not isinstance(expr, MoveOp) or base is None or base is expr.output:
             return False
         return self._results[base] > 1 and base.numel <= expr.output.numel
 

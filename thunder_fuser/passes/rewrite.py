@@ -14,7 +14,7 @@ from math import prod
 from typing import Literal
 
 from thunder_fuser.ir.domain import Expand, Transform, static
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, shows_memory
 from thunder_fuser.ir.rebuild import Rebuild
 
 Precision = Literal["strict", "fast"]
@@ -68,7 +68,7 @@ class Rewrite(Rebuild):
 
     def copy(self, expr: Expr) -> Val:
         new = self._copy(expr)
-        if isinstance(expr, ViewOp) and _is_window(expr):
+        if shows_memory(expr):
             self._looks_at(new, self[expr.input], expr.output.domain.transforms)
         self._settle(expr.output, new)
         return new
@@ -141,11 +141,6 @@ class Rewrite(Rebuild):
         return self._memory.get(new, new)
 
 
-def _is_window(expr: ViewOp) -> bool:
-    """Views look at their input's memory, but `set` is a copy and a pad has elements of its own."""
-    return expr.op != "set" and expr.fill is None
-
-
 def _repetitions(transforms: Sequence[Transform]) -> int:
     """How often a view shows each element."""
     return prod(static(step.size) for step in transforms if isinstance(step, Expand))
@@ -155,7 +150,7 @@ def _stretches(fusion: Fusion) -> dict[TensorView, int]:
     """How often views show one place in memory, where that is more than once."""
     found: dict[TensorView, int] = {}
     for expr in fusion.exprs:
-        if isinstance(expr, ViewOp) and _is_window(expr):
+        if shows_memory(expr):
             times = found.get(expr.input, 1) * _repetitions(expr.output.domain.transforms)
             if times != 1:
                 found[expr.output] = times
@@ -168,7 +163,7 @@ def memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:
     behind: dict[TensorView, TensorView] = {}
     for result in fusion.results:
         chain = [result]
-        while isinstance(expr := definitions.get(chain[-1]), ViewOp) and _is_window(expr):
+        while shows_memory(expr := definitions.get(chain[-1])):
             chain.append(expr.input)
         behind.update(dict.fromkeys(chain, chain[-1]))
     return behind

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from thunder_fuser.ir.domain import Resize, static
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import Expr, Fusion, PadOp, PointwiseOp, TensorView, Val
 from thunder_fuser.passes.facts.uniform_values import Uniform, is_negative_zero
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
@@ -50,7 +50,7 @@ class _Spread:
         return ends == begins
 
 
-@where(lambda expr: isinstance(expr, ViewOp) and expr.fill is not None)
+@where(lambda expr: isinstance(expr, PadOp))
 def sums_of_pads(fusion: Fusion, precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     uniform = Uniform(precision)
@@ -67,8 +67,8 @@ def sums_of_pads(fusion: Fusion, precision: Precision = "strict") -> Fusion:
 
 def _spread(expr: Expr, known: dict[Val, _Spread], uniform: Uniform) -> _Spread | None:
     match expr:
-        case ViewOp(fill=fill) if fill is not None:
-            return _padded(expr, fill, uniform)
+        case PadOp():
+            return _padded(expr, uniform)
         case PointwiseOp("cast", (x,)) if x in known and _is_real(expr.output):
             return known[x].then(expr.output.dtype)
         case PointwiseOp("add", (x, y)) if x in known and y in known:
@@ -77,15 +77,15 @@ def _spread(expr: Expr, known: dict[Val, _Spread], uniform: Uniform) -> _Spread 
     return None
 
 
-def _padded(expr: ViewOp, fill: Val, uniform: Uniform) -> _Spread | None:
+def _padded(expr: PadOp, uniform: Uniform) -> _Spread | None:
     match expr.output.domain.transforms:
         case (Resize(axis, left, right),) if static(left) >= 0 and static(right) >= 0:
             pass
         case _:
             return None
-    if fill not in uniform or not _is_real(expr.output):
+    if expr.fill not in uniform or not _is_real(expr.output):
         return None
-    number = uniform.number(fill)
+    number = uniform.number(expr.fill)
     if number != 0 or is_negative_zero(number):
         return None
     begin = static(left)

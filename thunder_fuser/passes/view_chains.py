@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from thunder_fuser.ir.domain import Resize, static
-from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import CopyOp, Fusion, MoveOp, PadOp, Scalar, TensorView, Val, ViewOp
 from thunder_fuser.ir.view_programs import Program, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
@@ -28,7 +28,7 @@ class _Chain(NamedTuple):
     fill: Val | None
 
 
-@where(lambda expr: isinstance(expr, ViewOp))
+@where(lambda expr: isinstance(expr, MoveOp))
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
@@ -37,7 +37,7 @@ def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     results = set(fusion.results)
     memory = {*fusion.tensor_inputs, *results}
     for expr in rewrite.walk():
-        if not isinstance(expr, ViewOp) or expr.op == "segment_set":
+        if not isinstance(expr, ViewOp | CopyOp | PadOp):
             rewrite.copy(expr)
             continue
         chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
@@ -52,16 +52,17 @@ def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     return rewrite.result()
 
 
-def _extended(chain: _Chain | None, expr: ViewOp) -> _Chain:
-    if chain is None or not _agree(chain.fill, expr.fill):
+def _extended(chain: _Chain | None, expr: MoveOp) -> _Chain:
+    own = expr.fill if isinstance(expr, PadOp) else None
+    if chain is None or not _agree(chain.fill, own):
         chain = _Chain(expr.input, (), None)
     steps = (*chain.program, *expr.output.domain.transforms)
     program = simplified(chain.base.domain.logical, steps)
-    fill = expr.fill if chain.fill is None else chain.fill
+    fill = own if chain.fill is None else chain.fill
     return _Chain(chain.base, program, fill if _pads(program) else None)
 
 
-def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
+def _replaced(expr: MoveOp, chain: _Chain, rewrite: Rewrite) -> bool:
     out, base = expr.output, rewrite.tensor(chain.base)
     if not chain.program and rewrite.may_become(out, base):
         rewrite.replace(out, base)
@@ -79,8 +80,8 @@ def _replaced(expr: ViewOp, chain: _Chain, rewrite: Rewrite) -> bool:
     return True
 
 
-def _only_repeats(expr: ViewOp) -> bool:
-    return expr.fill is None and expr.output.numel > expr.input.numel
+def _only_repeats(expr: MoveOp) -> bool:
+    return not isinstance(expr, PadOp) and expr.output.numel > expr.input.numel
 
 
 def _agree(a: Val | None, b: Val | None) -> bool:

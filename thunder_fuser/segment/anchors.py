@@ -28,7 +28,17 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, Fusion, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    CopyOp,
+    CutOp,
+    Expr,
+    Fusion,
+    PadOp,
+    ReductionOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.segment.cat_slices import destinations
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.time_model import Prices
@@ -129,9 +139,7 @@ class AnchorGraph:
         self._reach: dict[Val, Dependencies] = {
             t: Dependencies(sources=frozenset({t})) for t in tensors
         }
-        cut = (
-            e.input for e in self.fusion.exprs if isinstance(e, ViewOp) and e.op == "segment_set"
-        )
+        cut = (e.input for e in self.fusion.exprs if isinstance(e, CutOp))
         shown = dict.fromkeys((*self.fusion.results, *cut))
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
         self._written = self.destinations.written
@@ -199,7 +207,7 @@ class AnchorGraph:
                 self._reach[output] = known if here is None else here.with_(known)
             if isinstance(expr, ReductionOp):
                 self._anchor(output, expr, is_stored=False)
-            source = expr.input if isinstance(expr, ViewOp) and expr.op == "segment_set" else None
+            source = expr.input if isinstance(expr, CutOp) else None
             if source is not None and source not in overwritten:
                 self._settle(source, bases)
                 self._cut(output, source)
@@ -264,14 +272,14 @@ class AnchorGraph:
     def _sources(self, tensor: TensorView) -> list[TensorView]:
         """What a chain of views goes through that is computed, or copied; from its begin."""
         found: list[TensorView] = []
-        while isinstance(expr := self.definitions.get(tensor), ViewOp) and expr.op != "segment_set":
+        while isinstance(expr := self.definitions.get(tensor), ViewOp | CopyOp | PadOp):
             tensor = expr.input
             found.append(tensor)
         return [source for source in reversed(found) if source in self.definitions]
 
     def origin(self, tensor: TensorView) -> TensorView:
         """What a chain of views begins with."""
-        while isinstance(expr := self.definitions.get(tensor), ViewOp) and expr.op != "segment_set":
+        while isinstance(expr := self.definitions.get(tensor), ViewOp | CopyOp | PadOp):
             tensor = expr.input
         return tensor
 

@@ -40,13 +40,18 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     Fusion,
+    MoveOp,
+    PadOp,
     ReductionOp,
     TensorView,
     Val,
     ViewOp,
+    shows_memory,
 )
 from thunder_fuser.segment.cat_pieces import Definitions, Parts, cat_below
 from thunder_fuser.segment.limits import FEW_PIECES
@@ -97,7 +102,7 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
 def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[Val]) -> bool:
     if _is_collection(expr, definitions, late):
         return True
-    if not isinstance(expr, ViewOp) or expr.op == "segment_set" or expr.input not in late:
+    if not isinstance(expr, ViewOp | CopyOp | PadOp) or expr.input not in late:
         return False
     return _source_strides(expr, layout.strides) is not None
 
@@ -129,7 +134,7 @@ def _late(fusion: Fusion) -> set[Val]:
             folded.update(v for v in expr.inputs if isinstance(v, TensorView))
     found = folded & set(fusion.inputs)
     for expr in fusion.exprs:
-        first = isinstance(expr, ReductionOp) or expr.op == "segment_set"
+        first = isinstance(expr, ReductionOp | CutOp)
         if first or not found.isdisjoint(expr.inputs):
             found.add(expr.output)
     return found | many
@@ -155,7 +160,7 @@ class _Finder:
         if _is_collection(expr, self.definitions, self._late):
             self.placed(tensor, place)
             return
-        assert isinstance(expr, ViewOp)
+        assert isinstance(expr, MoveOp)
         inner = _source_strides(expr, strides)
         source, strides = self._source(expr.input, inner, tensor) if inner else (None, strides)
         if source is not None:
@@ -181,7 +186,7 @@ class _Finder:
         match expr:
             case CatOp():
                 return self._cat(expr.inputs, expr.dim, place)
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
                 inside = _inside(expr, place)
                 return None if inside is None else self._padded(expr, *inside)
             case _:
@@ -208,10 +213,10 @@ class _Finder:
         return self._cat(found, cat.dim, place)
 
     def _padded(
-        self, pad: ViewOp, inner: View, around: Sequence[View]
+        self, pad: MoveOp, inner: View, around: Sequence[View]
     ) -> Iterator[tuple[TensorView, View]]:
         """What is padded, in a frame of constants."""
-        assert pad.fill is not None
+        assert isinstance(pad, PadOp)
         for at in around:
             made = self._new(pad.output.dtype, [iteration(n) for n in at.sizes])
             self._add(pad, FullOp(pad.fill, made, pad.origin))
@@ -222,7 +227,7 @@ class _Finder:
         tensor, strides = self._source(piece, place.strides, place.base)
         if tensor is None:
             tensor, strides = self._new(piece.dtype, piece.domain.logical), place.strides
-            self._add(owner, ViewOp("set", piece, tensor, origin=owner.origin))
+            self._add(owner, CopyOp(piece, tensor, owner.origin))
         return self.placed(tensor, View(place.base, tensor.sizes, strides, place.offset))
 
     def _source(
@@ -237,12 +242,12 @@ class _Finder:
             expr = self.definitions.get(tensor)
             if expr is None:
                 break
-            if expr.op != "segment_set":
+            if not isinstance(expr, CutOp):
                 best, found = tensor, strides
-            inner = _source_strides(expr, strides) if isinstance(expr, ViewOp) else None
+            inner = _source_strides(expr, strides) if isinstance(expr, MoveOp) else None
             if inner is None:
                 break
-            assert isinstance(expr, ViewOp)
+            assert isinstance(expr, MoveOp)
             tensor, strides = expr.input, inner
         return best, found
 
@@ -271,7 +276,7 @@ class _Finder:
 
 def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:
     """A cat, a pad, or what is computed from a cat, of what several kernels have to compute."""
-    if isinstance(expr, ViewOp):
+    if isinstance(expr, MoveOp):
         steps = expr.output.domain.transforms
         return expr.input in late and any(isinstance(s, Resize) and max(_widths(s)) for s in steps)
     return cat_below(expr, definitions, late) is not None
@@ -291,17 +296,13 @@ def _memory_of_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:
     for result in fusion.results:
         tensor = result
         found[tensor] = None if tensor in found else result
-        while isinstance(expr := definitions.get(tensor), ViewOp) and _is_window(expr):
+        while shows_memory(expr := definitions.get(tensor)):
             tensor = expr.input
             found[tensor] = None if tensor in found else result
     return found
 
 
-def _is_window(expr: ViewOp) -> bool:
-    return expr.op != "set" and expr.fill is None
-
-
-def _source_strides(expr: ViewOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+def _source_strides(expr: MoveOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
     """Strides of a view's input such that the view has `strides`, from the same first element.
 
     None where the view adds elements or leaves some out, repeats some, or has no such strides.
@@ -310,7 +311,7 @@ def _source_strides(expr: ViewOp, strides: tuple[int, ...]) -> tuple[int, ...] |
     return None if found is None or found[1] else found[0].strides
 
 
-def _inside(expr: ViewOp, place: View) -> tuple[View, list[View]] | None:
+def _inside(expr: MoveOp, place: View) -> tuple[View, list[View]] | None:
     """Where the input of a view lies that lies at `place`, and the parts with what it is padded.
 
     None where the view leaves elements out, repeats some, or has no such strides.

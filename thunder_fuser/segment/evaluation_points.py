@@ -15,9 +15,12 @@ from typing import Protocol
 from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split, pull
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     Fusion,
     GatherOp,
+    PadOp,
     PointwiseOp,
     ReductionOp,
     TensorView,
@@ -92,7 +95,9 @@ class _Ways:
 
     def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]:
         match expr:
-            case ViewOp() if any(isinstance(s, _MOVING) for s in expr.output.domain.transforms):
+            case ViewOp() | PadOp() if any(
+                isinstance(s, _MOVING) for s in expr.output.domain.transforms
+            ):
                 return [(expr.input, self._behind(place, expr.output.id, 0))]
             case CatOp():
                 return [
@@ -140,7 +145,7 @@ class _Indices:
                     for v in dict.fromkeys(expr.inputs)
                     if isinstance(v, TensorView)
                 ]
-            case ViewOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
                 domain = expr.output.domain
                 point, _ = pull(place, domain.root, domain.transforms, self._zero)
                 return [(expr.input, self._canonical(expr.input, point))]

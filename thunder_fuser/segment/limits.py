@@ -17,15 +17,16 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import tensor_domain
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CutOp,
     Expr,
     Fusion,
     GatherOp,
+    MoveOp,
     PointwiseOp,
     ReductionOp,
     Scalar,
     TensorView,
     Val,
-    ViewOp,
 )
 from thunder_fuser.segment.evaluation_points import MAX_PLACES, repeated
 
@@ -64,7 +65,7 @@ def limited(fusion: Fusion) -> Limited:
     few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
         # Each view may double the places at which something is wanted.
-        views = sum(isinstance(e, ViewOp | GatherOp) for e in fusion.exprs)
+        views = sum(isinstance(e, MoveOp | GatherOp) for e in fusion.exprs)
         if len(fusion.exprs) <= MAX_OPERATIONS and 2**views <= MAX_PLACES:
             return Limited(fusion, {})
     return _Limits(fusion).limited()
@@ -235,7 +236,7 @@ def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
             domain = tensor_domain(output.domain.logical)
             after = TensorView(following, output.dtype, domain)
             behind[output] = after
-            exprs.append(ViewOp("segment_set", output, after, origin=expr.origin))
+            exprs.append(CutOp(output, after, expr.origin))
     return replace(fusion, exprs=tuple(exprs))
 
 

@@ -21,12 +21,12 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
     GatherOp,
+    MoveOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
     TensorView,
     Val,
-    ViewOp,
 )
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -343,5 +343,5 @@ class _Subgraph:
 
 def _is_window(expr: Expr | None) -> bool:
     """Whether a view may leave elements out."""
-    steps = expr.output.domain.transforms if isinstance(expr, ViewOp) else ()
+    steps = expr.output.domain.transforms if isinstance(expr, MoveOp) else ()
     return any(isinstance(step, Resize) for step in steps)

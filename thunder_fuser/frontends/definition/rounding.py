@@ -20,10 +20,14 @@ import torch
 from thunder_fuser.ir.dtypes import Category, DataType, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     GatherOp,
     IotaOp,
+    MoveOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -79,10 +83,10 @@ class ErrorAnalysis(Evaluator):
                 value, start = self[expr.output], self[expr.start].abs()
                 # Of partial results, which are larger where they cancel.
                 return self._rounding("mul", expr.output.dtype, value.abs() + 2 * start)
-            case ViewOp() | CatOp() | FullOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp() | CatOp() | FullOp():
                 return self._moved(expr)
 
-    def _moved(self, expr: ViewOp | CatOp | FullOp) -> torch.Tensor | None:
+    def _moved(self, expr: MoveOp | CatOp | FullOp) -> torch.Tensor | None:
         found = [self._error_of(v, expr.output.dtype) for v in expr.inputs]
         if all(error is None for error in found):
             return None
@@ -91,8 +95,10 @@ class ErrorAnalysis(Evaluator):
             for v, error in zip(expr.inputs, found, strict=True)
         ]
         match expr:
-            case ViewOp():
-                return moved(errors[0], expr.output, errors[1] if expr.fill is not None else None)
+            case ViewOp() | CopyOp() | CutOp():
+                return moved(errors[0], expr.output, None)
+            case PadOp():
+                return moved(errors[0], expr.output, errors[1])
             case CatOp():
                 return torch.cat(errors, expr.dim)
             case FullOp():

@@ -19,13 +19,14 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
+    MoveOp,
     PointwiseOp,
     ReductionOp,
     Scalar,
     TensorView,
     Update,
     Val,
-    ViewOp,
+    move_op,
     shape_text,
 )
 from thunder_fuser.ir.sizes import equations_of_update
@@ -41,7 +42,7 @@ class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
 
     def repeat(
-        self, expr: PointwiseOp | ViewOp | ReductionOp, operands: tuple[Val, ...]
+        self, expr: PointwiseOp | MoveOp | ReductionOp, operands: tuple[Val, ...]
     ) -> TensorView:
         """A tensor expression on operands of the same form as its own: nothing is inferred."""
         old = expr.output
@@ -50,11 +51,10 @@ class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
         match expr, operands:
             case PointwiseOp(), _:
                 self._append(PointwiseOp(expr.op, operands, out, self.origin))
-            case ViewOp(), (TensorView() as x, *rest):
-                fill = rest[0] if rest else None
-                self._append(ViewOp(expr.op, x, out, fill, self.origin))
             case ReductionOp(), (TensorView() as x,):
                 self._append(ReductionOp(expr.op, x, expr.accumulate, out, self.origin))
+            case _, (TensorView() as x, *rest):
+                self._append(move_op(expr.op, x, out, rest[0] if rest else None, self.origin))
         return out
 
     def output(self, x: TensorView, alias: TensorView | None = None) -> None:

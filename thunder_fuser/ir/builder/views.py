@@ -24,15 +24,7 @@ from thunder_fuser.ir.domain import (
     without_assumptions,
 )
 from thunder_fuser.ir.dtypes import DataType, Number, check_is_storage
-from thunder_fuser.ir.fusion import (
-    CatOp,
-    FullOp,
-    IotaOp,
-    TensorView,
-    Val,
-    ViewOp,
-    shape_text,
-)
+from thunder_fuser.ir.fusion import CatOp, FullOp, IotaOp, TensorView, Val, move_op, shape_text
 from thunder_fuser.ir.reshape import infer_shape, product, reshape_program
 from thunder_fuser.ir.size_arithmetic import smaller
 from thunder_fuser.ir.symbolic import is_at_most
@@ -61,7 +53,7 @@ class ViewBuilder(ValueBuilder):
         except FuserValueError as error:
             raise FuserValueError(f"{op} of {x}: {error}") from error
         out = TensorView(self._id(), x.dtype, domain)
-        self._append(ViewOp(op, x, out, fill, self.origin))
+        self._append(move_op(op, x, out, fill, self.origin))
         return out
 
     def set(self, x: TensorView) -> TensorView:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from thunder_fuser.ir.dtypes import Category
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -41,7 +44,7 @@ class PositiveZeros:
         match expr:
             case PointwiseOp(op, operands):
                 return self._holds_for_operation(op, operands, expr)
-            case ViewOp() | CatOp() | FullOp():
+            case ViewOp() | CopyOp() | CutOp() | PadOp() | CatOp() | FullOp():
                 return all(v in self for v in expr.inputs)
             case GatherOp():
                 return expr.input in self

@@ -13,10 +13,13 @@ import torch
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import (
     CatOp,
+    CopyOp,
+    CutOp,
     Expr,
     FullOp,
     GatherOp,
     IotaOp,
+    PadOp,
     PointwiseOp,
     RandomOp,
     ReductionOp,
@@ -80,13 +83,15 @@ class Uniform:
         match expr:
             case PointwiseOp():
                 return all(v in self for v in expr.inputs) and self._is_reproducible(expr)
-            case ViewOp() | CatOp():
-                # A segment_set is a cut that the user asked for: nothing is known behind it.
+            case ViewOp() | CopyOp() | PadOp() | CatOp():
                 first = expr.inputs[0]
-                return expr.op != "segment_set" and all(
+                return all(
                     v in self and _same_bits(self._evaluator[v], self._evaluator[first])
                     for v in expr.inputs
                 )
+            # A cut is what the user asked for: nothing is known behind it.
+            case CutOp():
+                return False
             case FullOp():
                 return expr.fill in self
             # An index that is out of range must stay an error.
