@@ -27,6 +27,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "amd-epyc.json"
 _CODE = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S
 )
+_OWN_LINE = re.compile(r"\bREADME\.md:(\d+)")
 # A table that a function makes, between two comments with its name.
 _TABLE = re.compile(r"<!-- (?P<name>\w+) -->\n(?P<body>.*?)<!-- end of (?P=name) -->", re.S)
 
@@ -41,12 +42,14 @@ def code_blocks() -> list[tuple[int, str, str | None]]:
 
 
 def printed(code: str, line: int) -> str:
-    """What a block prints.  It sees nothing of the blocks before it."""
+    """What a block prints, whose lines it numbers from its first.  It sees nothing of the blocks
+    before it.
+    """
     # On their lines of the README, which errors then name.
     program = compile("\n" * (line - 1) + code, str(README), "exec")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(program, {"__name__": "__main__"})
-    return output.getvalue()
+    return _OWN_LINE.sub(lambda own: f"example.py:{int(own[1]) - line + 1}", output.getvalue())
 
 
 def results() -> Mapping[str, Any]:

@@ -36,8 +36,9 @@ def workload_kernels(device: DeviceInfo) -> dict[str, list[Kernel]]:
 
 @functools.cache
 def workload_cubin(device: DeviceInfo) -> Cubin:
-    kernels = [k for found in workload_kernels(device).values() for k in found]
-    return compile_cubin(kernels, device.arch)
+    # Workloads that are the same program have the same kernels.
+    kernels = {k.name: k for found in workload_kernels(device).values() for k in found}
+    return compile_cubin(list(kernels.values()), device.arch)
 
 
 @functools.cache

@@ -69,16 +69,17 @@ class LaneLowering:
         self._names: dict[str, ir.Expr] = {}
         self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
         self._live = reachable(roots)
+        self._live_nodes = [node for node in graph if node in self._live]
         scattered = {load for a in accesses if not a.is_uniform for load in a.loads}
-        varying = varying_nodes(self._live_nodes(), graph.checks, scattered, lanes)
+        varying = varying_nodes(self._live_nodes, graph.checks, scattered, lanes)
         self._calls = {
             node: random_draws.shared_calls(node, lanes)
-            for node in self._live_nodes()
+            for node in self._live_nodes
             if isinstance(node, PhiloxCall)
         }
         shared = {node for node, calls in self._calls.items() if calls is not None}
         self._varying = {node.order for node in varying if node not in shared}
-        self._exact = values.find_exact(self._live_nodes())
+        self._exact = values.find_exact(self._live_nodes)
 
     def _arithmetic(self) -> IndexArithmetic:
         return IndexArithmetic(self._index)
@@ -317,9 +318,6 @@ class LaneLowering:
 
     # ---- values
 
-    def _live_nodes(self) -> list[Value]:
-        return [node for node in self.graph if node in self._live]
-
     def _define(self, node: Value, copy: Copy, indices: IndexArithmetic) -> ir.Stmt | None:
         def name(value: Value) -> ir.Expr:
             return self._name(value, copy)
@@ -330,8 +328,7 @@ class LaneLowering:
         found: ir.Expr
         match node:
             case Compute():
-                exact = values.exact_before_rounding(node, self._exact)
-                found = values.compute(node, name, exact)
+                found = values.compute(node, name, self._exact)
             case Select():
                 tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
                 chosen = self._disjunction((tests,), indices)
@@ -398,7 +395,7 @@ class LaneLowering:
     ) -> list[ir.Stmt]:
         """Values the same for all lanes, then the lane loop, then the stores."""
         wanted = reachable((store.value for store in stores), loaded=True)
-        nodes = [node for node in self._live_nodes() if node in wanted]
+        nodes = [node for node in self._live_nodes if node in wanted]
         before = self._definitions(nodes, copy, indices, done)
         inside: list[ir.Stmt] = []
         of_lane = indices.child()

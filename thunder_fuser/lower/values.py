@@ -8,7 +8,7 @@ is one operation on that number, widening it again is none, and narrowing happen
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -79,22 +79,21 @@ def operand(value: Value, dtype: DataType, name: Name) -> ir.Expr:
     return convert(name(value), register_dtype(value.dtype), dtype)
 
 
-def compute(node: Compute, name: Name, exact: Exact) -> ir.Expr:
-    """The operation on converted operands, rounded to the node's dtype.
-
-    `exact` is what holds the result before it is rounded (see `exact_before_rounding`).
+def compute(node: Compute, name: Name, known: Mapping[int, Exact]) -> ir.Expr:
+    """The operation on converted operands, rounded to the node's dtype. `known`: what `find_exact`
+    has found.
     """
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST:
         found = operand(node.operands[0], register_dtype(node.dtype), name)
     else:
-        args = tuple(
-            operand(value, dtype, name)
-            for value, dtype in zip(node.operands, node.operand_dtypes, strict=True)
-        )
+        typed = zip(node.operands, node.operand_dtypes, strict=True)
+        args = tuple([operand(value, dtype, name) for value, dtype in typed])
         # The operation yields the result's compute type: results are rounded last.
         found = _by_constant(node, args[0]) or ir.Apply(node.op, args)
-    return found if node.dtype in exact else round_to(found, node.dtype)
+    if not node.dtype.is_reduced_precision or node.dtype in _exact_before_rounding(node, known):
+        return found
+    return ir.Round(found, node.dtype)
 
 
 def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
@@ -109,7 +108,7 @@ def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
     return None if parts is None else ir.DivideByConstant(dividend, *parts)
 
 
-def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
+def _exact_before_rounding(node: Compute, known: Mapping[int, Exact]) -> Exact:
     """Which reduced floats hold the result without rounding; `known`: for its operands by order."""
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST and node.dtype.is_floating:
@@ -119,9 +118,13 @@ def exact_before_rounding(node: Compute, known: dict[int, Exact]) -> Exact:
     return frozenset()
 
 
-def find_exact(nodes: Iterable[Value]) -> dict[int, Exact]:
-    """For each node (by order; operands come first) the reduced floats that hold its value."""
+def find_exact(nodes: Sequence[Value]) -> dict[int, Exact]:
+    """For each node (by order; operands come first) the reduced floats that hold its value; nothing
+    where no value is rounded to one.
+    """
     known: dict[int, Exact] = {}
+    if not any(isinstance(n, Compute) and n.dtype.is_reduced_precision for n in nodes):
+        return known
     for node in nodes:
         own = frozenset({node.dtype} & set(_NARROW))
         match node:
@@ -129,7 +132,7 @@ def find_exact(nodes: Iterable[Value]) -> dict[int, Exact]:
                 value = rounded(node.value, node.dtype)
                 known[node.order] = frozenset(d for d in _NARROW if rounded(value, d) == value)
             case Compute():
-                found = exact_before_rounding(node, known)
+                found = _exact_before_rounding(node, known)
                 fits = not own or own <= found
                 known[node.order] = own | (found if fits else frozenset())
             case Select():

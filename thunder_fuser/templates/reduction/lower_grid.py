@@ -305,7 +305,7 @@ class EpilogueLowering(LaneLowering):
             if self._is_live(access):
                 found += [self._array(k), *self._loads([k], ONE, indices, done)]
         inside: list[ir.Stmt] = []
-        for node in self._live_nodes():
+        for node in self._live_nodes:
             if node not in done:
                 inside += self._defined(node, ONE, indices)
         after: list[ir.Stmt] = []

@@ -75,7 +75,7 @@ class RowLowering(LaneLowering):
     def _find_row_values(self) -> set[int]:
         """Nodes (by order) that are one value for all columns of a row."""
         found: set[int] = set()
-        for node in self._live_nodes():
+        for node in self._live_nodes:
             if not self._moves(node) and all(o.order in found for o in operands(node)):
                 found.add(node.order)
         return found
@@ -119,7 +119,7 @@ class RowLowering(LaneLowering):
         found: list[ir.Stmt] = []
         if self.schedule.lane_axis == "rows":
             return found
-        for node in self._live_nodes():
+        for node in self._live_nodes:
             if node.order not in self._row_values or node in self._written:
                 continue
             if self._stage_of(node) != stage:
@@ -308,7 +308,7 @@ class RowLowering(LaneLowering):
         of_lane = indices.child()
         computed = self._needed(roots, loaded=True)
         held = [node for node in self.schedule.row_cache.held if node in computed]
-        for node in self._live_nodes():
+        for node in self._live_nodes:
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
             varies = node.order in self._varying or self.schedule.lane_axis == "rows"
