@@ -107,6 +107,11 @@ def _explained(
     # Thunder alone saves other tensors than torch, whatever is changed: that excuses none of ours.
     plain = replace(program, changed=())
     if program.changed:
+        # But what torch's call returns as a view of hidden memory (a folded matmul) autograd does
+        # not let the user change when it comes out of Thunder's Function.
+        late = run(program, alone, layout).error
+        if late is not None and "inside a custom Function" in str(late):
+            return Verdict(program, "refused by Thunder")
         torchs, truth = run(plain, plain.function(), layout), _Truth(plain, layout)
     runs = [run(plain, alone, k) for k in range(layout + 1)]
     if runs[-1].error is not None and torchs.error is None:
