@@ -11,6 +11,7 @@ import torch
 from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
+from tests.support.generator_cats import cat_case
 from tests.support.plans import DEFINITIONS, planned
 from tests.zoo.plan_programs import PROGRAMS
 from tests.zoo.workloads import WORKLOADS, Workload
@@ -192,3 +193,20 @@ def test_a_segment_runs_alone_from_its_script(name: str, plan: SegmentedFusion) 
             exec(compile(segment.repro(), name, "exec"), {})
             ran.append(segment)
     assert ran
+
+
+def test_what_is_collected_from_slices_reads_its_pieces() -> None:
+    collected = 0
+    for seed in range(60):
+        case = cat_case(seed)
+        plan = CompiledFusion(case.fusion).plan(case.inputs)
+        verify(plan.fusion, "folded")
+        assert_is_canonical(plan)
+        if all(isinstance(x, torch.Tensor) for x in case.inputs):
+            assert_alone_as_in_the_plan(plan, case.inputs)
+        for segment in plan.segments:
+            if segment.kind == "concat":
+                read = {segment.values[v.id] for v in segment.fusion.tensor_inputs}
+                assert read <= set(segment.inputs)
+                collected += 1
+    assert collected > 30

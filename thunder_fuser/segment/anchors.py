@@ -39,7 +39,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.segment.cat_slices import destinations
+from thunder_fuser.segment.cat_slices import Sliced
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.time_model import Prices
 
@@ -110,13 +110,13 @@ class AnchorGraph:
         self,
         fusion: Fusion,
         layouts: Sequence[Layout] | None,
-        joined: Sequence[TensorView] = (),
         device: DeviceInfo = H200,
         reasons: Mapping[TensorView, Refusal] | None = None,
         promised: Sequence[Sequence[int]] = (),
+        sliced: Sliced | None = None,
     ) -> None:
-        """`joined`: tensors whose pieces are written where these have them. `reasons`: of cuts
-        that the definition does not have. `promised`: the orders of outputs in memory.
+        """`reasons`: of cuts that the definition does not have. `promised`: the orders of outputs
+        in memory. `sliced`: which pieces kernels write into slices of other tensors.
         """
         self.reasons = reasons or {}
         self.prices = Prices.of(device)
@@ -125,13 +125,12 @@ class AnchorGraph:
         for tensor in tensors:
             self.placement.put(tensor, Argument())
         self.layouts = self.placement.layouts
+        self.fusion = fusion
+        self.sliced = sliced or Sliced(fusion, {}, {}, {})
         orders = memory_orders(fusion, self.layouts, promised)
-        self.destinations = destinations(fusion, joined, orders)
-        self.fusion = self.destinations.fusion
-        added = self.fusion is not fusion
-        self.orders = memory_orders(self.fusion, self.layouts, promised) if added else orders
+        self.orders: dict[TensorView, Sequence[int]] = {**orders, **self.sliced.orders}
         self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
-        for piece, view in self.destinations.slices.items():
+        for piece, view in self.sliced.slices.items():
             self.placement.put(piece, SliceOf(view))
         self.anchors: list[Anchor] = []
         self._bytes: dict[Val, int] = {}
@@ -142,7 +141,7 @@ class AnchorGraph:
         cut = (e.input for e in self.fusion.exprs if isinstance(e, CutOp))
         shown = dict.fromkeys((*self.fusion.results, *cut))
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
-        self._written = self.destinations.written
+        self._written = self.sliced.written
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
         self._walk()
@@ -188,11 +187,11 @@ class AnchorGraph:
 
     def layout_of(self, tensor: TensorView) -> Layout:
         """The layout of a tensor that a kernel makes."""
-        return self.destinations.layout(tensor) or dense_layout(tensor, self.orders[tensor])
+        return self.sliced.layout(tensor) or dense_layout(tensor, self.orders[tensor])
 
     def _walk(self) -> None:
         """Find what must be in memory, and what it is computed from, in program order."""
-        wanted = {*self.fusion.results, *self.destinations.written}
+        wanted = {*self.fusion.results, *self.sliced.written}
         # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
@@ -227,7 +226,7 @@ class AnchorGraph:
         if tensor in self.layouts:
             return
         view = None
-        is_joined = tensor in self.destinations.pieces
+        is_joined = tensor in self.sliced.pieces
         if not is_joined and tensor not in self._written:
             view = view_of(tensor, self.definitions, bases, self.layouts)
             seen = self._seen_through(tensor) if view is None else None
@@ -298,13 +297,13 @@ class AnchorGraph:
         self.placement.put(output, SameAs(source), self._logical_layout(source))
         made = self.placement.written(source)
         # The anchors that it consists of: itself, its pieces, or none.
-        parts = self.destinations.pieces.get(made, (made,))
+        parts = self.sliced.pieces.get(made, (made,))
         behind = union(1 << self.number[part] for part in parts if part in self.number)
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
 
     def _live(self) -> set[Val]:
         """Values that a result needs, or is made of."""
-        live: set[Val] = {*self.fusion.results, *self.destinations.written}
+        live: set[Val] = {*self.fusion.results, *self.sliced.written}
         for expr in reversed(self.fusion.exprs):
             if expr.output in live:
                 live.update(expr.inputs)

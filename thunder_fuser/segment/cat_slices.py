@@ -58,17 +58,21 @@ from thunder_fuser.segment.limits import FEW_PIECES
 
 
 @dataclass(frozen=True, slots=True)
-class Destinations:
-    """What kernels write into slices.
+class Sliced:
+    """A fusion some of whose tensors are collected from pieces that kernels write where these have
+    them.
 
-    fusion  with copies, and constants around what is padded, that are pieces
+    fusion  rewritten so that they are: with copies of what is not free to lie there, constants
+            around what is padded, and parts of what is computed from a cat
     pieces  of each tensor that needs no kernel: together they are all of it
     slices  where pieces, and cats among them, lie in the memory of such a tensor
+    orders  of tensors in memory, as they were before
     """
 
     fusion: Fusion
     pieces: Mapping[TensorView, tuple[TensorView, ...]]
     slices: Mapping[TensorView, View]
+    orders: Mapping[TensorView, Sequence[int]]
 
     @property
     def written(self) -> set[TensorView]:
@@ -107,18 +111,20 @@ def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[V
     return _source_strides(expr, layout.strides) is not None
 
 
-def destinations(
+def cat_as_slices(
     fusion: Fusion,
     tensors: Sequence[TensorView],
     orders: Mapping[TensorView, Sequence[int]],
-) -> Destinations:
-    """The slices of `tensors`, some of `joined_tensors`."""
+) -> Sliced:
+    """The pass: `tensors`, some of `joined_tensors`, are collected from slices of their memory,
+    which is dense in `orders`.
+    """
     found = _Finder(fusion)
     # The last ones first: what lies in another's memory needs no memory of its own.
     for tensor in reversed(tensors):
         if tensor not in found.slices:
             found.join(tensor, dense_layout(tensor, orders[tensor]).strides)
-    return Destinations(found.with_additions(), found.pieces, found.slices)
+    return Sliced(found.rewritten(), found.pieces, found.slices, orders)
 
 
 def _late(fusion: Fusion) -> set[Val]:
@@ -151,6 +157,7 @@ class _Finder:
         self._late = _late(fusion)
         self._seen = _memory_of_results(fusion)
         self._added: dict[Val, list[Expr]] = {}
+        self._collecting: dict[Val, Expr] = {}
         self._next = max(v.id for v in fusion.values())
 
     def join(self, tensor: TensorView, strides: tuple[int, ...]) -> None:
@@ -175,9 +182,25 @@ class _Finder:
         if expr is None or parts is None:
             return (tensor,)
         self.pieces[tensor] = ()
-        found = tuple(p for part, at in parts if part.numel for p in self._piece(expr, part, at))
-        self.pieces[tensor] = found
-        return found
+        found: list[TensorView] = []
+        collected: list[TensorView] = []
+        for part, at in parts:
+            own = self._own(expr, part, at) if part.numel else (part, ())
+            collected.append(own[0])
+            found += own[1]
+        self._collecting[tensor] = self._collection(expr, collected)
+        self.pieces[tensor] = tuple(found)
+        return self.pieces[tensor]
+
+    def _collection(self, expr: Expr, parts: Sequence[TensorView]) -> Expr:
+        """The same result, as what is collected from its parts."""
+        out = expr.output
+        assert isinstance(out, TensorView)
+        if isinstance(expr, PadOp):
+            return PadOp(parts[-1], expr.fill, out, expr.origin)
+        cat = cat_below(expr, self.definitions, self._late)
+        assert cat is not None
+        return CatOp(tuple(t for t in parts if t.numel), cat.dim, out, expr.origin)
 
     def _parts(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]] | None:
         """What the result of an expression is collected from, and where that lies, if it is."""
@@ -223,12 +246,17 @@ class _Finder:
             yield made, at
         yield pad.input, inner
 
-    def _piece(self, owner: Expr, piece: TensorView, place: View) -> tuple[TensorView, ...]:
-        tensor, strides = self._source(piece, place.strides, place.base)
+    def _own(
+        self, owner: Expr, part: TensorView, place: View
+    ) -> tuple[TensorView, tuple[TensorView, ...]]:
+        """A part that may lie there, itself or a copy, and what kernels write of it."""
+        tensor, strides = self._source(part, place.strides, place.base)
         if tensor is None:
-            tensor, strides = self._new(piece.dtype, piece.domain.logical), place.strides
-            self._add(owner, CopyOp(piece, tensor, owner.origin))
-        return self.placed(tensor, View(place.base, tensor.sizes, strides, place.offset))
+            tensor, strides = self._new(part.dtype, part.domain.logical), place.strides
+            self._add(owner, CopyOp(part, tensor, owner.origin))
+            part = tensor
+        at = View(place.base, tensor.sizes, strides, place.offset)
+        return part, self.placed(tensor, at)
 
     def _source(
         self, tensor: TensorView, strides: tuple[int, ...], base: TensorView
@@ -263,15 +291,17 @@ class _Finder:
         self.definitions[expr.output] = expr
         self._added.setdefault(owner.output, []).append(expr)
 
-    def with_additions(self) -> Fusion:
-        exprs = [e for expr in self.fusion.exprs for e in self._in_order(expr)]
-        return replace(self.fusion, exprs=tuple(exprs)) if self._added else self.fusion
+    def rewritten(self) -> Fusion:
+        """The fusion in which what is collected reads its parts."""
+        exprs = tuple(e for expr in self.fusion.exprs for e in self._in_order(expr))
+        same = exprs == self.fusion.exprs
+        return self.fusion if same else replace(self.fusion, exprs=exprs)
 
     def _in_order(self, expr: Expr) -> Iterator[Expr]:
         """What was added for an expression comes before it."""
         for added in self._added.get(expr.output, ()):
             yield from self._in_order(added)
-        yield expr
+        yield self._collecting.get(expr.output, expr)
 
 
 def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:

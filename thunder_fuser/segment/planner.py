@@ -7,6 +7,7 @@ has them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs, view_of
-from thunder_fuser.analysis.torch_strides import output_orders
+from thunder_fuser.analysis.torch_strides import memory_orders, output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
@@ -25,7 +26,7 @@ from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
-from thunder_fuser.segment.cat_slices import joined_tensors
+from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tensors
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
@@ -82,10 +83,15 @@ def partition(
         return prices(plan.kernels, int(plan.bytes))
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
-        program = AnchorGraph(
-            within.fusion, layouts, (*within.joined, *joined), device, within.cuts, promised
-        )
+        sliced = Sliced(within.fusion, {}, {}, {})
+        if tensors := (*within.joined, *joined):
+            sliced = cat_as_slices(within.fusion, tensors, orders())
+        program = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
         return _Partition(program, divide).plan()
+
+    @functools.cache
+    def orders() -> Mapping[TensorView, Sequence[int]]:
+        return memory_orders(within.fusion, layouts_of_inputs(within.fusion, layouts), promised)
 
     best = planned(())
     joined: tuple[TensorView, ...] = ()
@@ -138,7 +144,7 @@ class _Partition:
             for tensor in group.outputs:
                 self.layouts.setdefault(tensor, self.program.layout_of(tensor))
                 self.level[tensor] = group.level
-        for tensor, pieces in self.program.destinations.pieces.items():
+        for tensor, pieces in self.program.sliced.pieces.items():
             if tensor in self.layouts:
                 self.level[tensor] = max(self.level[piece] for piece in pieces)
         for tensor in (*self.placement.of(ViewOf), *self.placement.of(SameAs)):
@@ -205,7 +211,7 @@ class _Partition:
         segments: list[Segment] = []
         touching: dict[TensorView, list[tuple[int, Group]]] = {}
         groups = _by_level((g.level, g) for g in self.groups)
-        pieces = self.program.destinations.pieces
+        pieces = self.program.sliced.pieces
         joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
         seen = self.placement.views
         views = _by_level((self.level[t], t) for t in seen)
