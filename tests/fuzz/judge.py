@@ -108,9 +108,10 @@ def _explained(
     plain = replace(program, changed=())
     if program.changed:
         # But what torch's call returns as a view of hidden memory (a folded matmul) autograd does
-        # not let the user change when it comes out of Thunder's Function.
-        late = run(program, alone, layout).error
-        if late is not None and "inside a custom Function" in str(late):
+        # not let the user change when it comes out of Thunder's Function; and Thunder's rule for
+        # detach, which is no executor's to replace, saves the operand for a gradient of nothing.
+        late = str(run(program, alone, layout).error or "")
+        if "inside a custom Function" in late or (late and ".detach()" in program.source):
             return Verdict(program, "refused by Thunder")
         torchs, truth = run(plain, plain.function(), layout), _Truth(plain, layout)
     runs = [run(plain, alone, k) for k in range(layout + 1)]

@@ -73,7 +73,8 @@ def _change(program: Program, made: Run) -> None:
     tensors |= {a.name: t for a, t in zip(program.arguments, made.arguments, strict=True)}
     for name in program.changed:
         t = tensors[name]
-        is_alone = sum(_in_one_memory(t, m) for m in members) == 1
+        place = t.untyped_storage().data_ptr()
+        is_alone = [m.untyped_storage().data_ptr() for m in members].count(place) == 1
         if is_alone and not overlaps_itself(t.shape, t.stride()):
             memory = t.detach()
             memory.copy_(memory.clone().flip(*range(t.dim())))
