@@ -8,7 +8,7 @@ one thread: [k].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -79,6 +79,7 @@ class LaneLowering:
         }
         shared = {node for node, calls in self._calls.items() if calls is not None}
         self._varying = {node.order for node in varying if node not in shared}
+        self._lets: dict[Hashable, ir.Let] = {}
         self._exact = values.find_exact(self._live_nodes)
 
     def _arithmetic(self) -> IndexArithmetic:
@@ -319,6 +320,9 @@ class LaneLowering:
     # ---- values
 
     def _define(self, node: Value, copy: Copy, indices: IndexArithmetic) -> ir.Stmt | None:
+        if isinstance(node, Compute):
+            return self._computation(node, copy)
+
         def name(value: Value) -> ir.Expr:
             return self._name(value, copy)
 
@@ -327,8 +331,6 @@ class LaneLowering:
 
         found: ir.Expr
         match node:
-            case Compute():
-                found = values.compute(node, name, self._exact)
             case Select():
                 tests = tuple(lane_condition(c, self.lanes) for c in node.conditions)
                 chosen = self._disjunction((tests,), indices)
@@ -353,6 +355,21 @@ class LaneLowering:
             case _:
                 return None
         return ir.Let(f"t{node.order}", values.register_dtype(node.dtype), found)
+
+    def _computation(self, node: Compute, copy: Copy) -> ir.Let:
+        """The statement that computes a value, which passes over a row have in common."""
+        key = node.order, len(copy), self._arrays
+        found = self._lets.get(key)
+        if found is None:
+            value = values.compute(node, lambda v: self._name(v, copy), self._exact)
+            found = ir.Let(f"t{node.order}", values.register_dtype(node.dtype), value)
+            self._lets[key] = found
+        return found
+
+    @property
+    def _arrays(self) -> Hashable:
+        """What decides on the registers that hold loads, besides `copy`."""
+        return None
 
     def _position(self, node: IndirectIndex, copy: Copy, indices: IndexArithmetic) -> ir.Let:
         """An index as a variable of the forms, checked wherever it is needed."""

@@ -8,7 +8,7 @@ h<n> the row of a value that is kept, n<n> what is fetched of the next row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower import kernel_ir as ir
@@ -60,6 +60,12 @@ class RowLowering(LaneLowering):
         self.schedule = schedule
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
+        # Those that are computed once a row, and when.
+        self._row_stages = {
+            node: self._stage_of(node)
+            for node in self._live_nodes
+            if node.order in self._row_values and schedule.lane_axis == "columns"
+        }
         self._row_loads = self._find_row_loads()
         self._late_loads = self._find_late_loads()
         self._written: set[Value] = set()
@@ -117,12 +123,8 @@ class RowLowering(LaneLowering):
     def _row_section(self, stage: int | None, indices: IndexArithmetic) -> list[ir.Stmt]:
         """Row values that can be computed from here on."""
         found: list[ir.Stmt] = []
-        if self.schedule.lane_axis == "rows":
-            return found
-        for node in self._live_nodes:
-            if node.order not in self._row_values or node in self._written:
-                continue
-            if self._stage_of(node) != stage:
+        for node, ready in self._row_stages.items():
+            if ready != stage or node in self._written:
                 continue
             if isinstance(node, Load):
                 k = self._access[node]
@@ -345,6 +347,10 @@ class RowLowering(LaneLowering):
 
     def _is_of_row(self, node: Value) -> bool:
         return self.schedule.lane_axis == "columns" and node.order in self._row_values
+
+    @property
+    def _arrays(self) -> Hashable:
+        return tuple(self._ahead)
 
     def _column_name(self, value: Value) -> ir.Expr:
         return self._name(value, self._copy)
