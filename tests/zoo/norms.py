@@ -67,23 +67,23 @@ def _mean(o: Ops, x: Tensor) -> Tensor:
     return o.div(o.sum(x, [1], keepdim=True), x.size(1))
 
 
-def _rms(o: Ops, x: Tensor, w: Tensor) -> list[Tensor]:
+def rms_norm(o: Ops, x: Tensor, w: Tensor) -> list[Tensor]:
     scale = o.rsqrt(o.add(_mean(o, o.mul(x, x)), EPSILON))
     return [o.mul(o.mul(x, scale), w), scale]
 
 
-def _rms_backward(o: Ops, x: Tensor, w: Tensor, dy: Tensor, scale: Tensor) -> list[Tensor]:
+def rms_norm_backward(o: Ops, x: Tensor, w: Tensor, dy: Tensor, scale: Tensor) -> list[Tensor]:
     g, xhat = o.mul(dy, w), o.mul(x, scale)
     return [o.mul(o.sub(g, o.mul(xhat, _mean(o, o.mul(g, xhat)))), scale)]
 
 
-def _layer(o: Ops, x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
+def layer_norm(o: Ops, x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
     var, mean = o.var_mean(x, [1], 0, True)
     scale = o.rsqrt(o.add(var, EPSILON))
     return [o.add(o.mul(o.mul(o.sub(x, mean), scale), w), b), mean, scale]
 
 
-def _layer_backward(
+def layer_norm_backward(
     o: Ops, x: Tensor, w: Tensor, dy: Tensor, mean: Tensor, scale: Tensor
 ) -> list[Tensor]:
     g, xhat = o.mul(dy, w), o.mul(o.sub(x, mean), scale)
@@ -106,25 +106,25 @@ def _softmax_backward(o: Ops, y: Tensor, dy: Tensor) -> list[Tensor]:
     return [o.sub(p, o.mul(y, o.sum(p, [1], keepdim=True)))]
 
 
-def _eager_rms(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def eager_rms_norm(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scale = torch.rsqrt(x.mul(x).mean(1, True) + EPSILON)
     return x * scale * w, scale
 
 
-def _eager_rms_backward(
+def eager_rms_norm_backward(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     g, xhat = dy * w, x * scale
     return ((g - xhat * (g * xhat).mean(1, True)) * scale,)
 
 
-def _eager_layer(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def eager_layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     var, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
     scale = torch.rsqrt(var + EPSILON)
     return (x - mean) * scale * w + b, mean, scale
 
 
-def _eager_layer_backward(
+def eager_layer_norm_backward(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     g, xhat = dy * w, (x - mean) * scale
@@ -137,10 +137,10 @@ def _eager_softmax_backward(y: torch.Tensor, dy: torch.Tensor) -> tuple[torch.Te
 
 
 NORMS: Sequence[Norm] = (
-    Norm("rms_norm", _rms, _eager_rms, "xw", "xs"),
-    Norm("rms_norm_backward", _rms_backward, _eager_rms_backward, "xwxs", "x"),
-    Norm("layer_norm", _layer, _eager_layer, "xww", "xss"),
-    Norm("layer_norm_backward", _layer_backward, _eager_layer_backward, "xwxss", "x"),
+    Norm("rms_norm", rms_norm, eager_rms_norm, "xw", "xs"),
+    Norm("rms_norm_backward", rms_norm_backward, eager_rms_norm_backward, "xwxs", "x"),
+    Norm("layer_norm", layer_norm, eager_layer_norm, "xww", "xss"),
+    Norm("layer_norm_backward", layer_norm_backward, eager_layer_norm_backward, "xwxss", "x"),
     Norm("softmax", _softmax, lambda x: (torch.softmax(x, 1),), "x", "x"),
     Norm("log_softmax", _log_softmax, lambda x: (torch.log_softmax(x, 1),), "x", "x"),
     Norm("softmax_backward", _softmax_backward, _eager_softmax_backward, "xx", "x"),

@@ -10,11 +10,18 @@ from dataclasses import dataclass
 
 import torch
 
+from tests.zoo.norms import (
+    eager_layer_norm_backward,
+    eager_rms_norm,
+    eager_rms_norm_backward,
+    layer_norm_backward,
+    rms_norm,
+    rms_norm_backward,
+)
 from thunder_fuser.frontends.definition import DataType, FusionDefinition, Tensor
 from thunder_fuser.frontends.definition.operations import Ops
 
 Float = DataType.Float
-EPSILON = 1e-5
 
 Define = Callable[..., list[Tensor]]
 Eager = Callable[..., tuple[torch.Tensor, ...]]
@@ -69,22 +76,17 @@ class Reduction:
         ]
 
 
-def _mean(o: Ops, x: Tensor) -> Tensor:
-    return o.div(o.sum(x, [1], keepdim=True), x.size(1))
-
-
 def _rms_backward(o: Ops, x: Tensor, w: Tensor, dy: Tensor, scale: Tensor) -> list[Tensor]:
-    g, xhat = o.mul(dy, w), o.mul(x, scale)
-    dx = o.mul(o.sub(g, o.mul(xhat, _mean(o, o.mul(g, xhat)))), scale)
-    return [dx, o.sum(o.mul(dy, xhat), [0])]
+    dx = rms_norm_backward(o, x, w, dy, scale)
+    return [*dx, o.sum(o.mul(dy, o.mul(x, scale)), [0])]
 
 
 def _layer_backward(
     o: Ops, x: Tensor, w: Tensor, dy: Tensor, mean: Tensor, scale: Tensor
 ) -> list[Tensor]:
-    g, xhat = o.mul(dy, w), o.mul(o.sub(x, mean), scale)
-    along = o.add(_mean(o, g), o.mul(xhat, _mean(o, o.mul(g, xhat))))
-    return [o.mul(o.sub(g, along), scale), o.sum(o.mul(dy, xhat), [0]), o.sum(dy, [0])]
+    dx = layer_norm_backward(o, x, w, dy, mean, scale)
+    xhat = o.mul(o.sub(x, mean), scale)
+    return [*dx, o.sum(o.mul(dy, xhat), [0]), o.sum(dy, [0])]
 
 
 def _gelu_backward(o: Ops, x: Tensor, b: Tensor, dy: Tensor) -> list[Tensor]:
@@ -97,8 +99,7 @@ def _gelu_backward(o: Ops, x: Tensor, b: Tensor, dy: Tensor) -> list[Tensor]:
 
 def _residual_rms(o: Ops, x: Tensor, r: Tensor, w: Tensor) -> list[Tensor]:
     h = o.add(x, r)
-    scale = o.rsqrt(o.add(_mean(o, o.mul(h, h)), EPSILON))
-    return [h, o.mul(o.mul(h, scale), w)]
+    return [h, rms_norm(o, h, w)[0]]
 
 
 def _loss(o: Ops, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -111,16 +112,15 @@ def _loss(o: Ops, x: Tensor, y: Tensor) -> list[Tensor]:
 def _eager_rms_backward(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    g, xhat = dy * w, x * scale
-    return (g - xhat * (g * xhat).mean(1, True)) * scale, (dy * xhat).sum(0)
+    dx = eager_rms_norm_backward(x, w, dy, scale)
+    return *dx, (dy * (x * scale)).sum(0)
 
 
 def _eager_layer_backward(
     x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    g, xhat = dy * w, (x - mean) * scale
-    dx = (g - g.mean(1, True) - xhat * (g * xhat).mean(1, True)) * scale
-    return dx, (dy * xhat).sum(0), dy.sum(0)
+    dx = eager_layer_norm_backward(x, w, dy, mean, scale)
+    return *dx, (dy * ((x - mean) * scale)).sum(0), dy.sum(0)
 
 
 def _eager_gelu_backward(
@@ -134,7 +134,7 @@ def _eager_residual_rms(
     x: torch.Tensor, r: torch.Tensor, w: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     h = x + r
-    return h, h * torch.rsqrt((h * h).mean(1, True) + EPSILON) * w
+    return h, eager_rms_norm(h, w)[0]
 
 
 REDUCTIONS: Sequence[Reduction] = (
