@@ -51,6 +51,19 @@ def test_copies_alone_are_arithmetic(name: str, dtype: DataType, operations: lis
     assert counts == ([4] if name in ("sum", "prod") else [])
 
 
+@pytest.mark.parametrize("name", ["prod", "sum"])
+def test_copies_of_bools_that_stay_bools(name: str) -> None:
+    """A power does not take them, and is one of them."""
+    b = FusionBuilder()
+    x = b.tensor([3], Bool)
+    b.output(b.reduce(name, b.expand(b.broadcast(x, [True, False]), [4, 3]), [0], dtype=Bool))
+    fusion = dead_code(broadcast_reductions(b.build()))
+    verify(fusion)
+    given = torch.tensor([True, False, True])
+    assert evaluate(fusion, [given]).outputs[0].tolist() == given.tolist()
+    assert len(CompiledFusion(b.build()).plan([given]).segments) == 1
+
+
 @pytest.mark.parametrize("name", ["any", "all"])
 def test_any_and_all_of_copies_are_a_cast(name: str) -> None:
     b = FusionBuilder()

@@ -69,7 +69,8 @@ def _folded(
     if rule is Copies.SAME:
         return b.fold(expr.op, value, left, wide, dtype) if left else _cast(b, value, dtype)
     value = b.fold(expr.op, value, left, wide, wide) if left else _cast(b, value, wide)
-    if rule is Copies.POWER and copies > 1:
+    # A power of a bool is the bool.
+    if rule is Copies.POWER and copies > 1 and wide is not DataType.Bool:
         value = b.apply("pow", (value, b.scalar(copies, wide)), wide)
     if rule is Copies.MULTIPLE and copies > 1:
         value = b.apply("mul", (value, b.scalar(copies, wide)), wide)
