@@ -1,1 +1,1 @@
-"""The map from schedules to CUDA C++ text."""
+"""Printers of kernel IR: the only place that knows a language, and no template."""
