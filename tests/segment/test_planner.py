@@ -456,3 +456,16 @@ def test_a_cut_of_an_empty_input_that_is_broadcast(b: FusionBuilder) -> None:
     x = b.broadcast(b.tensor([0], Float), [False, True])
     b.output(op(b, "exp", b.segment_set(x)))
     assert CompiledFusion(b.build()).plan().kernels == 0
+
+
+def test_what_only_empty_results_are_made_of_is_not_computed() -> None:
+    """Neither read by the kernel that would fold it beside another, nor kept until then."""
+    b = FusionBuilder()
+    first = b.segment_set(op(b, "exp", b.tensor([17], Float)))
+    second = b.segment_set(op(b, "neg", first))
+    total = b.broadcast(b.reduce("sum", second, [0]), [True])
+    b.output(op(b, "abs", b.slice(total, [0], [0])))
+    b.output(b.reduce("max", first, [0]))
+    plan = partition(b.build())
+    assert [len(s.outputs) for s in plan.segments] == [2, 1]
+    assert [e.op for e in plan.segments[1].fusion.exprs] == ["max"]

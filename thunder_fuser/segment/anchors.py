@@ -302,10 +302,11 @@ class AnchorGraph:
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
 
     def _live(self) -> set[Val]:
-        """Values that a result needs, or is made of."""
+        """Values that a result needs, or is made of: what has no elements needs none."""
         live: set[Val] = {*self.fusion.results, *self.sliced.written}
         for expr in reversed(self.fusion.exprs):
-            if expr.output in live:
+            out = expr.output
+            if out in live and not (isinstance(out, TensorView) and not out.numel):
                 live.update(expr.inputs)
         return live
 
