@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
@@ -10,15 +10,8 @@ from thunder_fuser.ir.fusion import Expr, Scalar, TensorView, Val
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Buffers, Frame
 from thunder_fuser.lower.scalar_graph import Argument, Compute, Load, PhiloxCall, Value
-from thunder_fuser.templates.choose import Schedule
-from thunder_fuser.templates.pointwise import lower as pointwise
-from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseSchedule
-from thunder_fuser.templates.reduction import lower as reduction
-from thunder_fuser.templates.reduction.lower_grid import COUNTER, WORKSPACE
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import shared_bytes
-from thunder_fuser.templates.transpose import lower as transpose
-from thunder_fuser.templates.transpose.schedule import TransposePart, TransposeSchedule
+from thunder_fuser.templates.choose import BY_NAME
+from thunder_fuser.templates.template import Schedule
 
 _NOTHING: Mapping[Val, Expr] = MappingProxyType({})
 _QUIET = frozenset({"cast", "where", "eq", "ne", "lt", "le", "gt", "ge"})
@@ -29,78 +22,20 @@ def lower(
     schedule: Schedule, buffers: Buffers, definitions: Mapping[Val, Expr] = _NOTHING
 ) -> ir.KernelIR:
     """The kernel of a schedule. `definitions` are those of the fusion, for the user's lines."""
-    index = DataType.Int32 if _fits_int32(schedule) else DataType.Int
-    frame = Frame(index, buffers, definitions)
-    match schedule:
-        case PointwiseSchedule():
-            return _kernel("pointwise", schedule, frame, _parts(schedule, frame))
-        case TransposeSchedule():
-            body = _parts(schedule, frame)
-            return _kernel("transpose", schedule, frame, body, shared=schedule.shared_bytes)
-        case ReductionSchedule():
-            body = tuple(reduction.ReductionLowering(schedule, frame).body())
-            shared, together = shared_bytes(schedule), schedule.mapping.blocks_per_sm
-            return _kernel("reduction", schedule, frame, body, together, shared)
-
-
-def _kernel(
-    template: str,
-    schedule: Schedule,
-    frame: Frame,
-    body: ir.Body,
-    blocks_per_sm: int = 0,
-    shared: int = 0,
-) -> ir.KernelIR:
+    template = BY_NAME[schedule.template]
+    index = DataType.Int32 if template.fits_int32(schedule) else DataType.Int
+    lowered = template.lower(schedule, Frame(index, buffers, definitions))
     return ir.KernelIR(
-        template,
-        _operations(schedule),
-        tuple(_parameters(schedule, frame.buffers)),
-        frame.index,
+        template.name,
+        _operations(schedule, lowered.reductions),
+        tuple(_parameters(schedule, buffers, lowered.scratch)),
+        index,
         schedule.blocks,
         schedule.block_threads,
-        blocks_per_sm,
-        shared,
-        body,
+        lowered.blocks_per_sm,
+        lowered.shared_bytes,
+        lowered.body,
     )
-
-
-def _fits_int32(schedule: Schedule) -> bool:
-    if isinstance(schedule, ReductionSchedule):
-        return reduction.fits_int32(schedule)
-    return all(
-        transpose.fits_int32(part)
-        if isinstance(part, TransposePart)
-        else pointwise.fits_int32(part)
-        for part in schedule.parts
-    )
-
-
-# ---- parts of one launch
-
-
-def _parts(schedule: PointwiseSchedule | TransposeSchedule, frame: Frame) -> ir.Body:
-    """Each part under its range of blocks; `block` counts from the start of the range."""
-    bodies = [_part(part, frame, schedule.block_threads) for part in schedule.parts]
-    block: ir.Expr = ir.LaunchIndex.BLOCK
-    if len(bodies) == 1:
-        return (ir.Let("block", frame.index, block), *bodies[0])
-    ends: list[int] = []
-    for part in schedule.parts:
-        ends.append(part.blocks + (ends[-1] if ends else 0))
-    found: ir.Body = ()
-    for k in reversed(range(len(bodies))):
-        own: ir.Expr = ir.IntCast(block, frame.index)
-        if k and ends[k - 1]:
-            own = ir.Binary("-", own, ir.Int(ends[k - 1]))
-        body = (ir.Let("block", frame.index, own), *bodies[k])
-        found = (ir.If((ir.less(block, ends[k]),), body, found),) if found else body
-    return found
-
-
-def _part(part: PointwisePart | TransposePart, frame: Frame, block_threads: int) -> list[ir.Stmt]:
-    if isinstance(part, TransposePart):
-        return transpose.TransposeLowering(part, frame, block_threads).body()
-    return pointwise.PointwiseLowering(part, frame).body()
 
 
 # ---- what a kernel is called, and with what
@@ -111,15 +46,16 @@ def _nodes(schedule: Schedule) -> Iterator[Value]:
         yield from graph
 
 
-def _operations(schedule: Schedule) -> tuple[str, ...]:
-    folded = [f.op for f in schedule.reductions] if isinstance(schedule, ReductionSchedule) else []
+def _operations(schedule: Schedule, reductions: Sequence[str]) -> tuple[str, ...]:
     gathers = ["gather" for graph in schedule.graphs if graph.checks]
     computed = [n.op for n in _nodes(schedule) if isinstance(n, (Compute, PhiloxCall))]
-    done = dict.fromkeys([*folded, *gathers, *computed])
+    done = dict.fromkeys([*reductions, *gathers, *computed])
     return tuple(op for op in done if op not in _QUIET)
 
 
-def _parameters(schedule: Schedule, buffers: Buffers) -> Iterator[ir.Parameter]:
+def _parameters(
+    schedule: Schedule, buffers: Buffers, scratch: Sequence[ir.Parameter]
+) -> Iterator[ir.Parameter]:
     """Pointers first, then numbers: what is read, what is written, scratch memory, scalars."""
     read: dict[int, TensorView] = {}
     scalars: dict[int, TensorView | Scalar] = {}
@@ -139,10 +75,7 @@ def _parameters(schedule: Schedule, buffers: Buffers) -> Iterator[ir.Parameter]:
             yield ir.Parameter(t.name, t.dtype, t, True, aliased=t in aliased)
     for t in written.values():
         yield ir.Parameter(t.name, t.dtype, t, True, written=True, aliased=t in aliased)
-    if isinstance(schedule, ReductionSchedule) and schedule.totals:
-        parts, counter = ir.Scratch(schedule.workspace_bytes), ir.Scratch(8, is_counter=True)
-        yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
-        yield ir.Parameter(COUNTER, None, counter, True, written=True, aliased=True)
+    yield from scratch
     for source in sorted(scalars.values(), key=lambda s: s.id):
         # Scalars travel in a type that Python numbers convert to exactly: no 16-bit parameters.
         dtype = compute_dtype(source.dtype)

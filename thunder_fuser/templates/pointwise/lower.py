@@ -14,7 +14,14 @@ from thunder_fuser.lower.index_arithmetic import fits
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, LaneLowering
 from thunder_fuser.lower.scalar_graph import Value, forms
-from thunder_fuser.templates.pointwise.schedule import THREADS, PointwisePart
+from thunder_fuser.templates.pointwise.parts import lower_parts
+from thunder_fuser.templates.pointwise.schedule import (
+    THREADS,
+    PointwisePart,
+    PointwiseSchedule,
+    schedule_pointwise,
+)
+from thunder_fuser.templates.template import Lowered, Template
 
 _BLOCK, _K = ir.Var("block"), ir.Var("k")
 
@@ -79,3 +86,16 @@ class PointwiseLowering(LaneLowering):
         for k in accesses:
             found.setdefault(waves[self.accesses[k].loads[0]], []).append(k)
         return [found[wave] for wave in sorted(found)]
+
+
+def _fits_int32(schedule: PointwiseSchedule) -> bool:
+    return all(map(fits_int32, schedule.parts))
+
+
+def _lower(schedule: PointwiseSchedule, frame: Frame) -> Lowered:
+    return Lowered(
+        lower_parts(schedule.parts, frame, lambda part: PointwiseLowering(part, frame).body())
+    )
+
+
+POINTWISE = Template("pointwise", "pointwise", schedule_pointwise, _fits_int32, _lower)

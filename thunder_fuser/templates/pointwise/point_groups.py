@@ -5,6 +5,7 @@ A group is pulled once, at one flattened point of its space; every pointwise tem
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
@@ -43,8 +44,9 @@ class PointGroup:
         )
 
 
-def pull_groups(body: KernelBody) -> list[PointGroup]:
-    """The groups of a body's outputs."""
+@functools.lru_cache(maxsize=1)
+def pull_groups(body: KernelBody) -> tuple[PointGroup, ...]:
+    """The groups of a body's outputs. Templates ask one after the other about one body."""
     found = []
     for group in _share_points(body):
         count = group[0].numel
@@ -58,7 +60,7 @@ def pull_groups(body: KernelBody) -> list[PointGroup]:
             (t, pull.emit(t, index), address_at(index, body.stores[t], context)) for t in group
         )
         found.append(PointGroup(point, count, pull.graph, values))
-    return found
+    return tuple(found)
 
 
 def _share_points(body: KernelBody) -> list[list[TensorView]]:

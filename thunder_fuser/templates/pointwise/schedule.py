@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
@@ -81,6 +82,8 @@ class PointwisePart:
 class PointwiseSchedule:
     """A pointwise kernel: its parts in block order."""
 
+    template: ClassVar[str] = "pointwise"
+
     parts: tuple[PointwisePart, ...]
 
     @property
@@ -105,13 +108,7 @@ class PointwiseSchedule:
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
     """Schedule the outputs of one segment."""
-    return pointwise_groups(pull_groups(body), body, device)
-
-
-def pointwise_groups(
-    groups: Sequence[PointGroup], body: KernelBody, device: DeviceInfo
-) -> PointwiseSchedule:
-    parts = [part for group in groups for part in pointwise_parts(group, body, device)]
+    parts = [part for group in pull_groups(body) for part in pointwise_parts(group, body, device)]
     return PointwiseSchedule(tuple(parts))
 
 

@@ -7,10 +7,11 @@ the row, e<n> the elements of a vector that one accumulator takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.kernel_ir import LoopKind, Var, equal, less
 from thunder_fuser.lower.lanes_to_ir import EACH, V
@@ -19,14 +20,16 @@ from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid
 from thunder_fuser.templates.reduction.lower_accumulators import T
-from thunder_fuser.templates.reduction.lower_grid import COUNTER, EpilogueLowering
+from thunder_fuser.templates.reduction.lower_grid import COUNTER, WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_values import RowLowering
 from thunder_fuser.templates.reduction.schedule import (
     GridReduction,
     ReductionSchedule,
     RowReduction,
 )
+from thunder_fuser.templates.reduction.scheduler import schedule_reduction
 from thunder_fuser.templates.reduction.shared_memory import shared_bytes
+from thunder_fuser.templates.template import Lowered, Template
 
 
 def fits_int32(schedule: ReductionSchedule) -> bool:
@@ -281,3 +284,24 @@ class ReductionLowering(RowLowering):
     def _inside(self, indices: IndexArithmetic) -> ir.Expr:
         """Whether the lane is a point that exists."""
         return self._disjunction((tuple(map(self.lanes, self.schedule.inside)),), indices)
+
+
+def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
+    return Lowered(
+        tuple(ReductionLowering(schedule, frame).body()),
+        shared_bytes(schedule),
+        schedule.mapping.blocks_per_sm,
+        tuple(_scratch(schedule)),
+        tuple(f.op for f in schedule.reductions),
+    )
+
+
+def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
+    """What blocks leave for each other, and what counts those that have."""
+    if schedule.totals:
+        parts, counter = ir.Scratch(schedule.workspace_bytes), ir.Scratch(8, is_counter=True)
+        yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
+        yield ir.Parameter(COUNTER, None, counter, True, written=True, aliased=True)
+
+
+REDUCTION = Template("reduction", "reduction", schedule_reduction, fits_int32, _lower)

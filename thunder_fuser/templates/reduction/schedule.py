@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -129,6 +130,8 @@ class ReductionSchedule:
     row_cache       where what is read of a row stays until the last stage
     prefetched           accesses whose next row is loaded before this one is computed
     """
+
+    template: ClassVar[str] = "reduction"
 
     rows: int
     columns: int

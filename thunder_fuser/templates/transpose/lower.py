@@ -17,7 +17,15 @@ from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes_to_ir import ALWAYS_TRUE, EACH, ONE, Copy, LaneLowering
 from thunder_fuser.lower.scalar_graph import Load, forms
-from thunder_fuser.templates.transpose.schedule import TransposePart
+from thunder_fuser.templates.pointwise import lower as pointwise
+from thunder_fuser.templates.pointwise.parts import lower_parts
+from thunder_fuser.templates.pointwise.schedule import PointwisePart
+from thunder_fuser.templates.template import Lowered, Template
+from thunder_fuser.templates.transpose.schedule import (
+    TransposePart,
+    TransposeSchedule,
+    schedule_transpose,
+)
 
 _SMEM, _P, _K, _N, _T = (ir.Var(name) for name in ("smem", "p", "k", "n", "t"))
 _A, _C, _J, _Q, _V, _X = (ir.Var(name) for name in ("a", "c", "j", "q", "v", "x"))
@@ -166,3 +174,22 @@ class TransposeLowering(LaneLowering):
         if k not in self._tiles:
             return super()._loaded(load, copy)
         return ir.Element(ir.Var(f"x{k}"), _V if self.lanes.vector > 1 else ir.Int(0))
+
+
+def _fits_int32(schedule: TransposeSchedule) -> bool:
+    return all(
+        fits_int32(part) if isinstance(part, TransposePart) else pointwise.fits_int32(part)
+        for part in schedule.parts
+    )
+
+
+def _lower(schedule: TransposeSchedule, frame: Frame) -> Lowered:
+    def body(part: PointwisePart | TransposePart) -> list[ir.Stmt]:
+        if isinstance(part, TransposePart):
+            return TransposeLowering(part, frame, schedule.block_threads).body()
+        return pointwise.PointwiseLowering(part, frame).body()
+
+    return Lowered(lower_parts(schedule.parts, frame, body), schedule.shared_bytes)
+
+
+TRANSPOSE = Template("transpose", "pointwise", schedule_transpose, _fits_int32, _lower)

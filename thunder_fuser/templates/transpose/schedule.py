@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
@@ -97,6 +98,8 @@ class TransposePart:
 class TransposeSchedule:
     """A kernel some of whose parts turn tiles; the others are those of a pointwise kernel."""
 
+    template: ClassVar[str] = "transpose"
+
     parts: tuple[PointwisePart | TransposePart, ...]
 
     @property
@@ -125,12 +128,7 @@ class TransposeSchedule:
 
 def schedule_transpose(body: KernelBody, device: DeviceInfo) -> TransposeSchedule | Refusal:
     """Schedule the outputs of one segment, or say why no tile pays."""
-    return transpose_groups(pull_groups(body), body, device)
-
-
-def transpose_groups(
-    groups: Sequence[PointGroup], body: KernelBody, device: DeviceInfo
-) -> TransposeSchedule | Refusal:
+    groups = pull_groups(body)
     turned = [_transpose_part(group, body, device) for group in groups]
     refusals = [found for found in turned if isinstance(found, Refusal)]
     if len(refusals) == len(turned):
