@@ -38,10 +38,20 @@ class Expression:
     operands: tuple[Any, ...]
 
 
-def _is_constant(e: Expression) -> bool:
+def _known(e: Expression) -> int | None:
+    """A size that the definition knows whatever the inputs are: no size of a dimension is negative,
+    so that the least of one and -3 is -3.
+    """
     if e.op == "const":
-        return True
-    return e.op not in ("dim", "number") and all(map(_is_constant, e.operands))
+        return int(e.operands[0])
+    if e.op in ("dim", "number"):
+        return None
+    values = [_known(x) for x in e.operands]
+    known = [value for value in values if value is not None]
+    if e.op == "min" and known and min(known) <= 0:
+        others = [x for x, value in zip(e.operands, values, strict=True) if value is None]
+        return min(known) if all(x.op == "dim" for x in others) else None
+    return _ARITHMETIC[e.op][2](*known) if len(known) == len(values) else None
 
 
 def _ceil(fd: FusionDefinition, x: Any, d: int) -> Any:
@@ -283,7 +293,7 @@ class Program:
 
         for step in self.steps:
             sizes = [size(e) for e in step.sizes]
-            constant = [_is_constant(e) for e in step.sizes]
+            constant = [_known(e) is not None for e in step.sizes]
             negative = [
                 n == -1 or (known and n < 0) for known, n in zip(constant, sizes, strict=True)
             ]
