@@ -276,14 +276,15 @@ def test_no_order_of_threads_changes_a_bit_and_nothing_is_out_of_bounds(
     x, z = (torch.randn(3, 100, 72, generator=generator).bfloat16() for _ in range(2))
     inputs = [x, z, torch.randn(999, generator=generator)]
     batch = Batch(CPU, info)
-    (kernel,) = executable(compiled, inputs, batch, CPU).kernels
+    plan = compiled.plan(inputs)
+    (generated,) = generate_kernels(plan, batch.device_info(CPU)).values()
+    kernel = generated.kernel
     assert kernel.name.startswith("tf_transpose_")
     assert kernel.collectives == (info is not None)
     assert kernel.block[0] == 256
-    given = dict(zip((t.name for t in compiled.fusion.inputs), inputs, strict=True))
-    given |= {t.name: torch.zeros(t.sizes) for t in compiled.fusion.outputs}
-    check_orders(kernel, [given[p.name] for p in kernel.params], seeds=2)
-    plan = compiled.plan(inputs)
+    given = dict(zip(plan.fusion.inputs, inputs, strict=True))
+    given |= {t: torch.zeros(t.sizes) for t in plan.fusion.outputs}
+    check_orders(kernel, [given[bound] for bound in generated.arguments], seeds=2)
     exact = x.float().transpose(1, 2) + z.float().transpose(1, 2).exp()
     for order in ("forward", "reverse", "random"):
         guarded = Guarded(batch, plan, order, 1)
