@@ -28,9 +28,10 @@ def run(notebook: Any) -> None:
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
 
 
-def shown(cell: Any) -> list[Any]:
-    """What a reader sees below a cell."""
-    return [o.get("text") or o.get("data") for o in cell.get("outputs", [])]
+def shown(cell: Any) -> tuple[str, list[Any]]:
+    """What a reader sees below a cell: text, in however many pieces it came, and pictures."""
+    outputs = cell.get("outputs", [])
+    return "".join(o.get("text", "") for o in outputs), [o["data"] for o in outputs if "data" in o]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)

@@ -14,6 +14,7 @@ import torch
 
 from tests.support.batch import Batch, check_between_guards, executable
 from tests.support.generator_cats import cat_case
+from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.passes.rewrite import memory_behind_results
@@ -24,7 +25,7 @@ BATCH = 60
 GUARDED = range(7_000, 7_040)
 
 
-@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+@blocks(CASES, BATCH, always=60)
 def test_random_cats_equal_float64(device: torch.device, first: int) -> None:
     for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
     batch = Batch(device, H200 if for_gpu else None)

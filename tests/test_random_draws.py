@@ -26,7 +26,7 @@ def case(seed: int) -> Case:
     return random_case(seed, draws=True, reductions=seed % 3 == 0, gathers=seed % 4 == 0)
 
 
-@blocks(CASES, BATCH, always=120)
+@blocks(CASES, BATCH, always=60)
 def test_random_draws_equal_the_reference(device: torch.device, first: int) -> None:
     for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
     batch = Batch(device, H200 if for_gpu else None)

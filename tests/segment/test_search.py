@@ -107,7 +107,7 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
     assert compared > 4
 
 
-@blocks(3000, 500, always=1000)
+@blocks(3000, 500, always=500)
 def test_no_plan_moves_more_than_one_operation_a_kernel(first: int) -> None:
     for seed in range(first, first + 500):
         case = random_case(seed, reductions=True)
