@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.support.building import op
 from tests.support.cuts import with_cuts
@@ -469,3 +470,12 @@ def test_what_only_empty_results_are_made_of_is_not_computed() -> None:
     plan = partition(b.build())
     assert [len(s.outputs) for s in plan.segments] == [2, 1]
     assert [e.op for e in plan.segments[1].fusion.exprs] == ["max"]
+
+
+def test_what_folds_nothing_is_made_of_is_planned(b: FusionBuilder) -> None:
+    """A sum of no elements has a value, and the kernel of it reads what they would be made of."""
+    total = b.reduce("sum", b.tensor([17], Float), [0])
+    none = b.expand(b.broadcast(total, [True]), [0])
+    b.output(op(b, "add", b.reduce("sum", none, [0]), 1.0))
+    compiled = CompiledFusion(b.build())
+    assert compiled([torch.rand(17)])[0].item() == 1.0

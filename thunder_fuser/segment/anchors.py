@@ -302,13 +302,17 @@ class AnchorGraph:
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
 
     def _live(self) -> set[Val]:
-        """Values that a result needs, or is made of: what has no elements needs none."""
-        live: set[Val] = {*self.fusion.results, *self.sliced.written}
+        """Values that a result needs, or is made of. A result without elements needs none; what
+        folds nothing, or shows it, has elements all the same.
+        """
+        returned: set[Val] = {*self.fusion.results, *self.sliced.written}
+        needed: set[Val] = set()
         for expr in reversed(self.fusion.exprs):
             out = expr.output
-            if out in live and not (isinstance(out, TensorView) and not out.numel):
-                live.update(expr.inputs)
-        return live
+            is_empty = isinstance(out, TensorView) and not out.numel
+            if out in needed or (out in returned and not is_empty):
+                needed.update(expr.inputs)
+        return returned | needed
 
     def _users(self) -> list[Anchors]:
         """For each anchor, those that read its reduction."""
