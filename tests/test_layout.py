@@ -22,7 +22,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Each may import from those above it and from itself.
 LAYERS = (
-    *("errors", "log", "config", "device", "device_table", "_registration"),
+    *("errors", "log", "config", "device", "device_table", "occupancy", "_registration"),
     "garbage",
     *("ir", "analysis", "lower", "passes", "segment", "templates", "codegen", "observers"),
     *("runtime", "compile", "compiled_fusion", "sharding", "frontends", "nvfuser", "inspect"),

@@ -17,6 +17,8 @@ class DeviceInfo:
 
     vector_bytes            widest useful access of one thread: 16 on a GPU; on the host more, so
                             that one thread's vector loop fills SIMD registers
+    blocks_per_sm           blocks that a multiprocessor holds at most, however small
+    shared_bytes_reserved   shared memory of each block that the system takes
     sector_bytes            what memory moves at least
     bytes_in_flight_per_sm  loads that must be outstanding to reach `bandwidth`; 0 on the host,
                             whose cores prefetch by themselves
@@ -33,9 +35,11 @@ class DeviceInfo:
     arch: str
     sm_count: int
     threads_per_sm: int
+    blocks_per_sm: int
     registers_per_sm: int
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
+    shared_bytes_reserved: int
     max_threads_per_block: int
     max_grid: tuple[int, int, int]
     vector_bytes: int

@@ -7,35 +7,15 @@ driver instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from thunder_fuser.device import DeviceInfo
 
-_GRID = (2**31 - 1, 65535, 65535)
 _KIB = 1024
 _MIB = 1024 * _KIB
 LAUNCH_SECONDS = 3.5e-6
 GRID_BARRIER_SECONDS = 4e-6
 """Orders of magnitude, of all GPUs: no data sheet says them."""
-
-A100 = DeviceInfo(
-    name="NVIDIA A100-SXM4-80GB",
-    kind="cuda",
-    arch="sm_80",
-    sm_count=108,
-    threads_per_sm=2048,
-    registers_per_sm=65536,
-    shared_bytes_per_block=163 * _KIB,
-    shared_bytes_per_sm=164 * _KIB,
-    max_threads_per_block=1024,
-    max_grid=_GRID,
-    vector_bytes=16,
-    bandwidth=2.039e12,
-    l2_bytes=40 * _MIB,
-    sector_bytes=32,
-    bytes_in_flight_per_sm=24 * _KIB,
-    fp32_rate=9.7e12,
-    launch_seconds=LAUNCH_SECONDS,
-    grid_barrier_seconds=GRID_BARRIER_SECONDS,
-)
 
 H200 = DeviceInfo(
     name="NVIDIA H200",
@@ -43,11 +23,13 @@ H200 = DeviceInfo(
     arch="sm_90",
     sm_count=132,
     threads_per_sm=2048,
+    blocks_per_sm=32,
     registers_per_sm=65536,
     shared_bytes_per_block=227 * _KIB,
     shared_bytes_per_sm=228 * _KIB,
+    shared_bytes_reserved=_KIB,
     max_threads_per_block=1024,
-    max_grid=_GRID,
+    max_grid=(2**31 - 1, 65535, 65535),
     vector_bytes=16,
     bandwidth=4.8e12,
     l2_bytes=50 * _MIB,
@@ -58,25 +40,106 @@ H200 = DeviceInfo(
     grid_barrier_seconds=GRID_BARRIER_SECONDS,
 )
 
-B200 = DeviceInfo(
-    name="NVIDIA B200",
-    kind="cuda",
-    arch="sm_100",
-    sm_count=148,
-    threads_per_sm=2048,
-    registers_per_sm=65536,
-    shared_bytes_per_block=227 * _KIB,
-    shared_bytes_per_sm=228 * _KIB,
-    max_threads_per_block=1024,
-    max_grid=_GRID,
-    vector_bytes=16,
-    bandwidth=8.0e12,
-    l2_bytes=126 * _MIB,
-    sector_bytes=32,
-    bytes_in_flight_per_sm=64 * _KIB,
-    fp32_rate=37e12,
-    launch_seconds=LAUNCH_SECONDS,
-    grid_barrier_seconds=GRID_BARRIER_SECONDS,
+H200_SLICE = replace(
+    H200,
+    name="NVIDIA H200 MIG 1g.18gb",
+    sm_count=16,
+    bandwidth=0.6e12,
+    l2_bytes=50 * _MIB // 8,
+    fp32_rate=4.1e12,
 )
 
-DATASHEETS = {info.arch: info for info in (A100, H200, B200)}
+H100 = replace(
+    H200,
+    name="NVIDIA H100-SXM5-80GB",
+    bandwidth=3.35e12,
+    bytes_in_flight_per_sm=32 * _KIB,
+)
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100-SXM4-80GB",
+    arch="sm_80",
+    sm_count=108,
+    shared_bytes_per_block=163 * _KIB,
+    shared_bytes_per_sm=164 * _KIB,
+    bandwidth=2.039e12,
+    l2_bytes=40 * _MIB,
+    bytes_in_flight_per_sm=24 * _KIB,
+    fp32_rate=9.7e12,
+)
+
+B200 = replace(
+    H200,
+    name="NVIDIA B200",
+    arch="sm_100",
+    sm_count=148,
+    bandwidth=8.0e12,
+    l2_bytes=126 * _MIB,
+    bytes_in_flight_per_sm=64 * _KIB,
+    fp32_rate=37e12,
+)
+
+_SMALL = replace(
+    H200,
+    threads_per_sm=1536,
+    shared_bytes_per_block=99 * _KIB,
+    shared_bytes_per_sm=100 * _KIB,
+)
+"""What multiprocessors of workstations have in common."""
+
+A10 = replace(
+    _SMALL,
+    name="NVIDIA A10",
+    arch="sm_86",
+    sm_count=72,
+    blocks_per_sm=16,
+    bandwidth=0.6e12,
+    l2_bytes=6 * _MIB,
+    bytes_in_flight_per_sm=11 * _KIB,
+    fp32_rate=15.6e12,
+)
+
+RTX_4090 = replace(
+    _SMALL,
+    name="NVIDIA GeForce RTX 4090",
+    arch="sm_89",
+    sm_count=128,
+    blocks_per_sm=24,
+    bandwidth=1.008e12,
+    l2_bytes=72 * _MIB,
+    bytes_in_flight_per_sm=10 * _KIB,
+    fp32_rate=41.3e12,
+)
+
+RTX_5090 = replace(
+    _SMALL,
+    name="NVIDIA GeForce RTX 5090",
+    arch="sm_120",
+    sm_count=170,
+    blocks_per_sm=24,
+    bandwidth=1.79e12,
+    l2_bytes=96 * _MIB,
+    bytes_in_flight_per_sm=13 * _KIB,
+    fp32_rate=52.4e12,
+)
+
+T4 = replace(
+    H200,
+    name="Tesla T4",
+    arch="sm_75",
+    sm_count=40,
+    threads_per_sm=1024,
+    blocks_per_sm=16,
+    shared_bytes_per_block=64 * _KIB,
+    shared_bytes_per_sm=64 * _KIB,
+    shared_bytes_reserved=0,
+    bandwidth=0.32e12,
+    l2_bytes=4 * _MIB,
+    bytes_in_flight_per_sm=10 * _KIB,
+    fp32_rate=4.05e12,
+)
+
+DEVICES = (T4, A100, A10, RTX_4090, H100, H200, H200_SLICE, B200, RTX_5090)
+DATASHEETS = {info.arch: info for info in (T4, A100, A10, RTX_4090, H200, B200, RTX_5090)}
+"""The device that is planned for where only an architecture is named."""

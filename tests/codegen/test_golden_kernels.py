@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.zoo.groups import grouped
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
@@ -116,6 +117,8 @@ REDUCTIONS = (
         lambda s: s.grid_split == "rows" and s.totals[0].is_of_columns),
     Mode("rows_and_column_accumulators", lambda: norm_backward(4096, 1024),
         lambda s: bool(s.folds) and bool(s.element_stores) and s.totals[0].is_of_columns),
+    Mode("accumulators_of_groups", lambda: grouped(600, 64, 1024, DataType.Float),
+        lambda s: s.mapping.walks_portions),
 )  # fmt: skip
 
 

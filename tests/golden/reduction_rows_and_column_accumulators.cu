@@ -1,10 +1,11 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_a6217130(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_a65fb8bb(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
   const int g = threadIdx.x / 256u;
   const int part = blockIdx.x;
+  int turn = 1;
   float s0[1][4];
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
@@ -22,7 +23,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_a
       n2[k] = tf::fetch<4>(T0 + 1024 * r + 4 * u);
     }
   }
-  int turn = 1;
   TF_UNROLL_BY(1)
   for (int first = (int)part * 4; first < 4096; first += 528) {
     turn ^= 1;

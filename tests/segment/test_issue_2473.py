@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.support.batch import Batch, executable
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.device_table import H200
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import DEVICES, H200, H200_SLICE
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.integer.counts import formula
@@ -134,6 +135,24 @@ def test_one_kernel_moves_what_must_move() -> None:
     assert plan.bytes + 2 * schedule.workspace_bytes <= 360_000_000
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@pytest.mark.parametrize("batch", [8, 56, 513, 2048])
+def test_blocks_walk_over_batches(batch: int, device: DeviceInfo) -> None:
+    """Batches that are more than blocks: nothing is read twice, and parts are few beside rows."""
+    plan = definition(batch, *FULL[1:]).plan()
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    (segment,) = [s for s in plan.segments if s.kernels]
+    schedule = schedule_segment(segment, device)
+    assert isinstance(schedule, ReductionSchedule)
+    mapping = schedule.mapping
+    assert mapping.walks_portions >= (batch > device.sm_count)
+    # Of few batches each has parts from many blocks.
+    assert 2 * schedule.workspace_bytes <= (0.03 if batch > 8 else 0.12) * plan.bytes_ideal
+    busiest = mapping.rows_per_thread(schedule.rows) * mapping.rows_per_block
+    assert schedule.rows / device.sm_count >= 0.7 * busiest
+
+
 def test_the_definition_states_its_sizes() -> None:
     """All of them follow from the constants, whatever the inputs' declarations say."""
     plan = definition(*FULL).plan()
@@ -167,14 +186,16 @@ def test_it_fits_into_registers() -> None:
     assert not found.spills
 
 
-@pytest.mark.parametrize("schedule", ["own", "H200"])
-def test_numbers(device: torch.device, schedule: str) -> None:
-    if schedule == "H200" and device.type != "cpu":
+@pytest.mark.parametrize("sizes", [(7, 128, 1024), (37, 70, 264)], ids=str)
+@pytest.mark.parametrize("schedule", [None, H200_SLICE], ids=["own", "H200_SLICE"])
+def test_numbers(
+    device: torch.device, schedule: DeviceInfo | None, sizes: tuple[int, int, int]
+) -> None:
+    if schedule and device.type != "cpu":
         pytest.skip("a GPU has its own schedule")
-    sizes = (7, 128, 1024)
     torch.manual_seed(0)
     given = inputs(*sizes, device)
-    batch = Batch(device, H200 if schedule == "H200" else None)
+    batch = Batch(device, schedule)
     run = executable(CompiledFusion(definition(*sizes).fusion), given, batch, device)
     assert run.plan.kernels == 1
     for ours, right in zip(run(given), exact([t.cpu() for t in given]), strict=True):

@@ -51,6 +51,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 81: *value = 228 << 10; break;  // shared memory of a multiprocessor
     case 82: *value = 65536; break;      // its registers
     case 97: *value = 227 << 10; break;  // shared memory of a block, on request
+    case 106: *value = 32; break;         // its blocks
+    case 111: *value = 1024; break;       // shared memory of a block that the system takes
     default: return kInvalidValue;
   }
   return kSuccess;

@@ -31,8 +31,10 @@ Point = Literal["column", "group", "row", "one"]
 """Where a total has its value: at each column, at each column of a group of rows, at each row, or
 once.
 """
-MAX_GROUPS = 512
-"""Groups of rows, each of which has blocks, and parts of totals, of its own."""
+MANY_GROUPS, FEWEST_ROWS = 512, 32
+"""Groups of rows whose parts of totals leave the caches, and the rows of each that are much more
+than its parts.
+"""
 _ALONE = "its blocks would have nothing to share"
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
 """What one block that folds rows has registers for: totals of a column, and words of all columns'
@@ -106,10 +108,12 @@ def pull_rows(
     if (arrangement.grid_split == "none") == bool(totals):
         return Refusal("grid_split", _ALONE, folds[0].output.name)
     of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
-    if arrangement.groups > MAX_GROUPS:
+    of_group = space.rows // max(arrangement.groups, 1)
+    if arrangement.groups > MANY_GROUPS and of_group < FEWEST_ROWS:
         text = (
-            f"{arrangement.groups:,} groups of rows have column accumulators of their own, and a "
-            f"kernel has blocks for {MAX_GROUPS}; what reads them is in another kernel"
+            f"{arrangement.groups:,} groups of {of_group} rows have column accumulators of their "
+            f"own, which one kernel keeps in memory until all of its blocks are ready: that pays "
+            f"for {FEWEST_ROWS} rows or more; what reads them is in another kernel"
         )
         return Refusal("grid_split", text, of_columns[-1].output.name)
     if len(of_columns) < len(folds):

@@ -30,16 +30,27 @@ from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_b
 
 WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
-PART, TILE = ir.Var("part"), ir.Var("tile")
+PART, PORTION, TILE = (ir.Var(name) for name in ("part", "portion", "tile"))
 _C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
 _INT = DataType.Int32
 
 
-def declared(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
-    """The accumulators of all totals, with the values that folding starts from."""
+def portion(schedule: ReductionSchedule) -> ir.Var:
+    """The number of the portion of the rows that a block works on."""
+    return PORTION if schedule.mapping.walks_portions else PART
+
+
+def _place(schedule: ReductionSchedule, n: int) -> ir.Expr:
+    """The number of the part of a total that a block leaves."""
+    return PORTION if n in schedule.totals_of_portions else PART
+
+
+def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> list[ir.Stmt]:
+    """The accumulators of some totals, with the values that folding starts from."""
     found: list[ir.Stmt] = []
     lanes = schedule.lanes.vector
-    for n, total in enumerate(schedule.totals):
+    for n in totals:
+        total = schedule.totals[n]
         if not total.is_of_columns:
             one = lowered.reducer(total)
             found.append(ir.Let(f"{name}{n}", one, ir.Start(one), variable=True))
@@ -54,9 +65,9 @@ def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int)
     lanes, mapping = schedule.lanes.vector, schedule.mapping
     if not mapping.is_alone:
         return lowered.declared(f"{name}{n}", total, lanes, schedule.steps)
-    part: ir.Expr = ir.IntCast(PART, DataType.Int)
+    part: ir.Expr = ir.IntCast(_place(schedule, n), DataType.Int)
     if name == "q":
-        part = add(part, ir.Int(mapping.partials))
+        part = add(part, ir.Int(total.parts))
     place = add(ir.Var(f"W{n}"), _vectors(schedule, total, part))
     if mapping.column_tiles > 1:
         place = add(place, times(TILE, ir.Int(schedule.steps * (1 if total.is_struct else lanes))))
@@ -135,11 +146,14 @@ def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
     return found
 
 
-def left_by_rows(schedule: ReductionSchedule, vector_of_step: ir.Expr) -> list[ir.Stmt]:
+def left_by_rows(
+    schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
+) -> list[ir.Stmt]:
     """The groups of a block meet in shared memory; the first leaves the block's part."""
     found: list[ir.Stmt] = []
     groups, lanes, threads = schedule.rows_per_block, schedule.lanes.vector, schedule.threads
-    for n, total in enumerate(schedule.totals):
+    for n in totals:
+        total = schedule.totals[n]
         wide = total.is_of_columns
         if groups > 1:
             found.append(_met(schedule, total, n))
@@ -148,7 +162,8 @@ def left_by_rows(schedule: ReductionSchedule, vector_of_step: ir.Expr) -> list[i
             continue
         workspace = ir.Var(f"W{n}")
         if wide:
-            part = _vectors(schedule, total, ir.IntCast(PART, DataType.Int))
+            number = ir.IntCast(_place(schedule, n), DataType.Int)
+            part = _vectors(schedule, total, number)
             held = ir.Element(ir.Var(f"s{n}"), K)
             place = add(add(workspace, part), times(_U, ir.Int(lanes)))
             store: ir.Stmt = ir.VectorStore(lanes, place, held)
@@ -157,11 +172,11 @@ def left_by_rows(schedule: ReductionSchedule, vector_of_step: ir.Expr) -> list[i
             vectors, mapping = schedule.lanes.vectors, schedule.mapping
             whole = schedule.steps * mapping.threads_per_row * mapping.column_tiles == vectors
             guarded = store if whole else ir.If((less(_U, vectors),), (store,))
-            number = ir.Let("u", _INT, vector_of_step)
-            left: ir.Stmt = _each_step(schedule, number, guarded)
+            step = ir.Let("u", _INT, vector_of_step)
+            left: ir.Stmt = _each_step(schedule, step, guarded)
         else:
             owner += [equal(T, 0)] if threads > 1 else []
-            left = ir.Assign(ir.Element(workspace, PART), ir.Var(f"s{n}"))
+            left = ir.Assign(ir.Element(workspace, _place(schedule, n)), ir.Var(f"s{n}"))
         found.append(ir.If(tuple(owner), (left,)) if owner else left)
     return found
 
@@ -287,10 +302,10 @@ class EpilogueLowering(LaneLowering):
         slots = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
         parts: ir.Expr = ir.Var(f"W{n}")
         point: ir.Expr = _C
-        count = mapping.partials
+        count = total.parts
         if total.at == "group":
             # The parts of a group lie side by side; its points are the columns.
-            count = mapping.partials // mapping.row_groups
+            count = mapping.portions_of_group
             columns = ir.Int(schedule.columns)
             group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
             parts = add(parts, _vectors(schedule, total, times(group, ir.Int(count))))

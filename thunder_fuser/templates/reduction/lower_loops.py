@@ -76,15 +76,17 @@ class ReductionLoops:
         if groups > 1:
             group = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
             found.append(ir.Let("g", _INT, group))
-        found += [*self._tile_and_part(), *lower_grid.declared(schedule, "s")]
-        begin, bound = self._rows_of_part(groups)
+        found += self._tile_and_part()
+        begin, bound = self._rows_of_portion(groups)
+        rows: list[ir.Stmt] = []
         if mapping.row_groups > 1:
-            found.append(self._let("bound", bound))
+            rows.append(self._let("bound", bound))
             bound = _BOUND
-        found += before
+        rows += before
         stride = self._stride
         here = self._place_of_row(_FIRST)
         if takes_turns(schedule):
+            # From one portion to the next, too: there is no other barrier between two rows.
             found.append(ir.Let("turn", _INT, ir.Int(1), variable=True))
             here.insert(0, ir.Flip("turn"))
         inner = (*here, *body)
@@ -95,16 +97,35 @@ class ReductionLoops:
             length = schedule.longest_total * stride
             inside = (
                 self._let("to", ir.Advanced(_FROM, length, bound)),
-                *lower_grid.declared(schedule, "q"),
+                *lower_grid.declared(schedule, "q", range(len(schedule.totals))),
                 self._loop("first", _FROM, _TO, stride, inner, unrolling),
                 *lower_grid.joined(schedule),
             )
-            found.append(self._loop("from", begin, bound, length, inside))
+            rows.append(self._loop("from", begin, bound, length, inside))
         else:
-            found.append(self._loop("first", begin, bound, stride, inner, unrolling))
-        left = lower_grid.left_by_rows(schedule, self._vector_of_step)
-        head = ir.Comment("partial results of the block, for the workspace")
-        return [*found, head, *left] if left else found
+            rows.append(self._loop("first", begin, bound, stride, inner, unrolling))
+        return [*found, *self._over_portions(rows)]
+
+    def _over_portions(self, rows: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+        """What a block does with its portions of the rows, with accumulators before it and parts of
+        totals behind: those of a group with each portion.
+        """
+        schedule, mapping = self._schedule, self._schedule.mapping
+        apart = schedule.totals_of_portions
+        each = self._with_totals(apart, rows, "portion")
+        if mapping.walks_portions:
+            end, step = ir.Int(mapping.portions), mapping.partials
+            each = [ir.Loop("portion", end, tuple(each), begin=PART, step=step, type=_INT)]
+        kept = [n for n in range(len(schedule.totals)) if n not in apart]
+        return self._with_totals(kept, each, "block")
+
+    def _with_totals(
+        self, totals: Sequence[int], rows: Sequence[ir.Stmt], whose: str
+    ) -> list[ir.Stmt]:
+        left = lower_grid.left_by_rows(self._schedule, totals, self._vector_of_step)
+        head = ir.Comment(f"partial results of the {whose}, for the workspace")
+        before = lower_grid.declared(self._schedule, "s", totals)
+        return [*before, *rows, *([head, *left] if left else [])]
 
     def _tile_and_part(self) -> list[ir.Stmt]:
         """Which columns a block has, and which part of the rows."""
@@ -133,7 +154,7 @@ class ReductionLoops:
         """The declaration of the row of a thread that comes first, `r`, or of the `next` one; after
         the last that is the last again.
         """
-        begin, bound = self._rows_of_part(self._schedule.mapping.rows_per_block)
+        begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block)
         if row == "r":
             return self._place_of_row(begin)
         bound = _BOUND if self._schedule.mapping.row_groups > 1 else bound
@@ -144,7 +165,7 @@ class ReductionLoops:
     def _stride(self) -> int:
         """From one row of a thread to its next."""
         mapping = self._schedule.mapping
-        return mapping.partials // mapping.row_groups * mapping.rows_per_block
+        return mapping.portions_of_group * mapping.rows_per_block
 
     def _place_of_row(self, first: ir.Expr) -> list[ir.Stmt]:
         """The row of a thread where its block works on some rows from `first` on."""
@@ -166,11 +187,9 @@ class ReductionLoops:
     def over_blocks_of_rows(self, body: Sequence[ir.Stmt]) -> list[ir.Stmt]:
         """One vector of columns after the other for some rows, its accumulators in registers."""
         schedule = self._schedule
-        share = schedule.mapping.rows_per_thread(schedule.rows)
-        begin, bound = self._rows_of_part(share)
-        found = [
-            *self._tile_and_part(),
-            *lower_grid.declared(schedule, "s"),
+        share = schedule.mapping.rows_of_portion(schedule.rows)
+        begin, bound = self._rows_of_portion(share)
+        rows: list[ir.Stmt] = [
             self._let("begin", begin),
             self._let("bound", bound),
             self._let("end", ir.Min(add(_BEGIN, ir.Int(share)), _BOUND)),
@@ -189,27 +208,30 @@ class ReductionLoops:
             stop = self._let("stop", ir.Min(add(_BLOCK, ir.Int(BLOCK_OF_ROWS)), end))
             return self._loop("block", first, end, BLOCK_OF_ROWS, (stop, *columns))
 
-        if not in_parts:
-            return [*found, blocks(_BEGIN, _END)]
-        length = schedule.longest_total
-        inside = (
-            self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END)),
-            *lower_grid.declared(schedule, "q"),
-            blocks(_FROM, _TO),
-            *lower_grid.joined(schedule),
-        )
-        return [*found, self._loop("from", _BEGIN, _END, length, inside)]
+        if in_parts:
+            length = schedule.longest_total
+            inside = (
+                self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END)),
+                *lower_grid.declared(schedule, "q", range(len(schedule.totals))),
+                blocks(_FROM, _TO),
+                *lower_grid.joined(schedule),
+            )
+            rows.append(self._loop("from", _BEGIN, _END, length, inside))
+        else:
+            rows.append(blocks(_BEGIN, _END))
+        return [*self._tile_and_part(), *self._over_portions(rows)]
 
-    def _rows_of_part(self, share: int) -> tuple[ir.Expr, ir.Expr]:
-        """The first row of a part that has `share` rows at a time, and the end of its group."""
+    def _rows_of_portion(self, share: int) -> tuple[ir.Expr, ir.Expr]:
+        """The first row of a portion that has `share` rows at a time, and the end of its group."""
         mapping, rows = self._schedule.mapping, self._schedule.rows
+        portion = lower_grid.portion(self._schedule)
         if mapping.row_groups == 1:
-            return self._shared_out(PART, share), ir.Int(rows)
-        each, size = mapping.partials // mapping.row_groups, ir.Int(rows // mapping.row_groups)
-        group = ir.Binary("/", PART, ir.Int(each))
+            return self._shared_out(portion, share), ir.Int(rows)
+        each, size = mapping.portions_of_group, ir.Int(rows // mapping.row_groups)
+        group = ir.Binary("/", portion, ir.Int(each))
         begin: ir.Expr = times(self._cast(group), size)
         if each > 1:
-            within = ir.Binary("%", PART, ir.Int(each))
+            within = ir.Binary("%", portion, ir.Int(each))
             begin = add(begin, self._shared_out(within, share))
         return begin, times(self._cast(add(group, ir.Int(1))), size)
 

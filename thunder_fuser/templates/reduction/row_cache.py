@@ -15,6 +15,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
 from thunder_fuser.lower.vectorize import RegisterArray
+from thunder_fuser.occupancy import shared_bytes_of_block
 
 MAX_STEPS = 8
 """Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
@@ -69,6 +70,7 @@ def choose_row_cache(
     steps: int,
     accumulators: int,
     threads: int,
+    blocks_per_sm: int,
     shared_in_use: int,
     device: DeviceInfo,
 ) -> RowCache:
@@ -79,6 +81,7 @@ def choose_row_cache(
     steps          vectors of a row that a thread works on
     accumulators   32-bit registers that hold totals
     threads        of a block
+    blocks_per_sm  that a multiprocessor must have room for
     shared_in_use  bytes of shared memory that the kernel needs besides
     """
     count = passes_that_read(accesses, passes)
@@ -89,7 +92,7 @@ def choose_row_cache(
         if fits:
             return RowCache(tuple(columns), passes=count)
         return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
-    free = device.registers_per_sm // threads - accumulators
+    free = device.registers_per_sm // (threads * blocks_per_sm) - accumulators
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
         _HELD_REGISTERS, free - _WORKING_REGISTERS
     ):
@@ -98,7 +101,7 @@ def choose_row_cache(
     registers: list[int] = []
     shared: list[int] = []
     reread: list[int] = []
-    room = device.shared_bytes_per_block - shared_in_use
+    room = shared_bytes_of_block(device, blocks_per_sm) - shared_in_use
     for k in columns:
         if count[k] < 2:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,13 +17,13 @@ from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, rea
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
-from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping
+from thunder_fuser.templates.reduction.thread_mapping import LONGEST_PORTION, ThreadMapping
 
 LONGEST_CHAIN = 32
 """Values that go into one accumulator one after the other. Rounding errors grow with the length of
 a chain, so that longer ones are folded in parts, and the parts' results then.
 """
-LONGEST_TOTAL = 128
+LONGEST_TOTAL = LONGEST_PORTION
 """The same for rows that go into a total of numbers: parts of these take as many registers as the
 whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
 """
@@ -31,7 +31,7 @@ BLOCK_OF_ROWS = 8
 """Rows that are folded for some columns at a time, where registers cannot hold all columns."""
 
 
-def longest_total(ops: Iterable[str], mapping: ThreadMapping, rows: int) -> int:
+def longest_total(ops: Collection[str], mapping: ThreadMapping, rows: int) -> int:
     """Rows that go into totals of such reductions one after the other.
 
     A block of one thread has its accumulators in memory, where parts cost little: there are about
@@ -43,6 +43,21 @@ def longest_total(ops: Iterable[str], mapping: ThreadMapping, rows: int) -> int:
         return LONGEST_TOTAL
     balanced = 1 << mapping.rows_per_thread(rows).bit_length() // 2
     return min(max(balanced, 2 * BLOCK_OF_ROWS), LONGEST_TOTAL)
+
+
+def leaves_portions(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
+    """Whether blocks that walk over portions of the rows leave all totals with each portion: one
+    accumulator could not take as many rows as a thread has, and two were too many registers.
+    """
+    too_many = mapping.rows_per_thread(rows) > longest_total(ops, mapping, rows)
+    return mapping.walks_portions and not mapping.is_alone and too_many
+
+
+def is_summed_in_parts(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
+    """Whether so many rows go into one accumulator of a total that they are taken in parts."""
+    apart = leaves_portions(ops, mapping, rows)
+    taken = mapping.rows_of_portion(rows) if apart else mapping.rows_per_thread(rows)
+    return taken > longest_total(ops, mapping, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +107,14 @@ class GridReduction(Accumulation):
 
     at      where it has a result: at each column (of all rows, or of a group), at each row, or once
     points  results; of columns as many as threads could have
+    parts   of each: blocks leave one, or one of each portion of a group's rows
     offset  bytes before its parts in the workspace, which are [parts, points]
     bytes   of the workspace for it
     """
 
     at: Point
     points: int
+    parts: int
     offset: int
     bytes: int
 
@@ -272,12 +289,19 @@ class ReductionSchedule:
     @property
     def longest_total(self) -> int:
         """The same for rows that go into a total."""
-        return longest_total((t.op for t in self.totals), self.mapping, self.rows)
+        return longest_total([t.op for t in self.totals], self.mapping, self.rows)
 
     @property
     def is_summed_in_parts(self) -> bool:
-        """Whether so many rows go into one accumulator of a total that they are taken in parts."""
-        return self.mapping.rows_per_thread(self.rows) > self.longest_total
+        return is_summed_in_parts([t.op for t in self.totals], self.mapping, self.rows)
+
+    @property
+    def totals_of_portions(self) -> tuple[int, ...]:
+        """The totals that a block leaves with each portion of its rows, and not with the last."""
+        if not self.mapping.walks_portions:
+            return ()
+        every = leaves_portions([t.op for t in self.totals], self.mapping, self.rows)
+        return tuple(n for n, total in enumerate(self.totals) if every or total.at == "group")
 
     @property
     def is_walked_by_one(self) -> bool:

@@ -52,7 +52,8 @@ from thunder_fuser.templates.reduction.schedule import (
     GridReduction,
     ReductionSchedule,
     RowReduction,
-    longest_total,
+    is_summed_in_parts,
+    leaves_portions,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
 from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping, choose_thread_mapping
@@ -220,6 +221,7 @@ class _Candidate:
             schedule.steps,
             accumulators * schedule.lanes.vector,
             schedule.block_threads,
+            max(schedule.mapping.blocks_per_sm, 1),
             exchange_bytes(schedule) if has_block else 1 << 62,
             self.device,
         )
@@ -302,8 +304,9 @@ def _totals(
     pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int
 ) -> Iterator[GridReduction]:
     offset = 0
-    longest = longest_total((t.fold.op for t in pulled.totals), mapping, rows)
-    in_parts = mapping.rows_per_thread(rows) > longest
+    ops = [total.fold.op for total in pulled.totals]
+    in_parts = is_summed_in_parts(ops, mapping, rows)
+    every = leaves_portions(ops, mapping, rows)
     owned = (
         mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
     )
@@ -313,9 +316,10 @@ def _totals(
         points = owned if wide else fold.output.numel if found.at == "row" else 1
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
         copies = 2 if mapping.is_alone and in_parts and wide else 1
+        parts = mapping.portions if every or found.at == "group" else mapping.partials
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position
-        bare = GridReduction(*elements, found.at, points, offset, 0)
-        size = copies * mapping.partials * points * bare.accumulator_bytes
+        bare = GridReduction(*elements, found.at, points, parts, offset, 0)
+        size = copies * parts * points * bare.accumulator_bytes
         total = replace(bare, bytes=-(-size // 64) * 64)
         yield total
         offset += total.bytes

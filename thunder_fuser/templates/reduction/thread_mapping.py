@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
+from thunder_fuser.occupancy import resident_blocks
 
 MAX_THREADS = 1024
 VECTORS_PER_THREAD = 2
@@ -31,6 +32,12 @@ _STACKED_ACCUMULATORS = 16
 """The same as _ACCUMULATORS: each has its result beside it until the last pass."""
 _STACKED_COLUMNS = 4
 """Columns that a thread has under way at once, where several share such rows."""
+LONGEST_PORTION = 128
+"""Rows of a thread that one accumulator of its column takes: more would want a second one."""
+_FEWEST_ROWS = 128
+"""Of a portion, if more of them are made than blocks need: parts of totals are few beside rows."""
+_ROWS_OF_A_TURN = 16
+"""Rows of a thread in whose time a block leaves one portion and has the next one under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,9 @@ class ThreadMapping:
     column_tiles     blocks side by side, each with its own columns
     blocks_per_row   blocks that share the columns of one row
     partials         of each grid reduction: one of each block that works on the same points
-    row_groups       of rows that have totals of their own; the first parts are the first group's
+    row_groups       of rows that have totals of their own
+    portions         of the rows, of each group as many, the first group's first: a block works on
+                     one, or on one after the other where they are more than partials
     blocks_per_sm    that must be able to run together, where blocks wait for each other; else 0
     """
 
@@ -54,6 +63,7 @@ class ThreadMapping:
     blocks_per_row: int = 1
     partials: int = 1
     row_groups: int = 1
+    portions: int = 1
     blocks_per_sm: int = 0
 
     @property
@@ -65,11 +75,22 @@ class ThreadMapping:
         """Vectors of a row that one thread works on."""
         return -(-vectors // (self.threads_per_row * self.column_tiles * self.blocks_per_row))
 
+    @property
+    def portions_of_group(self) -> int:
+        return self.portions // self.row_groups
+
+    @property
+    def walks_portions(self) -> bool:
+        """Whether a block works on several portions, one after the other."""
+        return self.portions > self.partials
+
+    def rows_of_portion(self, rows: int) -> int:
+        """Rows that one thread works on of each portion, where blocks share them."""
+        return -(-(rows // self.row_groups) // (self.portions_of_group * self.rows_per_block))
+
     def rows_per_thread(self, rows: int) -> int:
-        """Rows that one thread works on, where blocks share them."""
-        return -(
-            -(rows // self.row_groups) // (self.partials // self.row_groups * self.rows_per_block)
-        )
+        """The same of all its portions."""
+        return -(-self.portions // self.partials) * self.rows_of_portion(rows)
 
 
 def choose_thread_mapping(
@@ -144,22 +165,56 @@ def _sharing_rows(
     """Blocks stride over rows; a thread has the same columns in each of them."""
     within = rows // row_groups
     if device.threads_are_serial:
-        parts = row_groups * max(1, min(HOST_PARTS // row_groups, within))
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
-        return ThreadMapping(1, 1, parts * tiles, tiles, partials=parts, row_groups=row_groups)
-    # Half as many threads have twice the registers.
+        return _in_portions(1, 1, tiles, within, row_groups, HOST_PARTS, within, 0)
     most = MAX_THREADS
+    while not resident_blocks(device, most):
+        most //= 2
+    # Half as many threads have twice the registers.
     while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
         most //= 2
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
     groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
-    parts = max(1, min(device.sm_count // (tiles * row_groups), -(-within // groups))) * row_groups
-    if parts == 1 and not has_stages:
+    blocks = device.sm_count // tiles
+    if min(blocks, -(-within // groups)) <= 1 and not has_stages:
         return None
-    together = -(-parts * tiles // device.sm_count)
-    return ThreadMapping(threads, groups, parts * tiles, tiles, 1, parts, row_groups, together)
+    # Blocks that keep totals in registers until the last row have a multiprocessor each.
+    longest = LONGEST_PORTION * groups
+    return _in_portions(threads, groups, tiles, within, row_groups, max(blocks, 1), longest, 1)
+
+
+def _in_portions(
+    threads: int,
+    groups: int,
+    tiles: int,
+    within: int,
+    row_groups: int,
+    most: int,
+    longest: int,
+    together: int,
+) -> ThreadMapping:
+    """The mapping with at most so many blocks for each tile, which walk over portions of groups of
+    `within` rows: as many portions as let blocks end at about the same time, of at most `longest`
+    rows.
+    """
+    each = max(1, min(most // row_groups, -(-within // groups)))
+    if row_groups > 1:
+
+        def latest(each: int) -> int:
+            """Rows of a thread of the last block to end, and the time between portions in rows."""
+            portions = -(-row_groups * each // most)
+            return portions * (-(-within // (each * groups)) + _ROWS_OF_A_TURN)
+
+        fewest = max(each, -(-within // longest))
+        each = min(range(fewest, max(fewest, within // _FEWEST_ROWS) + 1), key=latest)
+    portions = row_groups * each
+    parts = min(portions, most)
+    blocks = parts * tiles
+    return ThreadMapping(
+        threads, groups, blocks, tiles, 1, parts, row_groups, portions, blocks_per_sm=together
+    )
 
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMapping | None:
@@ -167,7 +222,9 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
     if device.threads_are_serial:
         splits = min(HOST_PARTS // max(rows, 1), vectors)
         return (
-            ThreadMapping(1, 1, rows * splits, blocks_per_row=splits, partials=splits)
+            ThreadMapping(
+                1, 1, rows * splits, blocks_per_row=splits, partials=splits, portions=splits
+            )
             if splits > 1
             else None
         )
@@ -177,7 +234,13 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
         return None
     together = -(-rows * splits // device.sm_count)
     return ThreadMapping(
-        threads, 1, rows * splits, blocks_per_row=splits, partials=splits, blocks_per_sm=together
+        threads,
+        1,
+        rows * splits,
+        blocks_per_row=splits,
+        partials=splits,
+        portions=splits,
+        blocks_per_sm=together,
     )
 
 

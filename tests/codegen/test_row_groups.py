@@ -1,0 +1,96 @@
+"""Row kernels with totals of groups of rows, which blocks walk over where groups are more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.batch import Batch, executable
+from tests.zoo.groups import grouped, grouped_eager
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, H200, H200_SLICE, T4
+from thunder_fuser.frontends.definition import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.lower.kernel_ir import Scratch
+from thunder_fuser.occupancy import resident_blocks
+from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.host.debug import check_orders
+from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+
+CPU = torch.device("cpu")
+THREE = replace(H200_SLICE, sm_count=3)
+# Groups that blocks have some of, rows that no block has as many of, several blocks a group, rows
+# that are summed in parts, rows of more than a warp, and of one vector.
+SIZES = (
+    (2, 70, 64),
+    (5, 33, 264),
+    (16, 7, 8),
+    (17, 1, 40),
+    (37, 300, 16),
+    (8, 1000, 32),
+    (9, 5, 9),
+)
+
+
+def inputs(sizes: tuple[int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    return [torch.randint(-3, 4, sizes, generator=generator).to(dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=str)
+@pytest.mark.parametrize("info", [None, THREE], ids=["own", "3 multiprocessors"])
+def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
+    """Sums of small integers round nowhere, in whichever order."""
+    batch, planned = Batch(CPU, info), []
+    for sizes in SIZES:
+        given = inputs(sizes, dtype.torch)
+        fusion = grouped(*sizes, dtype).fusion
+        planned.append((given, executable(CompiledFusion(fusion), given, batch, CPU)))
+    for given, run in planned:
+        exact = grouped_eager(*(t.double() for t in given))
+        for ours, right in zip(run(given), exact, strict=True):
+            assert torch.equal(ours, right.to(ours.dtype)), given[0].shape
+
+
+@pytest.mark.nvrtc
+def test_they_fit_as_machine_code() -> None:
+    """Registers of what NVRTC makes, on multiprocessors of all sizes."""
+    shapes = ((56, 1024, 1024), (265, 64, 1024), (2048, 32, 768))
+    plans = [grouped(*sizes, DataType.BFloat16).plan() for sizes in shapes]
+    for info in (T4, A100, H200):
+        kernels = [k.kernel for plan in plans for k in generate_kernels(plan, info).values()]
+        for kernel in kernels:
+            assert kernel.cooperative
+            used = compile_cubin(kernels, info.arch).resources[kernel.name]
+            assert not used.spills
+            fit = resident_blocks(info, kernel.block[0], used.registers, kernel.shared_bytes)
+            assert fit * info.sm_count >= kernel.grid[0]
+
+
+def test_no_order_of_threads_and_blocks_matters() -> None:
+    sizes = (5, 33, 264)
+    fusion = grouped(*sizes, DataType.Float).fusion
+    plan = CompiledFusion(fusion).plan()
+    (segment,) = plan.segments
+    schedule = schedule_segment(segment, THREE)
+    assert isinstance(schedule, ReductionSchedule)
+    assert schedule.mapping.walks_portions
+    assert schedule.threads > 32
+    (generated,) = generate_kernels(plan, THREE).values()
+    (launch,) = HOST.compile([generated.kernel])
+    memory = dict(zip(plan.fusion.inputs, inputs(sizes, torch.float32), strict=True))
+    given: list[Any] = []
+    for bound in generated.arguments:
+        if isinstance(bound, Scratch):
+            given.append(torch.zeros(bound.bytes, dtype=torch.uint8))
+        else:
+            assert isinstance(bound, TensorView)
+            given.append(memory[bound] if bound in memory else torch.zeros(bound.sizes))
+    check_orders(launch, given)

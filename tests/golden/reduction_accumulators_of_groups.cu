@@ -1,0 +1,191 @@
+// reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_1396ea8c(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
+  TF_SHARED(smem);
+  float* const W0 = (float*)(workspace + 0);
+  float* const W1 = (float*)(workspace + 2457600);
+  float* const W2 = (float*)(workspace + 2998272);
+  const int t = threadIdx.x % 256u;
+  const int g = threadIdx.x / 256u;
+  const int part = blockIdx.x;
+  int turn = 1;
+  float s1[1][4];
+  TF_UNROLL
+  for (int k = 0; k < 1; ++k) {
+    TF_UNROLL
+    for (int v = 0; v < 4; ++v) s1[k][v] = 0.0f;
+  }
+  float s2 = 0.0f;
+  for (int portion = part; portion < 600; portion += 132) {
+    float s0[1][4];
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      TF_UNROLL
+      for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
+    }
+    const int bound = (int)(portion / 1 + 1) * 64;
+    tf::Vec<unsigned, 4> n0[1];
+    tf::Vec<unsigned, 4> n1[1];
+    {
+      const int r = (int)(portion / 1) * 64 + g;
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        n0[k] = tf::fetch<4>(T0 + 1024 * r + 4 * u);
+        n1[k] = tf::fetch<4>(T1 + 1024 * r + 4 * u);
+      }
+    }
+    TF_UNROLL_BY(1)
+    for (int first = (int)(portion / 1) * 64; first < bound; first += 4) {
+      turn ^= 1;
+      const int r = first + g;
+      // prologue: T0, T1, kept in registers
+      float x0[1][4];
+      float x1[1][4];
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        tf::unpack(n0[k], x0[k]);
+        tf::unpack(n1[k], x1[k]);
+      }
+      {
+        const int next = (r + 4 < bound) ? r + 4 : r;
+        TF_UNROLL
+        for (int k = 0; k < 1; ++k) {
+          const int u = k * 256 + t;
+          n0[k] = tf::fetch<4>(T0 + 1024 * next + 4 * u);
+          n1[k] = tf::fetch<4>(T1 + 1024 * next + 4 * u);
+        }
+      }
+      // reduction 0: sum
+      float a0[4];
+      TF_UNROLL
+      for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        TF_VEC
+        for (int v = 0; v < 4; ++v) {
+          const float t2 = x0[k][v] * x1[k][v];
+          a0[v] = tf::Sum::combine(a0[v], (float)t2);
+        }
+      }
+      for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
+      for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
+      const float f0 = (float)tf::block_reduce<tf::Sum, 256>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+      // epilogue: T6, sum over rows, sum over rows
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        float y0[4];
+        TF_VEC
+        for (int v = 0; v < 4; ++v) {
+          const float t2 = x0[k][v] * x1[k][v];
+          const float t4 = x0[k][v] * f0;
+          const float t5 = x1[k][v] - t4;
+          y0[v] = t5;
+          s0[k][v] = tf::Sum::combine(s0[k][v], (float)t2);
+          s1[k][v] = tf::Sum::combine(s1[k][v], (float)x1[k][v]);
+        }
+        tf::store<4>(T6 + 1024 * r + 4 * u, y0);
+      }
+      if (t == 0) s2 = tf::Sum::combine(s2, (float)f0);
+    }
+    // partial results of the portion, for the workspace
+    {
+      float* const meeting = (float*)(smem + 256);
+      __syncthreads();
+      if (g > 0) {
+        TF_UNROLL
+        for (int k = 0; k < 1; ++k) {
+          TF_UNROLL
+          for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+        }
+      }
+      __syncthreads();
+      if (g == 0) {
+        TF_UNROLL
+        for (int k = 0; k < 1; ++k) {
+          TF_UNROLL
+          for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s0[k][v] = tf::Sum::combine(s0[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
+        }
+      }
+    }
+    if (g == 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        const int u = k * 256 + t;
+        tf::store<4>(W0 + (long long)portion * 1024 + u * 4, s0[k]);
+      }
+    }
+  }
+  // partial results of the block, for the workspace
+  {
+    float* const meeting = (float*)(smem + 256);
+    __syncthreads();
+    if (g > 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s1[k][v];
+      }
+    }
+    __syncthreads();
+    if (g == 0) {
+      TF_UNROLL
+      for (int k = 0; k < 1; ++k) {
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s1[k][v] = tf::Sum::combine(s1[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
+      }
+    }
+  }
+  if (g == 0) {
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      tf::store<4>(W1 + (long long)part * 1024 + u * 4, s1[k]);
+    }
+  }
+  {
+    float* const meeting = (float*)(smem + 256);
+    __syncthreads();
+    if (t == 0 && g > 0) meeting[(g - 1) * 1 + 0] = s2;
+    __syncthreads();
+    if (t == 0 && g == 0) for (int j = 0; j < 3; ++j) s2 = tf::Sum::combine(s2, meeting[j * 1 + 0]);
+  }
+  if (g == 0 && t == 0) W2[part] = s2;
+  tf::grid_barrier(arrived, 132u);
+  // epilogue of grid reductions: T8
+  if (blockIdx.x < 32u) {
+    const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
+    const float g1 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W1, 1024, c, (float*)(smem + 256));
+    if (threadIdx.x < 32u) {
+      float y0[1];
+      const int v = 0;
+      y0[v] = g1;
+      T8[c] = y0[0];
+    }
+  }
+  // epilogue of grid reductions: T7
+  for (int tile = blockIdx.x; tile < 19200; tile += gridDim.x) {
+    const int c = tile * 32 + threadIdx.x % 32u;
+    const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256));
+    if (threadIdx.x < 32u) {
+      float y0[1];
+      const int v = 0;
+      y0[v] = g0;
+      T7[c] = y0[0];
+    }
+  }
+  // epilogue of grid reductions: T9
+  if (blockIdx.x < 1u) {
+    const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;
+    const int c = at < 0 ? at : 0;
+    const float g2 = (float)tf::sum_parts<tf::Sum, 1024, 132>(W2, 1, c, (float*)(smem + 256));
+    if (threadIdx.x < 32u && at < 1) {
+      float y0[1];
+      const int v = 0;
+      y0[v] = g2;
+      T9[0] = y0[0];
+    }
+  }
+}
