@@ -8,12 +8,13 @@ every value between them (observers.py): logs, dumped files, timings and the tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import torch
 
 from thunder_fuser import log, passes
 from thunder_fuser.codegen.cuda import GeneratedKernel, generate
+from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
@@ -22,9 +23,10 @@ from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
+from thunder_fuser.runtime.fallback import Failures, left_to_torch
 from thunder_fuser.runtime.open_sizes import plan_open
 from thunder_fuser.runtime.target import Launch, Target, planned_for, target_for
-from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
@@ -40,11 +42,15 @@ def compile_fusion(fusion: Fusion, binding: Binding, name: str) -> Executable:
 def compile_plan(
     plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch | None = None
 ) -> Executable:
-    """What runs a plan on `device`."""
+    """What runs a plan on `device`: kernels, and torch where one cannot be prepared."""
     watch = watch or Watch("plan", plan)
-    kernels = generate_kernels(plan, target.device_info(device), watch)
-    launches = compile_kernels(kernels, target, watch)
-    return Executable(plan, kernels, launches, device)
+    failures = Failures()
+    kernels = generate_kernels(plan, target.device_info(device), watch, failures)
+    launches = compile_kernels(kernels, target, watch, failures)
+    in_torch = left_to_torch(plan, failures, watch.subject, device)
+    if in_torch:
+        watch("refusals", tuple(in_torch.values()), detail="in torch")
+    return Executable(plan, kernels, launches, device, in_torch)
 
 
 def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusion:
@@ -87,39 +93,65 @@ def _told(plan: SegmentedFusion, watch: Watch) -> SegmentedFusion:
 
 @uncollected()
 def generate_kernels(
-    plan: SegmentedFusion, device: DeviceInfo, watch: Watch | None = None
+    plan: SegmentedFusion,
+    device: DeviceInfo,
+    watch: Watch | None = None,
+    failures: Failures | None = None,
 ) -> dict[int, GeneratedKernel]:
     """Kernels by segment, as text: no compiler, no device. Equal segments have one kernel."""
     watch = watch or Watch("plan", plan)
+    failures = failures or Failures(tolerant=False)
     found: dict[int, GeneratedKernel] = {}
     known: dict[Hashable, GeneratedKernel] = {}
     for segment in plan.segments:
         if not segment.kernels:
             continue
-        program = segment.program
-        if program not in known:
-            detail = f"segment {segment.index}"
-            schedule = schedule_segment(segment, device)
-            watch("schedule", schedule, detail=f"{detail} on {device.name}")
-            body = segment.body
-            kernel = lower(schedule, body.updates, body.definitions)
-            watch("kernel ir", kernel, detail=detail)
-            known[program] = generate(kernel)
-            watch("kernel", known[program].kernel, detail=detail)
-        found[segment.index] = known[program].bound_to(segment.values)
+        with failures.of(segment.index):
+            program = segment.program
+            if program not in known:
+                known[program] = _generated(segment, device, watch)
+            found[segment.index] = known[program].bound_to(segment.values)
+    return found
+
+
+def _generated(segment: Segment, device: DeviceInfo, watch: Watch) -> GeneratedKernel:
+    detail = f"segment {segment.index}"
+    schedule = schedule_segment(segment, device)
+    watch("schedule", schedule, detail=f"{detail} on {device.name}")
+    body = segment.body
+    kernel = lower(schedule, body.updates, body.definitions)
+    watch("kernel ir", kernel, detail=detail)
+    found = generate(kernel)
+    watch("kernel", found.kernel, detail=detail)
     return found
 
 
 def compile_kernels(
-    kernels: Mapping[int, GeneratedKernel], target: Target, watch: Watch
+    kernels: Mapping[int, GeneratedKernel],
+    target: Target,
+    watch: Watch,
+    failures: Failures | None = None,
 ) -> dict[int, Launch]:
-    """Launches by segment. Kernels of one text are compiled once, all of them as one program."""
+    """Launches by segment. Kernels of one text are compiled once, all of them as one program; each
+    as its own where that fails.
+    """
+    failures = failures or Failures(tolerant=False)
     texts = {k.kernel.name: k.kernel for k in kernels.values()}
-    launches: Sequence[Launch] = ()
+    launches: dict[str, Launch] = {}
     if texts:
         with log.status("compiling", total=len(texts)) as status:
             status.step(", ".join(texts))
-            launches = target.compile(tuple(texts.values()))
-        watch("machine code", launches)
-    by_name = dict(zip(texts, launches, strict=True))
-    return {segment: by_name[k.kernel.name] for segment, k in kernels.items()}
+            try:
+                launches = _compiled(texts.values(), target)
+            except Exception as error:
+                if not failures.tolerates(error):
+                    raise
+                for name, text in texts.items():
+                    with failures.of(*(s for s, k in kernels.items() if k.kernel.name == name)):
+                        launches |= _compiled([text], target)
+        watch("machine code", tuple(launches.values()))
+    return {s: launches[k.kernel.name] for s, k in kernels.items() if k.kernel.name in launches}
+
+
+def _compiled(kernels: Iterable[Kernel], target: Target) -> dict[str, Launch]:
+    return {launch.kernel.name: launch for launch in target.compile(tuple(kernels))}

@@ -83,7 +83,11 @@ class CompileError(FuserError):
 
 
 class KernelError(FuserError):
-    """A kernel misbehaved as it ran: out of bounds, divergence at a barrier, a race, a limit."""
+    """A kernel misbehaved as it ran: out of bounds, divergence at a barrier, a race."""
+
+
+class LimitError(KernelError):
+    """A kernel asks for more than its device has."""
 
 
 class TargetError(FuserError):

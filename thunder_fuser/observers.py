@@ -72,7 +72,7 @@ class Watch:
 
     def __init__(self, subject: str, begins: object) -> None:
         """`begins` is what is compiled; its text tells the files of one `subject` from others."""
-        self._subject = subject
+        self.subject = subject
         self._begins = begins
         self._number = 0
         self._last = time.perf_counter()
@@ -80,7 +80,7 @@ class Watch:
     def __call__(self, name: str, value: object, *, changed: bool = True, detail: str = "") -> None:
         """Show the value of a stage to everyone who looks."""
         seconds = time.perf_counter() - self._last
-        stage = Stage(name, self._subject, self._number, seconds, changed, detail)
+        stage = Stage(name, self.subject, self._number, seconds, changed, detail)
         self._number += 1
         logged(stage, value)
         if folder := current().dump_dir:
@@ -92,7 +92,7 @@ class Watch:
     @property
     def _folder(self) -> str:
         digest = hashlib.sha256(text_of(self._begins).encode()).hexdigest()[:8]
-        return re.sub(r"[^\w.-]", "_", f"{self._subject}-{digest}")
+        return re.sub(r"[^\w.-]", "_", f"{self.subject}-{digest}")
 
 
 def text_of(value: object) -> str:

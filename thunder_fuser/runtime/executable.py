@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,23 +18,28 @@ import torch
 from thunder_fuser.codegen.cuda import GeneratedKernel
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
-from thunder_fuser.errors import FuserIndexError
-from thunder_fuser.ir.fusion import GatherOp, TensorView
+from thunder_fuser.errors import FuserIndexError, Refusal
+from thunder_fuser.ir.domain import IterDomain, static
+from thunder_fuser.ir.fusion import GatherOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
-from thunder_fuser.segment.placement import SliceOf, Updates, ViewOf
+from thunder_fuser.segment.placement import Buffer, SliceOf, Updates, ViewOf
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What there is to be seen of an executable, which outlives it."""
+    """What there is to be seen of an executable, which outlives it.
+
+    in_torch  why segments run in torch
+    """
 
     plan: SegmentedFusion
     kernels: tuple[Kernel, ...]
+    in_torch: tuple[Refusal, ...] = ()
 
 
 class Executable:
@@ -45,17 +51,22 @@ class Executable:
         generated: Mapping[int, GeneratedKernel],
         launches: Mapping[int, Launch],
         device: torch.device,
+        in_torch: Mapping[int, Refusal] = MappingProxyType({}),
     ) -> None:
-        """`generated` and `launches` are the kernels of a plan by segment, as text and compiled."""
+        """`generated` and `launches` are the kernels of a plan by segment, as text and compiled;
+        `in_torch` the segments that run without one, and why.
+        """
         self.plan = plan
         self.device = device
         self.used = now()
-        self.kernels = tuple(k.kernel for k in generated.values())
-        self.made = Made(plan, self.kernels)
+        self._in_torch = in_torch
+        self.kernels = tuple(g.kernel for k, g in generated.items() if k not in in_torch)
+        self.made = Made(plan, self.kernels, tuple(in_torch[k] for k in sorted(in_torch)))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
         self._empty = steps.allocator(device)
         self._launched: dict[Step, int] = {}  # steps that launch a kernel, and its segment
+        self._evaluated: dict[Step, int] = {}  # steps that torch does instead
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
         updated = {u.value: u.target for u in plan.fusion.updates}
@@ -107,7 +118,7 @@ class Executable:
         """The error of a launch in the names and with the line of the user's program: kernels know
         neither.
         """
-        segment = self._launched.get(step) if step is not None else None
+        segment = (self._launched | self._evaluated).get(step) if step is not None else None
         if segment is None:
             return error
         ran, definitions = self.plan.segments[segment], self.plan.fusion.definitions()
@@ -141,7 +152,9 @@ class Executable:
                 made = dict.fromkeys(map(self.plan.placement.owner, segment.outputs))
                 found += [self._allocate(t) for t in made if t not in known]
                 known.update(made)
-            if segment.index in launches:
+            if segment.index in self._in_torch:
+                found.append(self._evaluate(segment))
+            elif segment.index in launches:
                 launch = launches[segment.index]
                 found += self._launch(segment.index, launch, generated[segment.index])
             found += self._freed_after(segment)
@@ -191,6 +204,35 @@ class Executable:
         step = make(launch, pointers, scalars)
         self._launched[step] = segment
         return [*before, step, *after]
+
+    def _evaluate(self, segment: Segment) -> Step:
+        """A segment in torch's operations, on the memory that its kernel would be given."""
+        fusion, layouts = segment.fusion, iter(segment.layouts)
+
+        def memory(tensor: TensorView, dims: Sequence[IterDomain]) -> steps.Memory:
+            sizes = tuple(static(d.size) for d in dims)
+            return steps.Memory(self._pointer(whole(tensor)), sizes, next(layouts).strides)
+
+        def whole(tensor: TensorView) -> TensorView:
+            found = segment.values[tensor.id]
+            assert isinstance(found, TensorView)
+            return found
+
+        def read(value: Val) -> Read:
+            if not isinstance(value, TensorView):
+                return steps.number(self._slots[segment.values[value.id]])
+            found = memory(value, value.domain.root)
+            place = self.plan.placement.get(self.plan.placement.root(whole(value)))
+            if isinstance(place, Buffer) and place.is_free_in(segment.index):
+                # What a slice leaves nothing of need not be there: no kernel reads it.
+                return steps.unread(found.sizes, value.dtype.torch, self.device)
+            return found
+
+        inputs = [read(value) for value in fusion.inputs]
+        outputs = [memory(t, t.domain.logical) for t in fusion.outputs]
+        step = steps.evaluate(fusion, inputs, outputs, self.device)
+        self._evaluated[step] = segment.index
+        return step
 
     def _scratch(self) -> Slot:
         """A slot that belongs to no tensor of the fusion."""

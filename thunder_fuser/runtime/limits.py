@@ -10,7 +10,7 @@ import math
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.errors import KernelError
+from thunder_fuser.errors import LimitError
 
 # The same for every compute capability.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -21,7 +21,7 @@ _MAX_PARAMETERS = 32764
 def check_limits(
     kernel: Kernel, info: DeviceInfo, *, registers: int = 0, static_shared_bytes: int = 0
 ) -> None:
-    """Raise KernelError if `kernel` cannot be launched on `info`.
+    """Raise LimitError if `kernel` cannot be launched on `info`.
 
     `registers` (per thread) and `static_shared_bytes` (per block) are known once it is compiled.
     """
@@ -41,7 +41,7 @@ def check_limits(
     ]
     for what, asked, limit in demands:
         if asked > limit:
-            raise KernelError(
+            raise LimitError(
                 f"kernel {kernel.name} cannot run on {info.name} ({info.arch}): {asked} {what}, "
                 f"the limit is {limit}"
             )

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from thunder_fuser.analysis.layout import View
+from thunder_fuser.ir import reference
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.target import Launch
 
 Slot = int
@@ -167,6 +169,36 @@ def _window(memory: torch.Tensor, view: View, offset: int) -> torch.Tensor:
     return memory.as_strided(view.sizes, view.strides, start)
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A tensor as a kernel sees it: where it begins, its sizes and strides."""
+
+    pointer: Pointer
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __call__(self, values: Values) -> torch.Tensor:
+        found = _pointed_to(self.pointer, values)
+        return found.as_strided(self.sizes, self.strides, found.storage_offset())
+
+
+def evaluate(
+    fusion: Fusion, inputs: Sequence[Read], outputs: Sequence[Memory], device: torch.device
+) -> Step:
+    """What a kernel does, one operation of torch after the other. Nothing is written before all has
+    been read: outputs may lie where inputs do.
+    """
+
+    def step(values: Values) -> None:
+        with torch.no_grad():
+            read = [get(values) for get in inputs]
+            found = reference.evaluate(fusion, read, device=device)
+            for memory, result in zip(outputs, found.outputs, strict=True):
+                memory(values).copy_(result)
+
+    return step
+
+
 def alias(slot: Slot, base: Pointer, view: View) -> Step:
     """A view of memory that exists; it takes no part in autograd, like everything a
     call returns.
@@ -205,6 +237,11 @@ def number(slot: Slot) -> Read:
 def element(slot: Slot) -> Read:
     """The element of a CPU scalar tensor, read at every launch."""
     return lambda values: values[slot].item()
+
+
+def unread(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Read:
+    """A tensor of which no element counts."""
+    return lambda values: torch.zeros(sizes, dtype=dtype, device=device)
 
 
 def real(read: Read) -> Read:

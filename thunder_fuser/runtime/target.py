@@ -47,7 +47,8 @@ class Target(Protocol):
     def compile(self, kernels: Sequence[Kernel]) -> tuple[Launch, ...]:
         """Compile `kernels` as one program (their names differ) or load it from the disk cache.
 
-        Raises CompileError when there is no compiler or it rejects the source.
+        Raises TargetError when there is no compiler, CompileError when it rejects the source,
+        LimitError when a kernel asks for more than the device has.
         """
         ...
 

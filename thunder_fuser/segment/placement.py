@@ -31,6 +31,10 @@ class Buffer:
     first: int
     last: int | None
 
+    def is_free_in(self, segment: int) -> bool:
+        """Whether it is given back before that segment runs."""
+        return self.last is not None and self.last < segment
+
     def __str__(self) -> str:
         end = "the caller" if self.last is None else f"segment {self.last}"
         return f"buffer {self.tensor.name} ({self.bytes:,} B): segment {self.first} to {end}"

@@ -104,20 +104,24 @@ class Segment:
         folds = tuple((fold.op, fold.input) for fold in self.body.folds)
         return self.kind, self.fusion, self.layouts, folds
 
-    def __str__(self) -> str:
+    @property
+    def head(self) -> str:
+        """Which segment of the plan it is."""
         inputs = ", ".join(t.name for t in self.inputs)
         outputs = ", ".join(t.name for t in self.outputs)
-        head = f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
+        return f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
+
+    def __str__(self) -> str:
         if not self.kernels:
             why = (
                 "written in place" if self.kind == "concat" else "views" if self.views else "empty"
             )
-            return f"{head}: {why}, no kernel"
+            return f"{self.head}: {why}, no kernel"
         beside = self.sector_bytes - self.bytes_read
         wasted = 4 * beside > self.bytes_read and beside >= MENTIONED_BYTES
         sectors = f" ({self.sector_bytes:,} B of sectors)" if wasted else ""
         cost = f"{self.bytes_read:,} B read{sectors}, {self.bytes_written:,} B written"
-        return f"{head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
+        return f"{self.head}: {self.kernels} kernel, {cost}: {', '.join(self.operations) or 'copy'}"
 
 
 @dataclass(frozen=True, slots=True)

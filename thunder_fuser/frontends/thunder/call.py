@@ -2,13 +2,13 @@
 
 Nothing is compiled before the first call.  What kernels cannot read, such as a lazily conjugated
 tensor or two arguments in one memory, runs in torch, as eager code would.  A bug of ours does too,
-with one warning; under the option `strict` it raises.  No tensor outlives its call here.
+with one warning; under the option `strict` it raises.  Where it is the bug of a few kernels, only
+these are replaced (`runtime/fallback.py`).  No tensor outlives its call here.
 """
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -20,29 +20,17 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
-from thunder_fuser.errors import (
-    CompileError,
-    FuserError,
-    FuserTypeError,
-    FuserValueError,
-    InternalError,
-    TargetError,
-)
+from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
+from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure
 from thunder_fuser.runtime.modes import is_transformed, wants_operations
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
 logger = logging.getLogger(__name__)
-
-_EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
-"""Errors that say something about the user's program or machine."""
-_REPLACEABLE = (InternalError, CompileError, TargetError)
-"""Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
-
 
 _OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
 
@@ -95,6 +83,11 @@ class FusionCall:
         info = target_for(self.device).device_info(self.device)
         return tuple(found.kernel for found in generate_kernels(self.plan(), info).values())
 
+    @property
+    def in_torch(self) -> tuple[Refusal, ...]:
+        """Why segments of `plan()` run in torch: a bug of ours."""
+        return self.compiled.latest.in_torch if self.compiled.latest else ()
+
     def names(self) -> dict[str, str]:
         """What the trace calls the values of `plan()`, which may be that of an equal fusion."""
         exprs = zip(self.compiled.fusion.exprs, self.fusion.exprs, strict=True)
@@ -115,8 +108,7 @@ class FusionCall:
         if reason := self._unreadable(inputs):
             logger.info("%s runs in torch: %s", self.name, reason)
             return self._in_torch(inputs)
-        expected = isinstance(error, _EXPECTED) and not isinstance(error, _REPLACEABLE)
-        if expected or current().strict:
+        if current().strict or not is_replaceable(error):
             raise error
         self._is_broken = True
         warn_of_failure(self.name, error, repro.save(self))
@@ -164,15 +156,3 @@ def _has_kind(x: Any) -> bool:
         return False
     dispatch = type(x).__torch_dispatch__
     return x.layout is not torch.strided or dispatch is not torch.Tensor.__torch_dispatch__
-
-
-def warn_of_failure(name: str, error: Exception, script: str) -> None:
-    """The one warning that a fusion runs in torch from now on."""
-    fault = "" if isinstance(error, TargetError) else "This is a bug in thunder_fuser. "
-    to_reproduce = f"{script} reproduces it. " if script else ""
-    warnings.warn(
-        f"{name} runs in torch: {type(error).__name__}: {error}\n"
-        f"{fault}{to_reproduce}THUNDER_FUSER_STRICT=1 turns this warning into an error.",
-        RuntimeWarning,
-        stacklevel=4,
-    )

@@ -28,7 +28,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.frontends.thunder import regions, reorder_regions, repro
-from thunder_fuser.frontends.thunder.call import FusionCall, warn_of_failure
+from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, refuse_call, role
@@ -50,6 +50,7 @@ from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace_check import fault
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.observers import Watch
+from thunder_fuser.runtime.fallback import warn_of_failure
 
 logger = logging.getLogger(__name__)
 

@@ -64,13 +64,17 @@ class Naming:
 
     def text(self) -> str:
         """The plan as it prints, with the names of the trace."""
+        return self.named(str(self._plan))
+
+    def named(self, text: str) -> str:
+        """What is said of the plan, with the names of the trace."""
         tensors = {v.id: v for v in self._plan.fusion.values() if isinstance(v, TensorView)}
 
-        def named(match: re.Match[str]) -> str:
+        def called(match: re.Match[str]) -> str:
             tensor = tensors.get(int(match[1]))
             return match[0] if tensor is None else self.proxy(tensor).name
 
-        return _NAME.sub(named, str(self._plan))
+        return _NAME.sub(called, text)
 
     def _inner(self, tensor: TensorView) -> Proxy:
         result = self._definitions[tensor].origin.result

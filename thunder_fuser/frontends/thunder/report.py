@@ -63,8 +63,11 @@ class FusionReport:
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What kept the fusion from being larger, then what its plan refused."""
-        return self._around + tuple(r for s in self.plan.segments for r in s.refusals)
+        """What kept the fusion from being larger, what its plan refused, and why segments of it run
+        in torch.
+        """
+        apart = tuple(r for s in self.plan.segments for r in s.refusals)
+        return self._around + apart + self._call.in_torch
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -84,7 +87,9 @@ class FusionReport:
         return f"{self.name}({inputs}) -> ({outputs})"
 
     def __str__(self) -> str:
-        rows = [self.signature, Naming(self._names, self.plan, self._call.names()).text()]
+        naming = Naming(self._names, self.plan, self._call.names())
+        rows = [self.signature, naming.text()]
+        rows += [f"  in torch {naming.named(str(refusal))}" for refusal in self._call.in_torch]
         rows += [f"  refused {text}" for text in counted_refusals(self._around)]
         return "\n".join(rows)
 

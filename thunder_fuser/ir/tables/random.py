@@ -48,6 +48,7 @@ class Distribution:
     standard    C++ template that fills an array with the numbers of some calls
     spelling    C++ over {ctype}, {number} (a standard one) and the parameters {0} and {1}; gives a
                 value that is rounded already
+    reproducible  the same bits on every target and in `reference`
     """
 
     name: str
@@ -56,6 +57,7 @@ class Distribution:
     cost: int
     standard: str
     spelling: str
+    reproducible: bool = False
 
     def check(self, dtype: DataType) -> None:
         """FuserTypeError for a dtype that is not drawn."""
@@ -139,7 +141,7 @@ def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 _ROWS = (
     Distribution(
         *("uniform", ("minval", "maxval"), _uniform, 24),
-        *("tf::uniforms", "tf::uniform<{ctype}>({number}, {0}, {1})"),
+        *("tf::uniforms", "tf::uniform<{ctype}>({number}, {0}, {1})", True),
     ),
     Distribution(
         *("normal", ("mean", "std"), _normal, 60),

@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from thunder_fuser.analysis.reproducible import is_ieee
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -30,7 +31,6 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.reference import Evaluator
 from thunder_fuser.ir.tables import pointwise
-from thunder_fuser.ir.tables.pointwise import Fact
 from thunder_fuser.passes.rewrite import Precision
 
 
@@ -100,15 +100,12 @@ class Uniform:
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:
         """Whether computing one element here gives what a kernel, or torch's vector loop, gives."""
-        types = [v.dtype for v in expr.inputs]
-        if expr.op == "cast" and expr.output.dtype.is_integral and types[0].category > Category.INT:
+        source, result = expr.inputs[0].dtype, expr.output.dtype
+        if expr.op == "cast" and result.is_integral and source.category > Category.INT:
             return self._fits(expr)
-        if expr.op == "div" and expr.output.dtype.category <= Category.INT:
-            return False
-        if self._precision == "fast" and expr.output.dtype.category > Category.INT:
+        if self._precision == "fast" and result.category > Category.INT:
             return True
-        is_complex = any(d.is_complex for d in types)
-        return pointwise.lookup(expr.op).has(Fact.IEEE_COMPLEX if is_complex else Fact.IEEE)
+        return is_ieee(expr)
 
     def _fits(self, expr: PointwiseOp) -> bool:
         """Outside the integer's range a conversion gives whatever its instruction makes of it."""

@@ -59,7 +59,7 @@ class CudaTarget:
         return DATASHEETS[arch]
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
-        """Compile `kernels` as one program.  KernelError when one exceeds the device's limits."""
+        """Compile `kernels` as one program.  LimitError when one exceeds the device's limits."""
         _unload_retired()
         program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
         return tuple(CudaLaunch(program, kernel) for kernel in kernels)

@@ -75,7 +75,7 @@ class HostTarget:
 
         checks  whether the program looks for misaligned vectors; unset: under host_debug
 
-        Raises KernelError when a kernel exceeds a limit, TargetError when there is no compiler,
+        Raises LimitError when a kernel exceeds a limit, TargetError when there is no compiler,
         CompileError when it rejects the source.
         """
         info = self.device_info(torch.device("cpu"))

@@ -1,0 +1,101 @@
+"""Fallback: what runs in torch because its kernel could not be prepared, and who is told.
+
+A fusion that cannot be planned runs in torch as a whole (`frontends/thunder/call.py`). Of a plan
+only those segments do of which a kernel cannot be written, is rejected by its compiler or asks for
+more than the device has; the others keep their kernels. Both evaluate a Fusion (`ir/reference.py`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from thunder_fuser.config import current
+from thunder_fuser.errors import (
+    CompileError,
+    FuserError,
+    InternalError,
+    LimitError,
+    Refusal,
+    TargetError,
+)
+from thunder_fuser.runtime.failures import save_failure
+from thunder_fuser.segment.plan import SegmentedFusion, counted
+from thunder_fuser.segment.ties import tied_to
+
+_EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
+"""Errors that say something about the user's program or machine."""
+_REPLACEABLE = (InternalError, CompileError, LimitError, TargetError)
+"""Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
+
+
+def is_replaceable(error: Exception) -> bool:
+    """Whether torch can do what failed."""
+    return not isinstance(error, _EXPECTED) or isinstance(error, _REPLACEABLE)
+
+
+class Failures:
+    """Segments whose kernels could not be prepared, and why."""
+
+    def __init__(self, *, tolerant: bool = True) -> None:
+        self.of_segments: dict[int, Exception] = {}
+        self._tolerant = tolerant
+
+    @contextmanager
+    def of(self, *segments: int) -> Iterator[None]:
+        """What fails in here leaves the segments to torch, if `tolerates` does."""
+        try:
+            yield
+        except Exception as error:
+            if not self.tolerates(error):
+                raise
+            self.of_segments.update(dict.fromkeys(segments, error))
+
+    def tolerates(self, error: Exception) -> bool:
+        """Whether torch may run a segment instead. It need not where nothing can be compiled at
+        all: that is said of the fusion.
+        """
+        if not self._tolerant or current().strict or isinstance(error, TargetError):
+            return False
+        return is_replaceable(error)
+
+
+def left_to_torch(
+    plan: SegmentedFusion, failures: Failures, name: str, device: torch.device
+) -> dict[int, Refusal]:
+    """Segments that run in torch, those that are tied to them included, and why; with one warning
+    that says so.
+    """
+    found: dict[int, Refusal] = {}
+    notes: list[str] = []
+    for index, error in sorted(failures.of_segments.items()):
+        segment = plan.segments[index]
+        found[index] = Refusal("fallback", f"{type(error).__name__}: {error}", segment.head)
+        script = save_failure(f"{name}-segment-{index}", ".py", segment.repro(str(device)))
+        notes.append(f"{found[index]}" + (f"\n    {script} reproduces it" if script else ""))
+    for index, (other, value) in sorted(tied_to(plan, failures.of_segments).items()):
+        reason = f"it computes {value.name} again, which must be what segment {other} makes of it"
+        found[index] = Refusal("fallback", reason, plan.segments[index].head)
+        notes.append(str(found[index]))
+    if found:
+        segments = counted(plan.kernels - plan.copies, "segment")
+        others = ", the others keep their kernels" * (len(found) < plan.kernels - plan.copies)
+        head = f"{name}: torch runs {len(found)} of {segments}{others}:"
+        _warn("\n  ".join([head, *notes]))
+    return found
+
+
+def warn_of_failure(name: str, error: Exception, script: str) -> None:
+    """The one warning that a fusion runs in torch from now on."""
+    to_reproduce = f"\n{script} reproduces it." if script else ""
+    is_bug = not isinstance(error, TargetError)
+    _warn(f"{name} runs in torch: {type(error).__name__}: {error}{to_reproduce}", is_bug)
+
+
+def _warn(text: str, is_bug: bool = True) -> None:
+    fault = "This is a bug in thunder_fuser. " if is_bug else ""
+    remedy = "THUNDER_FUSER_STRICT=1 turns this warning into an error."
+    warnings.warn(f"{text}\n{fault}{remedy}", RuntimeWarning, stacklevel=5)
