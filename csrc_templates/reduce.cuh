@@ -106,12 +106,13 @@ TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
 }
 
 // What `Count` blocks have left of a total at `point`, parts[i * points + point] for i < Count, in an
-// order that depends on nothing else. All threads of a block of `Threads` call it; those with one
-// number modulo 32 have one point and get one value. `slots` is shared memory for Threads values.
-template <class Op, int Threads, int Count, class Parts, class T>
+// order that depends on nothing else. All threads of a block of `Threads` call it, for `Width` points;
+// those with one number modulo Width have one point and get one value. `slots` is shared memory for
+// Threads values.
+template <class Op, int Threads, int Width, int Count, class Parts, class T>
 TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots TF_SITE_PARAM) {
-  constexpr int width = Threads < 32 ? Threads : 32, groups = Threads / width;
-  const int group = threadIdx.x / width, lane = threadIdx.x % width;
+  constexpr int groups = Threads / Width;
+  const int group = threadIdx.x / Width, lane = threadIdx.x % Width;
   // Several are on their way at a time, all of them where they are few.
   constexpr int most = Threads > 1 ? 8 : 1, rounds = (Count + groups - 1) / groups;
   constexpr int ahead = rounds < most ? rounds : most;
@@ -140,7 +141,7 @@ TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots TF_SIT
   value = slots[lane];
   // Left alone, NVRTC writes all 32 out, which is a tenth of what it takes for such a kernel.
   TF_UNROLL_BY(4)
-  for (int i = 1; i < groups && i < Count; ++i) value = Op::combine(value, slots[i * width + lane]);
+  for (int i = 1; i < groups && i < Count; ++i) value = Op::combine(value, slots[i * Width + lane]);
   return value;
 }
 

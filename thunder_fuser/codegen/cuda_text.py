@@ -289,7 +289,7 @@ class CudaText:
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         self.synchronises = True
-        shape = f"{_functor(e.reducer)}, {e.threads}, {e.count}"
+        shape = f"{_functor(e.reducer)}, {e.threads}, {e.points}, {e.count}"
         parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
         return f"tf::sum_parts<{shape}>({parts}, {e.stride}, {point}, {slots})"
 

@@ -396,11 +396,12 @@ class BlockReduce:
 @dataclass(frozen=True, slots=True)
 class CombineParts:
     """The `count` partial results of a point, `stride` apart, as one: the work of a block, whose
-    first threads have those of their points.
+    first threads, as many as there are `points`, have those of their own.
     """
 
     reducer: Reducer
     threads: int
+    points: int
     count: int
     parts: Expr
     stride: int

@@ -33,6 +33,8 @@ WORKSPACE, COUNTER = "workspace", "arrived"
 PART, PORTION, TILE = (ir.Var(name) for name in ("part", "portion", "tile"))
 _C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
 _INT = DataType.Int32
+_PARTS_AHEAD = 8
+"""Parts of one point that a thread has under way at a time (reduce.cuh)."""
 
 
 def portion(schedule: ReductionSchedule) -> ir.Var:
@@ -260,7 +262,7 @@ class EpilogueLowering(LaneLowering):
 
     def _points(self) -> ir.Stmt:
         schedule, points = self.schedule, self.finish.points
-        width = min(WARP_SIZE, schedule.block_threads)
+        width = self._width
         tiles = -(-points // width)
         alone = tiles <= schedule.blocks
         own: ir.Expr = ir.IntCast(ir.LaunchIndex.BLOCK, self._index) if alone else TILE
@@ -292,26 +294,46 @@ class EpilogueLowering(LaneLowering):
             type=self._index,
         )
 
+    @property
+    def _width(self) -> int:
+        """Points of a tile: as few as make whole cache lines, so that many threads share the parts
+        of one; more where parts are few and blocks have enough to do anyway.
+        """
+        threads, blocks = self.schedule.block_threads, self.schedule.blocks
+        most = max(self._parts_of_point(total) for total, _ in self._wanted())
+        width = min(WARP_SIZE, threads)
+
+        def has_enough(width: int) -> bool:
+            at_once = threads // width * _PARTS_AHEAD >= most
+            return at_once and self.finish.points >= width * blocks
+
+        while width < threads and has_enough(2 * width):
+            width *= 2
+        return width
+
+    def _parts_of_point(self, total: GridReduction) -> int:
+        """How many parts of a total become the one at a point."""
+        return self.schedule.mapping.portions_of_group if total.at == "group" else total.parts
+
     def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
         return [(t, n) for n, t in enumerate(self.schedule.totals) if t.tensor in read]
 
     def _summed(self, total: GridReduction, n: int) -> ir.Expr:
-        schedule, mapping = self.schedule, self.schedule.mapping
+        schedule = self.schedule
         one = lowered.reducer(total)
         slots = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
         parts: ir.Expr = ir.Var(f"W{n}")
         point: ir.Expr = _C
-        count = total.parts
+        count = self._parts_of_point(total)
         if total.at == "group":
             # The parts of a group lie side by side; its points are the columns.
-            count = mapping.portions_of_group
             columns = ir.Int(schedule.columns)
             group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
             parts = add(parts, _vectors(schedule, total, times(group, ir.Int(count))))
             point = ir.Binary("%", _C, columns)
         threads = schedule.block_threads
-        return ir.CombineParts(one, threads, count, parts, total.points, point, slots)
+        return ir.CombineParts(one, threads, self._width, count, parts, total.points, point, slots)
 
     def _stored_point(self, indices: IndexArithmetic) -> list[ir.Stmt]:
         found: list[ir.Stmt] = []
