@@ -27,32 +27,6 @@ def residual(x: Tensor, attention: Tensor, mlp: Tensor, gate: Tensor) -> tuple[T
     return h, h + mlp * torch.sigmoid(gate)
 
 
-def rope(
-    qkv: Tensor, cos: Tensor, sin: Tensor, groups: int, per_group: int, values: bool
-) -> tuple[Tensor, ...]:
-    """Queries, keys and, if asked for, values from one projection, rotated by their positions.
-
-    qkv [batch, time, groups * (per_group + 2) * size]; cos and sin [time, rotated]: the first
-    `rotated` of the `size` elements of a head turn.  Each result is [batch, groups * per_group,
-    time, size].
-    """
-    batch, time, width = qkv.shape
-    size = width // (groups * (per_group + 2))
-    heads = qkv.view(batch, time, groups, per_group + 2, size).permute(0, 2, 3, 1, 4)
-    q, k, v = heads.split((per_group, 1, 1), dim=2)
-    repeated = (batch, groups, per_group, time, size)
-    shape = (batch, groups * per_group, time, size)
-    q, k = (turned(t.expand(repeated).reshape(shape), cos, sin) for t in (q, k))
-    return (q, k, v.expand(repeated).reshape(shape)) if values else (q, k)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    n = cos.shape[-1]
-    first, second = x[..., : n // 2], x[..., n // 2 : n]
-    y = x[..., :n] * cos + torch.cat((-second, first), dim=-1) * sin
-    return y if n == x.shape[-1] else torch.cat((y, x[..., n:]), dim=-1)
-
-
 def adamw(*tensors: Tensor) -> None:
     """One step over parameters, gradients, first and second moments, in place."""
     rate, beta1, beta2, eps, decay, step = 1e-3, 0.9, 0.95, 1e-8, 0.1, 10
@@ -205,29 +179,3 @@ def residual_backward(
     m, z, g = wide(mlp, gate, dy)
     s = torch.sigmoid(z)
     return dh + dy, (g * s).to(mlp.dtype), (g * m * (s * (1 - s))).to(gate.dtype)
-
-
-def rope_backward(
-    qkv: Tensor, cos: Tensor, sin: Tensor, *gradients: Tensor, groups: int, per_group: int
-) -> tuple[Tensor]:
-    """Of qkv.  Gradients of keys and values are summed over the queries that share them."""
-    batch, _, time, size = gradients[0].shape
-    grouped = [g.view(batch, groups, per_group, time, size) for g in gradients]
-    dq = turned_back(grouped[0], cos, sin)
-    dk = turned_back(summed_heads(grouped[1]), cos, sin)
-    dv = summed_heads(grouped[2]) if len(grouped) == 3 else torch.zeros_like(dk)
-    return (torch.cat((dq, dk, dv), dim=2).permute(0, 3, 1, 2, 4).reshape(qkv.shape),)
-
-
-def summed_heads(g: Tensor) -> Tensor:
-    first, *others = g.split(1, dim=2)
-    return sum(others, start=first)
-
-
-def turned_back(g: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    n = cos.shape[-1]
-    turning = g[..., :n]
-    by_sine = turning * sin
-    first, second = by_sine[..., : n // 2], by_sine[..., n // 2 :]
-    x = turning * cos + torch.cat((second, -first), dim=-1)
-    return x if n == g.shape[-1] else torch.cat((x, g[..., n:]), dim=-1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import programs
+from tests.zoo import rope
 
 Program = Callable[..., Any]
 Size = Literal["full", "host", "small"]
@@ -137,8 +138,8 @@ def _gelu(name: str, approximate: str) -> tuple[Workload, Workload]:
 def _rotations(
     name: str, groups: int, values: bool, inputs: Inputs, rows: Rows
 ) -> tuple[Workload, Workload]:
-    forward = partial(programs.rope, groups=groups, per_group=4, values=values)
-    backward = partial(programs.rope_backward, groups=groups, per_group=4)
+    forward = partial(rope.rope, groups=groups, per_group=4, values=values)
+    backward = partial(rope.rope_backward, groups=groups, per_group=4)
     return _both(name, forward, backward, inputs, rows)
 
 

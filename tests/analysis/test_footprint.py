@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.analysis.rope import rope, split_qkv
+from tests.zoo.rope import define_split, define_turned
 from thunder_fuser.analysis import footprint as footprint_module
 from thunder_fuser.analysis import region
 from thunder_fuser.analysis.footprint import Footprint, footprint
@@ -238,8 +238,8 @@ def test_rope_of_issue_2577_moves_ideal_bytes() -> None:
     b = FusionBuilder()
     x = b.tensor([2, 1024, 768], DataType.BFloat16)
     cos, sin = (b.tensor([1024, 8], DataType.BFloat16) for _ in range(2))
-    q, k, v = split_qkv(b, x, groups=4, per_group=4, head=32)
-    outputs = [rope(b, q, cos, sin), rope(b, k, cos, sin), v]
+    q, k, v = define_split(b, x, groups=4)
+    outputs = [define_turned(b, q, cos, sin), define_turned(b, k, cos, sin), v]
     read = elements(b, *outputs)
     assert read == {x.name: x.numel, cos.name: 8192, sin.name: 8192}
     assert sum(read.values()) * 2 + sum(t.bytes for t in outputs) == 9_469_952
@@ -249,8 +249,8 @@ def test_rope_of_llama_3_skips_the_values() -> None:
     b = FusionBuilder()
     qkv = b.tensor([1, 8192, 6144], DataType.BFloat16)
     cos, sin = (b.tensor([8192, 128], DataType.BFloat16) for _ in range(2))
-    q, k, _ = split_qkv(b, qkv, groups=8, per_group=4, head=128)
-    outputs = [rope(b, q, cos, sin), rope(b, k, cos, sin)]
+    q, k, _ = define_split(b, qkv, groups=8)
+    outputs = [define_turned(b, q, cos, sin), define_turned(b, k, cos, sin)]
     assert [t.sizes for t in outputs] == [(1, 32, 8192, 128)] * 2
     read = elements(b, *outputs)
     assert read == {qkv.name: 8192 * 5120, cos.name: 8192 * 128, sin.name: 8192 * 128}

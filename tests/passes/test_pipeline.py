@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.rope import rope, split_qkv
 from tests.passes.patterns import check_on_random_fusions, ops_of, random_fusions
 from tests.support.hash_seeds import printed_under_any
+from tests.zoo.rope import define_split, define_turned
 from thunder_fuser import passes
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -51,8 +51,8 @@ def test_rope_is_arithmetic_between_loads_and_cats() -> None:
     b = FusionBuilder()
     x = b.tensor([2, 1024, 768], DataType.BFloat16)
     cos, sin = (b.tensor([1024, 8], DataType.BFloat16) for _ in range(2))
-    q, k, v = split_qkv(b, x, groups=4, per_group=4, head=32)
-    for result in (rope(b, q, cos, sin), rope(b, k, cos, sin), v):
+    q, k, v = define_split(b, x, groups=4)
+    for result in (define_turned(b, q, cos, sin), define_turned(b, k, cos, sin), v):
         b.output(result)
     before = b.build()
     after = passes.run(before, verify=True)

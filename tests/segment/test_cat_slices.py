@@ -10,7 +10,7 @@ import torch
 
 from tests.support.batch import allocations
 from tests.support.building import op
-from tests.zoo.workload_definitions import Arithmetic, turned_back
+from tests.zoo.rope import define_rope_backward
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
@@ -329,16 +329,9 @@ def rope_backward(groups: int, time: int, size: int, cut: bool) -> Fusion:
     """As the workload of that name, with cuts in front of the cat."""
     b = FusionBuilder()
     tables = [b.tensor([time, size], BFloat16) for _ in range(2)]
-    dq, dk = (b.tensor([1, groups, 4, time, size], BFloat16) for _ in range(2))
-    arithmetic = Arithmetic(b)
-    heads = [b.slice(dk, [0, 0, k, 0, 0], [1, groups, k + 1, time, size]) for k in range(4)]
-    summed, *others = arithmetic.wide(*heads)
-    for head in others:
-        summed = arithmetic.add(summed, head)
-    parts = [turned_back(b, g, *tables) for g in (dq, summed)]
-    parts = [b.segment_set(part) for part in parts] if cut else parts
-    joined = b.cat([*parts, b.full([1, groups, 1, time, size], 0.0, BFloat16)], 2)
-    b.output(b.reshape(b.permute(joined, [0, 3, 1, 2, 4]), [1, time, groups * 6 * size]))
+    gradients = [b.tensor([1, groups * 4, time, size], BFloat16) for _ in range(2)]
+    cuts = {"cut": b.segment_set} if cut else {}
+    define_rope_backward(b, *tables, *gradients, groups, **cuts)
     return b.build()
 
 

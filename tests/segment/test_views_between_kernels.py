@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.building import op
-from tests.zoo.workload_definitions import Arithmetic
+from tests.zoo.arithmetic import Arithmetic
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType

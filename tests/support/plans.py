@@ -12,8 +12,9 @@ import thunder
 
 from tests.frontends.thunder.programs import jit
 from tests.segment.test_issue_2473 import full_plan
+from tests.zoo.arithmetic import Arithmetic
 from tests.zoo.plan_programs import PROGRAMS, Program
-from tests.zoo.workload_definitions import Arithmetic, keys_rotated_across_cuts
+from tests.zoo.rope import define_keys_across_cuts
 from tests.zoo.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.thunder.compiled import last_traces
@@ -113,7 +114,7 @@ def _workload(name: str) -> SegmentedFusion:
 def _keys() -> SegmentedFusion:
     b = FusionBuilder()
     shapes = [2, 1024, 768], [1024, 8], [1024, 8]
-    keys_rotated_across_cuts(b, *(b.tensor(shape, DataType.BFloat16) for shape in shapes))
+    define_keys_across_cuts(b, *(b.tensor(shape, DataType.BFloat16) for shape in shapes))
     return CompiledFusion(b.build()).plan()
 
 

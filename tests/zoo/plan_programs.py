@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from benchmarks.programs import batch_norm, batch_norm_last, column_sum, full_sum, transpose_add
 from tests.frontends.thunder.programs import fake
+from tests.zoo.rope import turned
 
 BF16 = torch.bfloat16
 
@@ -124,11 +125,6 @@ BLOCK_WEIGHTS = [(WIDTH,), (3 * WIDTH, WIDTH), (WIDTH, WIDTH), *MLP_WEIGHTS]
 HIDDEN_STATE, TABLE = (BATCH, LENGTH, WIDTH), (LENGTH, SIZE)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
 def mlp(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     h = rms_norm(x, norm)
     return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
@@ -140,7 +136,7 @@ def llama_block(x: Tensor, *tensors: Tensor) -> Tensor:
     batch, length, width = x.shape
     qkv = F.linear(rms_norm(x, norm), projection).view(batch, length, 3, HEADS, SIZE)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+    q, k = turned(q, cos, sin), turned(k, cos, sin)
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     x = x + F.linear(seen.transpose(1, 2).reshape(batch, length, width), out)
     return mlp(x, *others)

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from tests.zoo.arithmetic import Arithmetic, sliced
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.dtypes import DataType, Number
-from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
-Call = Callable[..., TensorView]
-
-
-class Arithmetic:
-    """Pointwise operations as calls: `op.mul(x, y)`. Results of bfloat16 operands are float32."""
-
-    def __init__(self, builder: FusionBuilder) -> None:
-        self._builder = builder
-
-    def __getattr__(self, name: str) -> Call:
-        def call(*operands: Val | Number) -> TensorView:
-            made = self._builder.pointwise(name, *operands)
-            assert isinstance(made, TensorView)
-            return made
-
-        return call
-
-    def wide(self, *tensors: TensorView) -> list[TensorView]:
-        return [self._cast(t, Float) for t in tensors]
-
-    def narrow(self, x: TensorView, dtype: DataType = BFloat16) -> TensorView:
-        return self._cast(x, dtype)
-
-    def output(self, x: TensorView) -> None:
-        self._builder.output(self.narrow(x))
-
-    def _cast(self, x: TensorView, dtype: DataType) -> TensorView:
-        made = self._builder.cast(x, dtype)
-        assert isinstance(made, TensorView)
-        return made
 
 
 # ---- pointwise
@@ -140,72 +109,6 @@ def sin_cos(b: FusionBuilder, x: TensorView) -> None:
 # ---- with views
 
 
-def rope(
-    b: FusionBuilder,
-    qkv: TensorView,
-    cos: TensorView,
-    sin: TensorView,
-    groups: int,
-    values: bool,
-) -> None:
-    """Queries, keys and, if asked for, values of one projection, rotated by their positions."""
-    batch, time, width = qkv.sizes
-    size = width // (groups * 6)
-    heads = b.reshape(qkv, [batch, time, groups, 6, size])
-    heads = b.permute(heads, [0, 2, 3, 1, 4])
-    parts = []
-    for first, last in ((0, 4), (4, 5), (5, 6)):
-        part = _sliced(b, heads, 2, first, last)
-        if last - first == 1:
-            part = b.expand(part, [batch, groups, 4, time, size])
-        parts.append(b.reshape(part, [batch, groups * 4, time, size]))
-    query, key, value = parts
-    b.output(_turned(b, query, cos, sin))
-    b.output(_turned(b, key, cos, sin))
-    if values:
-        b.output(value)
-
-
-def _turned(b: FusionBuilder, x: TensorView, cos: TensorView, sin: TensorView) -> TensorView:
-    op = Arithmetic(b)
-    size, n = x.sizes[-1], cos.sizes[-1]
-    first, second = _sliced(b, x, -1, 0, n // 2), _sliced(b, x, -1, n // 2, n)
-    rotated = b.cat([op.narrow(op.neg(second)), first], -1)
-    turning = _sliced(b, x, -1, 0, n)
-    y = op.narrow(op.add(op.mul(turning, cos), op.mul(rotated, sin)))
-    return y if n == size else b.cat([y, _sliced(b, x, -1, n, size)], -1)
-
-
-def rope_backward(
-    b: FusionBuilder,
-    cos: TensorView,
-    sin: TensorView,
-    dq: TensorView,
-    dk: TensorView,
-    groups: int,
-) -> None:
-    """The gradient of the projection, of whose values nobody asked for a gradient."""
-    op = Arithmetic(b)
-    batch, _, time, size = dq.sizes
-    grouped = [b.reshape(g, [batch, groups, 4, time, size]) for g in (dq, dk)]
-    heads = op.wide(*(_sliced(b, grouped[1], 2, k, k + 1) for k in range(4)))
-    summed = heads[0]
-    for head in heads[1:]:
-        summed = op.add(summed, head)
-    nothing = b.full([batch, groups, 1, time, size], 0.0, BFloat16)
-    parts = [turned_back(b, g, cos, sin) for g in (grouped[0], summed)]
-    joined = b.cat([*parts, nothing], 2)
-    b.output(b.reshape(b.permute(joined, [0, 3, 1, 2, 4]), [batch, time, groups * 6 * size]))
-
-
-def turned_back(b: FusionBuilder, g: TensorView, cos: TensorView, sin: TensorView) -> TensorView:
-    op = Arithmetic(b)
-    n = g.sizes[-1]
-    by_sine = op.mul(g, sin)
-    first, second = _sliced(b, by_sine, -1, 0, n // 2), _sliced(b, by_sine, -1, n // 2, n)
-    return op.narrow(op.add(op.mul(g, cos), b.cat([second, op.neg(first)], -1)))
-
-
 def heads_first(b: FusionBuilder, x: TensorView, scale: TensorView) -> None:
     op = Arithmetic(b)
     b.output(b.set(b.permute(op.narrow(op.mul(x, scale)), [0, 2, 1, 3])))
@@ -221,7 +124,7 @@ def transpose_add(b: FusionBuilder, x: TensorView, y: TensorView) -> None:
 def token_shift(b: FusionBuilder, x: TensorView, mix: TensorView) -> None:
     """Every position mixed with the one before it."""
     op = Arithmetic(b)
-    before = b.pad(_sliced(b, x, 1, 0, x.sizes[1] - 1), [0, 0, 1, 0])
+    before = b.pad(sliced(b, x, 1, 0, x.sizes[1] - 1), [0, 0, 1, 0])
     op.output(op.add(x, op.mul(op.sub(before, x), mix)))
 
 
@@ -242,22 +145,7 @@ def relu_slices(b: FusionBuilder, x: TensorView) -> None:
     """Two relu, and between them nothing that needs a kernel (NVIDIA/Fuser #2577)."""
     op = Arithmetic(b)
     cut = b.segment_set(op.relu(x))
-    b.output(op.relu(_sliced(b, _sliced(b, cut, 1, 16, 48), 1, 8, 16)))
-
-
-def keys_rotated_across_cuts(
-    b: FusionBuilder, qkv: TensorView, cos: TensorView, sin: TensorView
-) -> None:
-    """The keys of that program, cut at what is rotated and at its first half: T15, T16 there."""
-    op = Arithmetic(b)
-    heads = b.permute(b.reshape(qkv, [2, 1024, 4, 6, 32]), [0, 2, 3, 1, 4])
-    part = b.expand(_sliced(b, heads, 2, 4, 5), [2, 4, 4, 1024, 32])
-    keys = b.reshape(part, [2, 16, 1024, 32])
-    turning = b.segment_set(_sliced(b, keys, -1, 0, 8))
-    first = b.segment_set(_sliced(b, turning, -1, 0, 4))
-    rotated = b.cat([op.narrow(op.neg(_sliced(b, turning, -1, 4, 8))), first], -1)
-    y = op.narrow(op.add(op.mul(turning, cos), op.mul(rotated, sin)))
-    b.output(b.cat([y, _sliced(b, keys, -1, 8, 32)], -1))
+    b.output(op.relu(sliced(b, sliced(b, cut, 1, 16, 48), 1, 8, 16)))
 
 
 def constant_across_a_cut(b: FusionBuilder, x: TensorView) -> None:
@@ -266,10 +154,3 @@ def constant_across_a_cut(b: FusionBuilder, x: TensorView) -> None:
     constant = b.full(x.sizes, 2.0, Float)
     cut = b.segment_set(op.add(x, constant))
     b.output(op.add(cut, constant))
-
-
-def _sliced(b: FusionBuilder, x: TensorView, dim: int, first: int, last: int) -> TensorView:
-    dim %= x.rank
-    starts = [first if k == dim else 0 for k in range(x.rank)]
-    ends = [last if k == dim else size for k, size in enumerate(x.sizes)]
-    return b.slice(x, starts, ends)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks import programs
+from tests.zoo.rope import define_rope, define_rope_backward, rope, rope_backward
 from tests.zoo.workload_definitions import (
     adamw,
     cat_relu,
@@ -28,8 +29,6 @@ from tests.zoo.workload_definitions import (
     relu_slices,
     residual,
     residual_backward,
-    rope,
-    rope_backward,
     sin_cos,
     swiglu,
     swiglu_backward,
@@ -150,7 +149,7 @@ def _rope_gradient(groups: int, *args: torch.Tensor) -> Any:
     batch, _, time, size = dq.shape
     shape = (batch, time, groups * 6 * size)
     qkv = torch.empty(shape, dtype=dq.dtype, device=dq.device)
-    return programs.rope_backward(qkv, cos, sin, dq, dk, groups=groups, per_group=4)
+    return rope_backward(qkv, cos, sin, dq, dk, groups=groups, per_group=4)
 
 
 def _gelu_backward(
@@ -204,23 +203,23 @@ WORKLOADS = (
     Workload("adamw", adamw, programs.adamw, _adamw, 4096, 16),
     Workload(
         "rope_2577",
-        partial(rope, groups=4, values=True),
-        partial(programs.rope, groups=4, per_group=4, values=True),
+        partial(define_rope, groups=4, values=True),
+        partial(rope, groups=4, per_group=4, values=True),
         _rope(2, 4, 32, 8),
         1024,
         5,
     ),
     Workload(
         "rope_llama",
-        partial(rope, groups=8, values=False),
-        partial(programs.rope, groups=8, per_group=4, values=False),
+        partial(define_rope, groups=8, values=False),
+        partial(rope, groups=8, per_group=4, values=False),
         _rope(1, 8, 128, 128),
         8192,
         3,
     ),
     Workload(
         "rope_llama_backward",
-        partial(rope_backward, groups=8),
+        partial(define_rope_backward, groups=8),
         partial(_rope_gradient, 8),
         _rope_backward(1, 8, 128, 128),
         8192,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tests.zoo.rope import turned as turned_eager
 from thunder_fuser.nvfuser import DataType, FusionDefinition, compute_tensor_descriptor
 from thunder_fuser.nvfuser.pytorch_utils import torch_dtype_to_nvfuser_dtype
 
@@ -665,11 +666,7 @@ def rope(fd: FusionDefinition, q: Any, k: Any, cos: Any, sin: Any) -> None:
 
 
 def rope_eager(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Tensors:
-    def turn(x: torch.Tensor) -> torch.Tensor:
-        first, second = x.chunk(2, -1)
-        return torch.cat([-second, first], -1)
-
-    q, k = (x * cos[:, None] + turn(x) * sin[:, None] for x in (q, k))
+    q, k = (turned_eager(x, cos[:, None], sin[:, None]) for x in (q, k))
     return [q, k.repeat_interleave(3, 1)]
 
 

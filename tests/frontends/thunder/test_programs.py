@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.frontends.thunder.programs import assert_as_good_as_eager, check, fake, jit, traced
+from tests.zoo.rope import rope as llama_rope
 from thunder_fuser.demo import rope
 from thunder_fuser.frontends.thunder import fusions
 
@@ -173,30 +175,16 @@ def test_pointwise_regions_are_one_kernel_at_ideal_bytes(
     assert (report.plan.kernels, report.plan.bytes) == (1, 2 * numbers)
 
 
-def litgpt_rope(qkv: Any, cos: Any, sin: Any) -> Any:
-    """Llama-3-8B: 8 groups of 4 queries, one key and one value; all of each head is rotated."""
-    batch, length, _ = qkv.shape
-    size = cos.shape[-1]
-    grouped = qkv.view(batch, length, 8, 6, size).permute(0, 2, 3, 1, 4)
-    q, k, _ = grouped.split((4, 1, 1), dim=2)
-    q = q.reshape(batch, -1, length, size)
-    k = k.expand(batch, 8, 4, length, size).reshape(batch, -1, length, size)
-    rotated = []
-    for x in (q, k):
-        partner = torch.cat((-x[..., size // 2 :], x[..., : size // 2]), dim=-1)
-        rotated.append(torch.cat((x * cos + partner * sin, x[..., size:]), dim=-1))
-    return rotated
-
-
 def test_rope_of_llama_reads_each_needed_element_once() -> None:
     length, size = 8192, 128
     inputs = fake((1, length, 48 * size), (length, size), (length, size), dtype=torch.bfloat16)
-    (report,) = traced(litgpt_rope, *inputs)
+    program = partial(llama_rope, groups=8, per_group=4, values=False)
+    (report,) = traced(program, *inputs)
     read = length * 40 * size + 2 * length * size
     written = 2 * 32 * length * size
     assert (report.plan.kernels, report.plan.bytes) == (1, 2 * (read + written))
     small = [torch.randn(1, 16, 48 * 8), torch.randn(16, 8), torch.randn(16, 8)]
-    check(litgpt_rope, *(x.bfloat16() for x in small), fusion_count=1)
+    check(program, *(x.bfloat16() for x in small), fusion_count=1)
 
 
 def adamw(*tensors: Any) -> Any:

@@ -9,6 +9,7 @@ import thunder
 import torch
 
 from tests.frontends.thunder.programs import jit
+from tests.zoo.rope import turned
 from thunder_fuser.frontends.thunder import fusions, refusals
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -80,14 +81,10 @@ def test_rotary_embedding_of_two_thirds_of_a_projection() -> None:
     the place of their gradient.
     """
 
-    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        first, second = x.chunk(2, -1)
-        return x * cos + torch.cat((-second, first), -1) * sin
-
     def program(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         qkv = qkv.view(2, 6, 3, 2, 8).permute(0, 2, 3, 1, 4)
         q, k, _ = qkv.split((1, 1, 1), dim=1)
-        return rotate(q, cos, sin) * rotate(k, cos, sin)
+        return turned(q, cos, sin) * turned(k, cos, sin)
 
     inputs = [torch.randn(2, 6, 48, dtype=torch.float64, requires_grad=True)]
     inputs += [torch.randn(6, 8, dtype=torch.float64) for _ in range(2)]

@@ -6,12 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.zoo.rope import turned
+
 BATCH, LENGTH, HEADS, SIZE, HIDDEN, CLASSES = 2, 16, 4, 32, 72, 50
-
-
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 class Llama(nn.Module):
@@ -32,7 +29,7 @@ class Llama(nn.Module):
     ) -> torch.Tensor:
         qkv = self.qkv(self.norms[0](x)).view(BATCH, LENGTH, 3, HEADS, SIZE // HEADS)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        q, k = turned(q, cos, sin), turned(k, cos, sin)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(BATCH, LENGTH, SIZE))
         h = self.norms[1](x)
