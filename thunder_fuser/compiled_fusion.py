@@ -24,6 +24,7 @@ from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_in
 from thunder_fuser.runtime.executable import Executable, Made
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.modes import is_transformed, without_modes
+from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -82,10 +83,11 @@ class CompiledFusion:
                 "torch.func: it has neither batching rules nor gradients; call it outside of the "
                 "transform, or transform the torch function that it stands for"
             )
-        binding = bind(self.fusion, inputs, device)
+        fusion = with_seeds_in_memory(self.fusion, inputs)
+        binding = bind(fusion, inputs, device)
         # Some tracers follow sizes, too; what they record is for these.
         sizes = {name: int(size) for name, size in binding.sizes.items()}
-        fusion = specialise(self.fusion, sizes) if sizes else self.fusion
+        fusion = specialise(fusion, sizes) if sizes else fusion
         with torch.no_grad():
             return evaluate(fusion, inputs, apply_updates=True, device=binding.device).outputs
 
@@ -167,7 +169,8 @@ class CompiledFusion:
         inputs: Sequence[Any],
         device: torch.device | None,
     ) -> Executable:
-        binding = bind(self.fusion, inputs, device)
+        fusion = with_seeds_in_memory(self.fusion, inputs)
+        binding = bind(fusion, inputs, device)
         if any(isinstance(x, FakeTensor) for x in inputs):
             raise FuserTypeError(
                 f"{self.name} got fake tensors, which have no elements to compute with: pass real "
@@ -176,7 +179,7 @@ class CompiledFusion:
         with self._lock, without_modes():
             found = table.get(key)
             if found is None:
-                found = compile_fusion(self.fusion, binding, self.name)
+                found = compile_fusion(fusion, binding, self.name)
                 table[key] = found
                 self._made.append(found)
                 RESIDENTS.admit(found, self)

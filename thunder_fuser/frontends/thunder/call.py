@@ -27,6 +27,7 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
 from thunder_fuser.runtime.fallback import is_replaceable, warn_of_failure
 from thunder_fuser.runtime.modes import is_transformed, wants_operations
+from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -117,7 +118,7 @@ class FusionCall:
     def _unreadable(self, inputs: Sequence[Any]) -> str:
         """Why kernels cannot be given these arguments, which Thunder has checked, or ""."""
         try:
-            bind(self.fusion, inputs, self.device)
+            bind(with_seeds_in_memory(self.fusion, inputs), inputs, self.device)
         except (FuserTypeError, FuserValueError) as mismatch:
             return str(mismatch)
         return ""
@@ -127,7 +128,7 @@ class FusionCall:
         transformed = is_transformed()
         with torch.no_grad() if not transformed else nullcontext():
             return evaluate(
-                self.fusion,
+                with_seeds_in_memory(self.fusion, inputs),
                 inputs,
                 apply_updates=True,
                 device=self.device,

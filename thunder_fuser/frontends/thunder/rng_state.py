@@ -21,7 +21,7 @@ from thunder.extend import FusionExecutor
 
 from thunder_fuser.frontends.thunder.claims.random import NORMAL_PHILOX
 from thunder_fuser.frontends.thunder.origin import Recorded
-from thunder_fuser.runtime.generator import draw
+from thunder_fuser.runtime.generator import Seed, draw
 
 _NAME = "fuser_draw"
 _normal_philox = Symbol(NORMAL_PHILOX, id=NORMAL_PHILOX, is_prim=True)
@@ -39,7 +39,7 @@ def register(executor: FusionExecutor) -> Symbol:
     return symbol
 
 
-def _draw(device: Any, count: int) -> tuple[int, ...]:
+def _draw(device: Any, count: int) -> tuple[Seed, ...]:
     where = device if isinstance(device, torch.device) else to_torch_device(device)
     seed, offset = draw(where, count)
     return (seed, *range(offset, offset + count))
