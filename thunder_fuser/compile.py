@@ -25,7 +25,7 @@ from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.fallback import Failures, left_to_torch
 from thunder_fuser.runtime.open_sizes import plan_open
-from thunder_fuser.runtime.target import Launch, Target, planned_for, target_for
+from thunder_fuser.runtime.target import Launch, Target, on_device, planned_for, target_for
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
@@ -46,7 +46,8 @@ def compile_plan(
     watch = watch or Watch("plan", plan)
     failures = Failures()
     kernels = generate_kernels(plan, target.device_info(device), watch, failures)
-    launches = compile_kernels(kernels, target, watch, failures)
+    with on_device(device):
+        launches = compile_kernels(kernels, target, watch, failures)
     in_torch = left_to_torch(plan, failures, watch.subject, device)
     if in_torch:
         watch("refusals", tuple(in_torch.values()), detail="in torch")

@@ -22,6 +22,7 @@ from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserError, TargetError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.cuda.target import version_problem
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.target import target_for
 
@@ -102,6 +103,7 @@ def _try_cuda() -> tuple[bool | None, str]:
     problem = cuda_driver.driver_problem()
     if not problem and not torch.cuda.is_available():
         problem = "there is a driver, but torch cannot use it"
+    problem = problem or version_problem()
     if not problem:
         return _try(torch.device("cuda"))
     try:

@@ -90,6 +90,10 @@ class LimitError(KernelError):
     """A kernel asks for more than its device has."""
 
 
+class LoadError(KernelError):
+    """A driver does not take a compiled kernel, of which nothing has run."""
+
+
 class TargetError(FuserError):
     """A target cannot be used here: no host compiler, no driver, no NVRTC."""
 

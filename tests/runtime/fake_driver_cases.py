@@ -8,16 +8,22 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+from thunder_fuser import doctor
 from thunder_fuser.codegen.kernel import Kernel, Param
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100
-from thunder_fuser.errors import InternalError, KernelError
+from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.cuda import target as cuda_target
 from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
+from thunder_fuser.runtime.fallback import is_replaceable
+from thunder_fuser.runtime.target import on_device
 
 STREAM = 0x57EA
 SCALE = Kernel(
@@ -123,22 +129,21 @@ def test_arguments_geometry_and_stream_arrive() -> None:
 
 def test_a_program_is_loaded_once() -> None:
     launch = compiled(name="scale", grid=(1, 1, 1))
-    before = last().libraries
+    loaded = last().libraries
     for a in range(3):
         assert scale(launch, a).tolist() == [a * i for i in range(100)]
-    assert last().libraries == before + 1
+    assert last().libraries == loaded
 
 
 def test_a_dropped_program_is_unloaded_after_its_last_launch() -> None:
-    compiled()  # of what came before nothing is left
-    before = last().libraries
-    launch = compiled()
+    launch = compiled()  # of what came before nothing is left
+    loaded = last().libraries
     scale(launch, 1.0)
-    assert last().libraries == before + 1
     del launch
-    assert last().libraries == before + 1  # it may still run
-    compiled()
-    assert last().libraries == before
+    assert last().libraries == loaded  # it may still run
+    kept = compiled()
+    assert last().libraries == loaded
+    del kept
 
 
 def test_what_a_graph_has_captured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +170,102 @@ def test_cooperative_launches_fit_on_the_device() -> None:
     # Two blocks on each of 132 multiprocessors.
     assert scale(compiled(cooperative=True, grid=(264, 1, 1)), 3.0)[5] == 15
     assert last().cooperative == 1
-    with pytest.raises(KernelError, match="265 blocks wait for each other and only 264 fit"):
-        scale(compiled(cooperative=True, grid=(265, 1, 1)), 3.0)
+    with pytest.raises(LimitError, match="265 blocks wait for each other and only 264 fit"):
+        compiled(cooperative=True, grid=(265, 1, 1))
+
+
+def fake(name: str) -> ctypes.c_int:
+    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), name)
+
+
+def test_what_the_driver_does_not_take_is_known_before_a_launch() -> None:
+    before = last().launches
+    fake("fake_rejects").value = 1
+    try:
+        with pytest.raises(LoadError, match="loading a compiled program failed") as caught:
+            compiled(name="scale_rejected", source=SCALE.source.replace("scale", "scale_rejected"))
+    finally:
+        fake("fake_rejects").value = 0
+    assert is_replaceable(caught.value)
+    assert last().launches == before
+
+
+def test_a_first_call_may_be_captured() -> None:
+    """Loading is no part of the graph, in the thread that compiles and in those that launch."""
+    fake("fake_captures").value = 1
+    results: list[torch.Tensor] = []
+    try:
+        launch = compiled()
+        results.append(scale(launch, 2.0))
+        run_together([threading.Thread(target=lambda: results.append(scale(launch, 3.0)))])
+    finally:
+        fake("fake_captures").value = 0
+    assert [y[4] for y in results] == [8, 12]
+
+
+def test_a_second_thread_that_cannot_load_ends_the_program() -> None:
+    """Kernels of the same call may have run."""
+    launch, errors = compiled(), list[Exception]()
+
+    def work() -> None:
+        try:
+            scale(launch, 1.0)
+        except KernelError as error:
+            errors.append(error)
+
+    fake("fake_captures").value = 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_driver, "beside_captures", nullcontext)
+        run_together([threading.Thread(target=work)])
+    fake("fake_captures").value = 0
+    assert [is_replaceable(e) for e in errors] == [False]
+
+
+def test_a_driver_older_than_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "driver_version", lambda: "12.8")
+    monkeypatch.setattr(cuda_target, "nvrtc_version", lambda: "13.0")
+    with pytest.raises(TargetError, match=r"for CUDA 12\.8 .* NVRTC 13\.0.*nvrtc-cu12") as caught:
+        compiled()
+    assert is_replaceable(caught.value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    works, text = doctor._try_cuda()
+    assert works is None
+    assert "is for CUDA 12.8" in text
+    monkeypatch.setattr(cuda_target, "nvrtc_version", lambda: "12.9")
+    assert cuda_target.version_problem() == ""
+
+
+def test_kernels_are_for_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for the current one, which has other limits on a machine with several."""
+    current = [0]
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            self.index, current[0] = current[0], self.index
+
+        def __exit__(self, *_: object) -> None:
+            current[0] = self.index
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    asked: list[int] = []
+    describe = cuda_driver.describe
+
+    def described(index: int) -> DeviceInfo:
+        asked.append(index)
+        return replace(describe(index), shared_bytes_per_block=(99 if index else 227) << 10)
+
+    monkeypatch.setattr(cuda_driver, "describe", described)
+    limited = pytest.raises(LimitError, match="102400 bytes of shared memory")
+    with on_device(torch.device("cuda", 1)), limited:
+        compiled(shared_bytes=100 << 10)
+    assert set(asked) == {1}
+    assert current == [0]
+    compiled(shared_bytes=100 << 10)
 
 
 def test_threads_do_not_disturb_each_others_arguments() -> None:

@@ -19,9 +19,16 @@ struct LastLaunch {
   unsigned launches, libraries;  // libraries that are loaded
 } fake_last;
 
-enum { kSuccess = 0, kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kResources = 701 };
+// What tests make it do: reject code, and be in a capture, which kernels cannot be loaded in.
+int fake_rejects = 0, fake_captures = 0;
+
+enum {
+  kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
+  kResources = 701, kCapturing = 900
+};
 
 static thread_local void* context = nullptr;
+static thread_local int capture_mode = 0;  // of this thread: 2 is no part of any capture
 static bool is_running = false;
 static int allowed_shared_bytes = 48 * 1024;
 
@@ -66,6 +73,8 @@ int cuDevicePrimaryCtxRetain(void** primary, int device) {
 
 int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*,
                       unsigned) {
+  if (fake_captures && capture_mode != 2) return kCapturing;
+  if (fake_rejects) return kInvalidImage;
   ++fake_last.libraries;
   *library = (void*)0x11B;
   return memcmp(code, "\x7f" "ELF", 4) ? kInvalidValue : kSuccess;
@@ -79,7 +88,12 @@ int cuCtxSynchronize() { return is_running = false, context ? kSuccess : kInvali
 int cuLibraryGetKernel(void** kernel, void*, const char*) {
   return *kernel = (void*)0x2E1, kSuccess;
 }
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  const int before = capture_mode;
+  return capture_mode = *mode, *mode = before, kSuccess;
+}
 int cuKernelGetFunction(void** function, void* kernel) {
+  if (fake_captures && capture_mode != 2) return kCapturing;
   return *function = kernel, context ? kSuccess : kInvalidContext;
 }
 int cuFuncSetAttribute(void*, int attribute, int value) {

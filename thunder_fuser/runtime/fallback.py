@@ -1,8 +1,9 @@
 """Fallback: what runs in torch because its kernel could not be prepared, and who is told.
 
 A fusion that cannot be planned runs in torch as a whole (`frontends/thunder/call.py`). Of a plan
-only those segments do of which a kernel cannot be written, is rejected by its compiler or asks for
-more than the device has; the others keep their kernels. Both evaluate a Fusion (`ir/reference.py`).
+only those segments do of which a kernel cannot be written, is rejected by its compiler or by the
+driver, or asks for more than the device has; the others keep their kernels. Both evaluate a Fusion
+(`ir/reference.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from thunder_fuser.errors import (
     FuserError,
     InternalError,
     LimitError,
+    LoadError,
     Refusal,
     TargetError,
 )
@@ -28,7 +30,7 @@ from thunder_fuser.segment.ties import tied_to
 
 _EXPECTED = (FuserError, torch.OutOfMemoryError, MemoryError)
 """Errors that say something about the user's program or machine."""
-_REPLACEABLE = (InternalError, CompileError, LimitError, TargetError)
+_REPLACEABLE = (InternalError, CompileError, LimitError, LoadError, TargetError)
 """Those of them that torch does not have: our own bugs, and the lack of a compiler or driver."""
 
 

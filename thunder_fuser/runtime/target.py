@@ -9,6 +9,7 @@ a GPU can be made on a machine that has none (``thunder_fuser/device.py``, ``dev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -47,6 +48,7 @@ class Target(Protocol):
     def compile(self, kernels: Sequence[Kernel]) -> tuple[Launch, ...]:
         """Compile `kernels` as one program (their names differ) or load it from the disk cache.
 
+        On cuda that is for torch's current device, as launches are: `on_device` makes it another.
         Raises TargetError when there is no compiler, CompileError when it rejects the source,
         LimitError when a kernel asks for more than the device has.
         """
@@ -62,6 +64,13 @@ def planned_for(device: torch.device | None = None) -> DeviceInfo:
     if device is not None and device.type == "cuda":
         return target_for(device).device_info(device)
     return DATASHEETS.get(current().cuda_arch or "", H200)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU torch's current one, which kernels are compiled for and launches go to."""
+    index = device.index if device.type == "cuda" and torch.cuda.is_available() else None
+    is_current = index is None or torch._C._cuda_getDevice() == index
+    return nullcontext() if is_current else torch.cuda.device(index)
 
 
 def target_for(device: torch.device) -> Target:

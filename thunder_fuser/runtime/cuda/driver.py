@@ -7,8 +7,10 @@ Every function below it goes through `driver`, which has asked.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from thunder_fuser.device import DeviceInfo
@@ -131,6 +133,21 @@ def bind_context(device: int) -> None:
         retained = api.cuDevicePrimaryCtxRetain(_handle(device))
         context = check(retained, f"retaining the context of cuda:{device}")
         check(api.cuCtxSetCurrent(context), f"binding the context of cuda:{device}")
+
+
+@contextlib.contextmanager
+def beside_captures() -> Iterator[None]:
+    """What is done in here is no part of a CUDA graph, and may be done while a stream is captured:
+    loading kernels, which else would end the capture with an error.
+    """
+    api = driver()
+    change = api.cuThreadExchangeStreamCaptureMode
+    relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = check(change(relaxed), "changing the mode of captures")
+    try:
+        yield
+    finally:
+        check(change(before), "changing the mode of captures back")
 
 
 def load_library(image: bytes) -> Any:

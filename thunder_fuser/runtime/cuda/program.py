@@ -113,7 +113,7 @@ def nvrtc() -> Any:
     except (ImportError, RuntimeError) as error:
         raise TargetError(
             f"kernels for CUDA cannot be compiled, NVRTC is not available: {error}. "
-            "Install a build of torch for CUDA 13, or `pip install nvidia-cuda-nvrtc`"
+            "Install a build of torch for CUDA 12.8 or later, or `pip install nvidia-cuda-nvrtc`"
         ) from error
     return bindings
 

@@ -26,10 +26,16 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
-from thunder_fuser.errors import FuserValueError, KernelError
+from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.arguments import ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
-from thunder_fuser.runtime.cuda.program import Cubin, Resources, compile_cubin, nearest_arch
+from thunder_fuser.runtime.cuda.program import (
+    Cubin,
+    Resources,
+    compile_cubin,
+    nearest_arch,
+    nvrtc_version,
+)
 from thunder_fuser.runtime.limits import check_limits
 
 _DEFAULT_ARCH = "sm_90"
@@ -59,13 +65,39 @@ class CudaTarget:
         return DATASHEETS[arch]
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
-        """Compile `kernels` as one program.  LimitError when one exceeds the device's limits."""
+        """Compile `kernels` as one program, and load it where there is a device: what goes wrong
+        before a launch goes wrong here.
+
+        LimitError when a kernel exceeds the device's limits, LoadError when the driver does not
+        take it, TargetError when it is older than NVRTC.
+        """
         _unload_retired()
+        if problem := version_problem():
+            raise TargetError(problem)
         program = _Program(tuple(kernels), self.device_info(torch.device("cuda")))
+        if cuda_driver.driver_available():
+            device = _current_device()
+            cuda_driver.bind_context(device)
+            for kernel in kernels:
+                program.function(kernel, device)
         return tuple(CudaLaunch(program, kernel) for kernel in kernels)
 
 
 CUDA = CudaTarget()
+
+
+def version_problem() -> str:
+    """Why the driver does not take what NVRTC makes; "" if it does, or if there is no driver."""
+    if not cuda_driver.driver_available():
+        return ""
+    driver, nvrtc = cuda_driver.driver_version(), nvrtc_version()
+    newest, made = (int(version.split(".")[0]) for version in (driver, nvrtc))
+    if made <= newest:
+        return ""
+    return (
+        f"the NVIDIA driver is for CUDA {driver} and does not take code of NVRTC {nvrtc}: update "
+        f"the driver, or install NVRTC {newest} (pip install 'nvidia-cuda-nvrtc-cu{newest}')"
+    )
 
 
 class CudaLaunch:
@@ -90,7 +122,8 @@ class CudaLaunch:
         """Enqueue on torch's current device and stream.
 
         Raises TargetError without a driver, KernelError when the driver rejects the launch, which
-        it also does when an earlier kernel has crashed.
+        it also does when an earlier kernel has crashed.  Torch does not replace that: others of the
+        same call may have written already.
         """
         device = _current_device()
         prepared = self._threads.prepared.get(device) or self._prepare(device)
@@ -105,7 +138,10 @@ class CudaLaunch:
         api = cuda_driver.driver()
         cuda_driver.bind_context(device)
         kernel = self.kernel
-        function = self._program.function(kernel, device)
+        try:
+            function = self._program.function(kernel, device)
+        except (LimitError, LoadError) as error:
+            raise KernelError(str(error)) from error
         launch = api.cuLaunchCooperativeKernel if kernel.cooperative else api.cuLaunchKernel
         arguments = ArgumentBlock(kernel)
         # An ordinary launch has one more parameter, for another way to pass arguments.
@@ -195,9 +231,14 @@ class _Program:
             self._check(kernel, cubin, info)
             libraries = self.loaded.libraries
             self.loaded.devices.add(device)
-            if arch not in libraries:
-                libraries[arch] = cuda_driver.load_library(cubin.image)
-            function = cuda_driver.load_function(libraries[arch], kernel.name, kernel.shared_bytes)
+            try:
+                with cuda_driver.beside_captures():
+                    if arch not in libraries:
+                        libraries[arch] = cuda_driver.load_library(cubin.image)
+                    library, shared = libraries[arch], kernel.shared_bytes
+                    function = cuda_driver.load_function(library, kernel.name, shared)
+            except KernelError as error:
+                raise LoadError(str(error)) from error
         if kernel.cooperative:
             _check_residency(kernel, function, info)
         return function
@@ -216,7 +257,7 @@ def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
     threads = math.prod(kernel.block)
     fit = info.sm_count * cuda_driver.resident_blocks(function, threads, kernel.shared_bytes)
     if blocks > fit:
-        raise KernelError(
+        raise LimitError(
             f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks wait for each "
             f"other and only {fit} fit on the device at once"
         )
