@@ -13,23 +13,14 @@ from itertools import chain
 from thunder_fuser.ir.domain import TensorDomain, tensor_domain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import (
-    CatOp,
-    CopyOp,
-    CutOp,
     Expr,
     FullOp,
     Fusion,
-    GatherOp,
-    IotaOp,
-    PadOp,
-    PointwiseOp,
-    RandomOp,
-    ReductionOp,
     Scalar,
     TensorView,
     Update,
     Val,
-    ViewOp,
+    with_values,
 )
 
 
@@ -124,31 +115,8 @@ class _Part:
         for value in expr.inputs:
             if value not in self.new and isinstance(value, Scalar):
                 self._scalar(value)
-        new = self.new
-        if isinstance(expr, PointwiseOp):
-            operands = tuple(new[v] for v in expr.inputs)
-            return PointwiseOp(expr.op, operands, self._output(expr.output), expr.origin)
-        out = self._tensor(expr.output, expr.output.domain)
-        match expr:
-            case ViewOp(op, x):
-                return ViewOp(op, self.tensor(x), out, expr.origin)
-            case CopyOp(x) | CutOp(x):
-                return type(expr)(self.tensor(x), out, expr.origin)
-            case PadOp(x, fill):
-                return PadOp(self.tensor(x), new[fill], out, expr.origin)
-            case CatOp(pieces, dim):
-                return CatOp(tuple(map(self.tensor, pieces)), dim, out, expr.origin)
-            case FullOp(fill):
-                return FullOp(new[fill], out, expr.origin)
-            case IotaOp(start, step):
-                return IotaOp(new[start], new[step], out, expr.origin)
-            case RandomOp(op, seed, offset, (first, second)):
-                parameters = new[first], new[second]
-                return RandomOp(op, new[seed], new[offset], parameters, out, expr.origin)
-            case ReductionOp(op, x, accumulate):
-                return ReductionOp(op, self.tensor(x), accumulate, out, expr.origin)
-            case GatherOp(op, x, dim, index):
-                return GatherOp(op, self.tensor(x), dim, self.tensor(index), out, expr.origin)
+        self._output(expr.output)
+        return with_values(expr, self.new)
 
     def _output(self, old: Val) -> Val:
         return self._scalar(old) if isinstance(old, Scalar) else self._tensor(old, old.domain)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeGuard
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeGuard, TypeVar, get_args
 
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
@@ -335,6 +335,25 @@ class GatherOp:
 
 
 Expr = PointwiseOp | MoveOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | GatherOp
+E = TypeVar("E", bound=Expr)
+_ARGUMENTS = {family: tuple(f.name for f in fields(family) if f.init) for family in get_args(Expr)}
+"""The fields that an op family is made with. Those that are tuples hold values."""
+
+
+def with_values(expr: E, new: Mapping[Val, Val]) -> E:
+    """The same operation on other values: what `new` has for an operand or for the output, or else
+    that value itself.
+    """
+    arguments: list[Any] = []
+    for name in _ARGUMENTS[type(expr)]:
+        old = getattr(expr, name)
+        if isinstance(old, TensorView | Scalar):
+            arguments.append(new.get(old, old))
+        elif isinstance(old, tuple):
+            arguments.append(tuple([new.get(v, v) for v in old]))
+        else:
+            arguments.append(old)
+    return type(expr)(*arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ Programs that people write by hand are far below all of these limits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import tensor_domain
@@ -27,6 +26,7 @@ from thunder_fuser.ir.fusion import (
     Scalar,
     TensorView,
     Val,
+    with_values,
 )
 from thunder_fuser.segment.evaluation_points import MAX_PLACES, repeated
 
@@ -229,7 +229,7 @@ def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
     behind: dict[Val, Val] = {}
     exprs: list[Expr] = []
     for expr in fusion.exprs:
-        exprs.append(_reading(expr, behind))
+        exprs.append(with_values(expr, behind))
         output = expr.output
         if output in cut and isinstance(output, TensorView):
             following += 1
@@ -238,19 +238,3 @@ def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
             behind[output] = after
             exprs.append(CutOp(output, after, expr.origin))
     return replace(fusion, exprs=tuple(exprs))
-
-
-def _reading(expr: Expr, behind: Mapping[Val, Val]) -> Expr:
-    """The same expression on what stands for its operands."""
-    if behind.keys().isdisjoint(expr.inputs):
-        return expr
-    changed: dict[str, Any] = {}
-    for each in fields(expr):
-        value = getattr(expr, each.name)
-        if each.name == "output":
-            continue
-        if isinstance(value, TensorView | Scalar):
-            changed[each.name] = behind.get(value, value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], TensorView | Scalar):
-            changed[each.name] = tuple(behind.get(v, v) for v in value)
-    return replace(expr, **changed)

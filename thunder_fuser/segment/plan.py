@@ -14,7 +14,7 @@ from typing import Literal
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val, with_values
 from thunder_fuser.ir.integer.counts import Condition, most
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
@@ -87,7 +87,7 @@ class Segment:
             fusion.definitions(),
             dict(zip(tensors, loads, strict=True)),
             fusion.outputs,
-            tuple(_renamed(fold, new) for fold in self.folds),
+            tuple(with_values(fold, new) for fold in self.folds),
             dict(zip(fusion.outputs, stores, strict=True)),
             {update.value: update.target for update in fusion.updates},
         )
@@ -229,14 +229,6 @@ class SegmentedFusion:
         if self.conditions:
             rows.append(f"formulas hold where {', '.join(map(str, self.conditions))}")
         return "\n".join([head, *(f"  {row}" for row in rows)])
-
-
-def _renamed(fold: ReductionOp, new: Mapping[Val, Val]) -> ReductionOp:
-    """A reduction on the values of a segment's fusion."""
-    elements, output = new[fold.input], new[fold.output]
-    assert isinstance(elements, TensorView)
-    assert isinstance(output, TensorView)
-    return ReductionOp(fold.op, elements, fold.accumulate, output, fold.origin)
 
 
 def counted(number: int, thing: str) -> str:
