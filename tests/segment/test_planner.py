@@ -479,3 +479,17 @@ def test_what_folds_nothing_is_made_of_is_planned(b: FusionBuilder) -> None:
     b.output(op(b, "add", b.reduce("sum", none, [0]), 1.0))
     compiled = CompiledFusion(b.build())
     assert compiled([torch.rand(17)])[0].item() == 1.0
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_fold_that_is_a_result_without_elements_is_not_planned(
+    b: FusionBuilder, shown: bool
+) -> None:
+    """Nor is the fold that it is made of, while one that folds the other dimension is there."""
+    folded = b.reduce("prod", b.tensor([0, 13, 3], Float), [2])
+    empty = b.reduce("sum", folded, [1])
+    b.output(b.broadcast(empty, [False, True]) if shown else empty)
+    b.output(b.reduce("sum", folded, [0]))
+    found = CompiledFusion(b.build())([torch.rand(0, 13, 3)])
+    assert [tuple(t.shape) for t in found] == [(0, 1) if shown else (0,), (13,)]
+    assert not found[1].any()

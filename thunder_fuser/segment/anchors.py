@@ -195,16 +195,16 @@ class AnchorGraph:
         # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
-        live = self._live()
+        needed = self._needed()
         for expr in self.fusion.exprs:
             output = expr.output
-            if not isinstance(output, TensorView) or output not in live:
+            if not isinstance(output, TensorView) or not (output in wanted or output in needed):
                 continue
             for operand in expr.inputs:
                 known = self._seen(operand)
                 here = self._reach.get(output)
                 self._reach[output] = known if here is None else here.with_(known)
-            if isinstance(expr, ReductionOp):
+            if isinstance(expr, ReductionOp) and (output.numel or output in needed):
                 self._anchor(output, expr, is_stored=False)
             source = expr.input if isinstance(expr, CutOp) else None
             if source is not None and source not in overwritten:
@@ -301,9 +301,9 @@ class AnchorGraph:
         behind = union(1 << self.number[part] for part in parts if part in self.number)
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
 
-    def _live(self) -> set[Val]:
-        """Values that a result needs, or is made of. A result without elements needs none; what
-        folds nothing, or shows it, has elements all the same.
+    def _needed(self) -> set[Val]:
+        """What results are made of. A result without elements is made of nothing, not even where a
+        reduction gives it; but what folds nothing may have elements.
         """
         returned: set[Val] = {*self.fusion.results, *self.sliced.written}
         needed: set[Val] = set()
@@ -312,7 +312,7 @@ class AnchorGraph:
             is_empty = isinstance(out, TensorView) and not out.numel
             if out in needed or (out in returned and not is_empty):
                 needed.update(expr.inputs)
-        return returned | needed
+        return needed
 
     def _users(self) -> list[Anchors]:
         """For each anchor, those that read its reduction."""

@@ -204,9 +204,11 @@ class _Boundaries:
         than that: written and read once more.
         """
         reach, size = self.program.reach(v), self.program.bytes_of
-        if reach.folds or 2 * size(v) >= sum(map(size, reach.sources)):
+        if reach.folds or not all(s in self.readers for s in reach.sources):
             return None
-        rarest = min((self.readers.get(s, []) for s in reach.sources), key=len)
+        if 2 * size(v) >= sum(map(size, reach.sources)):
+            return None
+        rarest = min((self.readers[s] for s in reach.sources), key=len)
         for group in rarest:
             if reach.sources <= self.sources[group] and self._is_after(group, reach.behind):
                 return group
@@ -277,10 +279,13 @@ class _Subgraph:
     def _operands(self, v: Val) -> tuple[Val, ...]:
         expr = self.program.definitions.get(v)
         stops = (v in self.stops or self.is_foreign(v)) and v not in self.roots
-        # A result without elements is not computed.
-        is_result = v in self.roots and not isinstance(expr, ReductionOp)
-        is_empty = isinstance(v, TensorView) and is_result and not v.numel
-        return () if expr is None or stops or is_empty else expr.inputs
+        return () if expr is None or stops or self._is_empty(v) else expr.inputs
+
+    def _is_empty(self, v: Val) -> bool:
+        """Whether a value is a result without elements, which is not computed."""
+        if not isinstance(v, TensorView) or v.numel or v not in self.roots:
+            return False
+        return self.program.anchors[self.program.number[v]].fold is None
 
     def is_foreign(self, v: Val) -> bool:
         """Whether a value is a reduction that another kernel does."""
