@@ -173,7 +173,7 @@ def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:
         )
     elements, exact = measure(certain)
     region = union(certain, somewhere, dims)
-    most, _ = measure(region)
+    most = elements if region is certain else measure(region)[0]
     found = min(elements + demand.number, most, volume(everything(dims)))
     exact = exact and most == elements
     return Footprint(found if exact else at_most(found), exact, region)

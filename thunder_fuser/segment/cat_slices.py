@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.layout import View, aligned_layout, dense_layout
@@ -47,6 +48,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     MoveOp,
     PadOp,
+    PointwiseOp,
     ReductionOp,
     TensorView,
     Val,
@@ -92,6 +94,7 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
     if fusion.updates:
         return []
     late = _late(fusion)
+    from_cats = _from_cats(fusion, late)
     definitions = fusion.definitions()
     return [
         expr.output
@@ -99,8 +102,21 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
         if expr.output in layouts
         and isinstance(expr.output, TensorView)
         and expr.output.numel
+        and (isinstance(expr, MoveOp) or expr.output in from_cats)
         and _is_joined(expr, layouts[expr.output], definitions, late)
     ]
+
+
+def _from_cats(fusion: Fusion, late: AbstractSet[Val]) -> set[Val]:
+    """Cats of something `late` and what is computed from them: looking for a cat below every value
+    would take the square of a long chain.
+    """
+    found: set[Val] = set()
+    for expr in fusion.exprs:
+        is_cat = isinstance(expr, CatOp) and not late.isdisjoint(expr.inputs)
+        if is_cat or (isinstance(expr, PointwiseOp) and not found.isdisjoint(expr.inputs)):
+            found.add(expr.output)
+    return found
 
 
 def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[Val]) -> bool:

@@ -39,7 +39,7 @@ def updates_in_place(
     fusion: Fusion, placement: Placement, kernels: Sequence[Writer]
 ) -> dict[TensorView, TensorView]:
     """Value -> target of the updates that their kernel writes directly; they are placed there."""
-    if any(isinstance(expr, GatherOp) for expr in fusion.exprs):
+    if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
     values = Counter(u.value for u in fusion.updates)
     targets = Counter(u.target for u in fusion.updates)

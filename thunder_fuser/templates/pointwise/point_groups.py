@@ -37,10 +37,9 @@ class PointGroup:
         return tuple(tensor for tensor, _, _ in self.values)
 
     def stores(self, lanes: LaneForms, body: KernelBody) -> tuple[Store, ...]:
-        aligned = {t: layout.alignment for t, layout in body.stores.items()}
         return tuple(
-            Store(t, value, at, plan_store(at, lanes, t.dtype.itemsize, aligned[t]))
-            for t, value, at in self.values
+            Store(t, v, at, plan_store(at, lanes, t.dtype.itemsize, body.stores[t].alignment))
+            for t, v, at in self.values
         )
 
 
