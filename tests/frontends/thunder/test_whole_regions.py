@@ -40,6 +40,10 @@ CALLS: dict[str, Function] = {
     "multiply": lambda x: torch.multiply(x, x).absolute(),
     "clip": lambda x: x.clip(0, 1),
     "swapaxes": lambda x: x.swapaxes(0, 1),
+    "roll": lambda x: torch.roll(x, 1, 1),
+    "roll of all elements": lambda x: x.roll(-5),
+    "roll of windows": lambda x: torch.roll(x, shifts=(-2, 5), dims=(0, -1)),
+    "roll by nothing": lambda x: torch.roll(x, (4, 0), (0, 1)),
 }
 
 
@@ -74,6 +78,10 @@ def test_unusual_arguments_stay_with_torch() -> None:
     torch.testing.assert_close(jit(program)(x), program(x))
     with pytest.raises(Exception, match="exceeds dimension size"):
         jit(lambda x: torch.sin(x).narrow(0, 3, 2))(x)
+    with pytest.raises(Exception, match="shifts and dimensions must align"):
+        jit(lambda x: torch.roll(x, (1, 2), 0))(x)
+    empty = torch.ones(0, 3)
+    torch.testing.assert_close(jit(lambda x: torch.roll(x, 1, 0))(empty), empty)
 
 
 def test_rotary_embedding_of_two_thirds_of_a_projection() -> None:

@@ -3,8 +3,8 @@ the list.
 
 *Torch's functions that Thunder knows by name only.* It runs them in torch, each between two
 regions, and differentiates them by running them once more under torch's autograd. Casts, new
-tensors like another and second names of operations are nothing but operations that it can take
-apart, and become these.
+tensors like another, rolls and second names of operations are nothing but operations that it can
+take apart, and become these.
 
 *Cross-entropy with smoothed labels*, of which Thunder counts the ignored classes in the mean.
 
@@ -87,6 +87,8 @@ def lookasides() -> dict[Function, Function]:
     for name, function in parts.items():
         for theirs, symbol in _registered(name):
             found[theirs] = found[symbol] = _or_whole(function, symbol)
+    for theirs, symbol in _registered("roll"):
+        found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
     for name, typed in _IN_TORCHS_DTYPE.items():
@@ -162,6 +164,24 @@ def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
         raise _Unusual  # torch has the words for what is wrong
     taken = [slice(None)] * dim + [slice(start, start + length)]
     return x[tuple(taken)]
+
+
+def _roll(symbol: Symbol, x: TensorProxy, shifts: Any, dims: Any = ()) -> TensorProxy:
+    """A cat of two slices for each dimension, as torch's own is on the CPU."""
+    by, along = (tuple(v) if isinstance(v, Sequence) else (v,) for v in (shifts, dims))
+    if not along and len(by) == 1 and isinstance(x, TensorProxy):
+        return ltorch.reshape(_roll(symbol, ltorch.reshape(x, (-1,)), by, 0), x.shape)
+    known = all(type(v) is int for v in (*by, *along)) and isinstance(x, TensorProxy)
+    if not known or len(by) != len(along) or not all(-x.ndim <= d < x.ndim for d in along):
+        return symbol(x, shifts, dims)  # torch has the words for what is wrong
+    if x.numel == 0:
+        return ltorch.clone(x)
+    for shift, dim in zip(by, along, strict=True):
+        size = x.shape[dim]
+        start = -shift % size
+        parts = (_narrow(x, dim, start, size - start), _narrow(x, dim, 0, start))
+        x = ltorch.cat(parts, dim)
+    return x
 
 
 def _pow(symbol: Symbol, x: Any, exponent: Any) -> TensorProxy:
