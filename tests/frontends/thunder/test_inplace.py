@@ -552,3 +552,37 @@ def test_a_view_of_what_an_update_made_is_one_where_gradients_flow() -> None:
 
     y, whole = jit(program)(torch.randn(2, 2, requires_grad=True))
     assert whole.data_ptr() == y.data_ptr()
+
+
+def torch_saves_the_root(x: Any) -> Any:
+    return torch.sqrt(x)
+
+
+def torch_saves_the_copy(x: Any) -> Any:
+    return torch.sinh(x.repeat(2, 1))
+
+
+def torch_saves_nothing(x: Any) -> Any:
+    return torch.roll(x, -2, -2)
+
+
+@pytest.mark.parametrize(
+    "program", [torch_saves_the_root, torch_saves_the_copy, torch_saves_nothing]
+)
+def test_an_argument_that_changes_where_torch_does_not_save_it(program: Any) -> None:
+    gradients = []
+    for function in (jit(program, save_like_torch=True), program):
+        x = torch.linspace(0.5, 2, 12).reshape(4, 3).requires_grad_()
+        y = function(x)
+        x.detach().copy_(x.detach().flip(0, 1))
+        gradients += torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("times", [(2, 1), (1, 3), (1, 1), (2, 1, 3)])
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "with gradients"])
+def test_a_repeat_that_is_returned_owns_its_elements(times: tuple[int, ...], grad: bool) -> None:
+    x = torch.randn(7, 1, requires_grad=grad)
+    found = jit(lambda x: x.repeat(*times))(x).detach()
+    assert found.stride() == x.repeat(*times).stride()
+    assert found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

@@ -43,7 +43,7 @@ from thunder_fuser.frontends.thunder.rematerialization import rematerialize
 from thunder_fuser.frontends.thunder.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.rng_state import RngStates
 from thunder_fuser.frontends.thunder.rng_state import register as register_draw
-from thunder_fuser.frontends.thunder.saved_values import with_kept_values
+from thunder_fuser.frontends.thunder.saved_values import with_kept_values, with_shared_values
 from thunder_fuser.frontends.thunder.single_assignment import single_assignment
 from thunder_fuser.frontends.thunder.split_regions import take_apart
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
@@ -121,7 +121,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     def _fused(self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool) -> TraceCtx:
         trace, originals = single_assignment(trace)
-        trace = with_kept_values(trace, originals)
+        trace = with_kept_values(with_shared_values(trace), originals)
         retyped = retype(trace, self._is_fusible)
         trace = retyped.trace
         recorded = Recorded(trace, originals)

@@ -8,6 +8,7 @@ Backward values are the exception: they have no line.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -67,7 +68,9 @@ class Recorded:
                     self._lines.setdefault(name, line)
         self.saved_results: frozenset[str] = frozenset()
         """Results of the forward that torch's autograd would save, too."""
+        self._same: dict[str, str] = {}
         if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
+            self._same = _same_values(traces[0], traces[-1])
             self._note_new_names(traces[0], traces[-1])
             saved = _saved_by_torch(traces[0])
             pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
@@ -110,9 +113,13 @@ class Recorded:
                     yield self._positions[key]
 
     def first_name(self, name: str) -> str:
-        """What the forward calls a value, where the backward computes it again."""
+        """What the forward calls a value, where the backward computes it again, and the user's
+        calls, where differentiating them gave it another name.
+        """
         name = self._originals.get(name, name)
-        return name if name in self._calls else name.removeprefix(_COPY)
+        if name not in self._calls:
+            name = name.removeprefix(_COPY)
+        return name if name in self._calls else self._same.get(name, name)
 
     def in_one_call(self, *names: str) -> bool:
         """Whether one call of the user's gives, or consists of, all of these values."""
@@ -154,6 +161,38 @@ class Recorded:
             source_positions=line.positions,
             tags=prim.tags | whole.tags,
         )
+
+
+def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
+    """Names of `joint` -> those of the same values in `first`, by value numbering: the same
+    primitives of the same operands, each in turn.
+    """
+    same: dict[str, str] = {}
+
+    def number(prim: BoundSymbol) -> tuple[object, ...]:
+        operands = (
+            same.get(x.name, x.name) if isinstance(x, Proxy) else repr(x) for x in prim.flat_args
+        )
+        return prim.sym.id, *operands
+
+    known: dict[tuple[object, ...], deque[BoundSymbol]] = {}
+    for prim in _leaves(first.bound_symbols):
+        known.setdefault(number(prim), deque()).append(prim)
+    for prim in _leaves(b for b in joint.bound_symbols if not _is_backward(b)):
+        if queue := known.get(number(prim)):
+            found = queue.popleft()
+            pairs = zip(prim.flat_proxy_outs, found.flat_proxy_outs, strict=False)
+            same.update((new.name, old.name) for new, old in pairs)
+    return same
+
+
+def _leaves(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The symbols that have no parts, in order."""
+    for bsym in symbols:
+        if bsym.subsymbols:
+            yield from _leaves(bsym.subsymbols)
+        else:
+            yield bsym
 
 
 def _is_backward(bsym: BoundSymbol) -> bool:

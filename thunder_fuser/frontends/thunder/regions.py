@@ -238,7 +238,10 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
     prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
     # Torch would draw other numbers the second time.
     is_repeated = any(p.name in facts.repeated for prim in prims for p in prim.flat_proxy_outs)
-    if not is_repeated and not any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims):
+    # Nor would it copy where the end of a call is left without the call (`repeat`, differentiated).
+    is_copied = any(not b.subsymbols and facts.aliases.is_owner(b) for b in part.symbols)
+    is_worth = any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims)
+    if not (is_worth or is_repeated or is_copied):
         text = "views, copies and new tensors alone gain nothing from being fused"
         return Refusal("shape-only", text)
     if facts.on_cuda and all(is_cpu_scalar(p) for prim in prims for p in prim.flat_proxy_outs):

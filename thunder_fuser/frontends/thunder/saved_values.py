@@ -1,4 +1,8 @@
-"""Values that the backward reads and the forward overwrites: they are kept in copies.
+"""Values of the forward that the backward reads: those that it computes again, and those that the
+forward overwrites.
+
+Gradient rules compute again what the forward has (Thunder's of a square root). As one value, it can
+be saved, or computed from what is saved, as planning finds best.
 
 A gradient rule reads an operand by its name. Where the call updates that operand in place
 (`x.clamp_(0)`, `x.mul_(y)`), or a later one does, the name has the new value when the backward
@@ -8,15 +12,46 @@ runs. Torch's autograd copies what such a call overwrites before it runs; so doe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from thunder.core import prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol, BoundSymbolRHS, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.aliases import Aliases, targets
+from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.origin import Recorded
+
+
+def with_shared_values(trace: TraceCtx) -> TraceCtx:
+    """The joint trace, or one whose backward reads what the forward computes by the same primitive
+    from the same operands. Where anything is updated in place, names of views outlive their values.
+    """
+    symbols = trace.bound_symbols
+    if not any(map(_is_backward, symbols)) or any(any(targets(b)) for b in symbols):
+        return trace
+    shared = from_trace(trace)
+    known: dict[BoundSymbolRHS, BoundSymbol] = {}
+    swaps: dict[Variable, Proxy] = {}
+    for bsym in symbols:
+        swapped = bsym.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else bsym
+        if _is_arithmetic(bsym):
+            if not _is_backward(bsym):
+                known.setdefault(bsym.rhs, bsym)
+            elif (forward := known.get(replace(swapped.rhs, backward=False))) is not None:
+                pairs = zip(bsym.flat_proxy_outs, forward.flat_proxy_outs, strict=True)
+                swaps.update((variableify(again), once) for again, once in pairs)
+                continue
+        shared.bound_symbols.append(swapped)
+    return shared if swaps else trace
+
+
+def _is_arithmetic(bsym: BoundSymbol) -> bool:
+    """Whether a symbol is a primitive of which one result is as good as another."""
+    claim = TABLE.get(bsym.sym.id)
+    return claim is not None and not bsym.subsymbols and claim.role.is_worth_a_kernel
 
 
 def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
