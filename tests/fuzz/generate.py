@@ -71,7 +71,8 @@ def _changed(p: Maker, program: Program) -> Program:
 
     No views: autograd writes their histories anew when what they look at has changed.
     """
-    owned = [name for name in program.results if p.tensor(name)._base is None]
+    made = [name for name in program.results if name in p.space]
+    owned = [name for name in made if p.tensor(name)._base is None]
     names = [*(a.name for a in program.arguments), *owned]
     count = p.rng.randint(1, min(2, len(names)))
     return replace(program, changed=tuple(p.rng.sample(names, count)))
