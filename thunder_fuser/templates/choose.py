@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import InternalError, Refusal
@@ -22,9 +22,9 @@ def schedule_segment(segment: Segment, device: DeviceInfo) -> Schedule:
     body, refusals = segment.body, []
     for template in TEMPLATES:
         if template.kind == segment.kind:
-            found = template.schedule(body, device)
+            found: Schedule | Refusal = template.schedule(body, device)
             if not isinstance(found, Refusal):
-                return cast(Schedule, found)
+                return found
             refusals.append(f"{template.name}: {found}")
     told = "; ".join(refusals) or f"no template takes a {segment.kind} segment"
     raise InternalError(f"segment {segment.index} of a plan cannot be scheduled: {told}")

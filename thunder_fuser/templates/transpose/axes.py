@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.lower.lanes import LaneForms, lane_condition
+from thunder_fuser.lower.point_groups import PointGroup
 from thunder_fuser.lower.scalar_graph import Conjunction, Load
 from thunder_fuser.lower.vectorize import ALWAYS, simplify
-from thunder_fuser.templates.pointwise.point_groups import PointGroup
 
 SHORTEST_I = 128
 """Points along I that make a dimension of their own; fewer are joined with what lies above them."""

@@ -1,11 +1,11 @@
 """Pointwise outputs as groups of points: outputs over one iteration space that read common data.
 
-A group is pulled once, at one flattened point of its space; every pointwise template starts there.
+A group is pulled once, at one flattened point of its space; every pointwise template starts there
+(`KernelBody.point_groups`).
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
@@ -43,9 +43,8 @@ class PointGroup:
         )
 
 
-@functools.lru_cache(maxsize=1)
 def pull_groups(body: KernelBody) -> tuple[PointGroup, ...]:
-    """The groups of a body's outputs. Templates ask one after the other about one body."""
+    """The groups of a body's outputs."""
     found = []
     for group in _share_points(body):
         count = group[0].numel
