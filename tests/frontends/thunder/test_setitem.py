@@ -28,11 +28,19 @@ WINDOWS = [
     ((slice(-3, -1), ...), [2, 1, 1]),
     (..., [6, 5, 4]),
 ]
+NO_WINDOW = "is no window of it; use ints and slices of step 1 that lie inside"
 OTHERS = [
-    (slice(0, 6, 2), 1.0),
-    ((ALL, None), 1.0),
-    (0, [1, 5, 4]),
-    (torch.tensor([0, 2]), 1.0),
+    (slice(0, 6, 2), 1.0, f"x[0:6:2] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
+    ((ALL, None), 1.0, f"x[:, None] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
+    ((..., [0, 3]), 1.0, f"x[..., [0, 3]] = .. of a tensor [6, 5, 4] {NO_WINDOW}"),
+    (
+        *(0, [1, 5, 4]),
+        "a value [1, 5, 4] does not broadcast to a window [5, 4]; reshape the value to [5, 4]",
+    ),
+    (
+        *(torch.tensor([0, 2]), 1.0),
+        "= .. of a tensor [6, 5, 4] writes where a tensor says; use ints and slices of step 1",
+    ),
 ]
 
 
@@ -82,12 +90,13 @@ def test_a_window_is_written_in_one_kernel(
 
 
 @pytest.mark.parametrize("program", [_of_a_new_tensor, _of_an_argument])
-@pytest.mark.parametrize(("index", "value"), OTHERS, ids=str)
+@pytest.mark.parametrize(("index", "value", "reason"), OTHERS, ids=str)
 def test_what_is_no_window_stays_with_torch(
-    program: Callable[..., Any], index: Any, value: float | list[int]
+    program: Callable[..., Any], index: Any, value: float | list[int], reason: str
 ) -> None:
     compiled = _follows_torch(program(index), torch.float32, _value(value))
     assert "copy_with_setitem" in str(thunder.last_traces(compiled)[-1])
+    assert any(refusal.text.endswith(reason) for refusal in refusals(compiled))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +113,10 @@ def test_numbers_that_an_integer_cannot_hold_are_torchs_to_decide(value: float) 
     compiled = thunder.jit(program, executors=[thunder_fuser.executor])
     outcomes = [_outcome(f, value) for f in (program, compiled)]
     assert outcomes[0] == outcomes[1]
+    if "[" in outcomes[1]:
+        (refusal,) = refusals(compiled)
+        assert "is outside of Int32, -2147483648 to 2147483647" in refusal.text
+        assert refusal.text.endswith("write a number that it holds")
 
 
 def _outcome(function: Callable[..., torch.Tensor], value: float) -> str:

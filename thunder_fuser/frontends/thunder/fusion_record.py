@@ -83,7 +83,9 @@ class FusionRecord:
             for part, r in found.items()
         ]
         if named:
-            self._refusals[k] = tuple(replace(r, origin=where) for r in named)
+            # Of a call in parts one may be refused by its claim, another as a region.
+            told = (*self._refusals.get(k, ()), *(replace(r, origin=where) for r in named))
+            self._refusals[k] = tuple(dict.fromkeys(told))
 
     def finish(self, trace: TraceCtx) -> Record:
         """The record, which `records_of` finds for this trace and those that come of it."""

@@ -67,26 +67,49 @@ def _refuse_setitem(x: TensorProxy, index: object, value: object) -> Refusal | N
     bounds = [n for e in flat if isinstance(e, slice) for n in (e.start, e.stop, e.step)]
     if refused := refuse_symbolic(*bounds, *(e for e in flat if not isinstance(e, slice)), value):
         return refused
+    where = f"x[{_spelled(index)}] = .. of a tensor {list(x.shape)}"
     if any(isinstance(e, TensorProxy) for e in flat):
-        return Refusal("unclaimed", "it writes where a tensor says, which stays with torch")
+        text = f"{where} writes where a tensor says; use ints and slices of step 1"
+        return Refusal("unclaimed", text)
     window = _window(x, index)
     if window is None:
-        return Refusal("index", f"x[{index}] = .. is no window of {list(x.shape)}: torch does it")
+        text = f"{where} is no window of it; use ints and slices of step 1 that lie inside"
+        return Refusal("index", text)
     target = data_type(x.dtype)
     if not isinstance(value, TensorProxy):
         if isinstance(value, complex) and not target.is_complex:
-            return Refusal("dtype", f"torch raises an error for a complex number in {target.name}")
+            text = f"torch raises an error for {value} in a tensor of {target.name}; write its real"
+            return Refusal("dtype", f"{text} part, or into a complex tensor")
         info = torch.iinfo(target.torch) if target.category is Category.INT else None
         if info is not None and not info.min <= value <= info.max:
-            return Refusal("overflow", f"{value} is no {target.name}; torch does what it does")
+            text = (
+                f"{value} is outside of {target.name}, {info.min} to {info.max}, and becomes what"
+            )
+            return Refusal("overflow", f"{text} torch makes of it; write a number that it holds")
         return None
     sizes = [end - start for start, end, stays in window if stays]
     shape, last = list(value.shape), sizes[max(len(sizes) - value.ndim, 0) :]
     if len(shape) > len(sizes) or any(n not in (1, m) for n, m in zip(shape, last, strict=True)):
-        return Refusal("shape", f"a value {shape} in a window {sizes} stays with torch")
+        text = f"a value {shape} does not broadcast to a window {sizes}"
+        return Refusal("shape", f"{text}; reshape the value to {sizes}")
     if data_type(value.dtype).category > max(target.category, Category.FLOAT):
-        return Refusal("dtype", f"torch warns of complex numbers that become {target.name}")
+        text = (
+            f"torch warns of a value of {data_type(value.dtype).name} in a tensor of {target.name}"
+        )
+        return Refusal("dtype", f"{text}; write value.real")
     return None
+
+
+def _spelled(index: object) -> str:
+    """An index as a program has it."""
+    if isinstance(index, tuple):
+        return ", ".join(map(_spelled, index))
+    if isinstance(index, slice):
+        ends = ["" if e is None else str(e) for e in (index.start, index.stop)]
+        return ":".join([*ends, *([] if index.step is None else [str(index.step)])])
+    if isinstance(index, TensorProxy):
+        return str(index.name)
+    return "..." if index is Ellipsis else str(index)
 
 
 def _setitem(b: FusionBuilder, x: TensorView, index: object, value: Val) -> Val:
