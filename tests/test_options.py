@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from thunder_fuser import log
 from thunder_fuser.config import TABLE, Options, current, from_environment, options
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 
@@ -140,6 +141,27 @@ def test_the_cache_folder_follows_option_xdg_and_home(monkeypatch: pytest.Monkey
 def test_a_folder_may_have_any_name() -> None:
     folder = "a folder\nwith two lines"
     assert from_environment({"THUNDER_FUSER_CACHE_DIR": folder}).cache_folder == Path(folder)
+
+
+def test_options_that_cannot_be_put_into_force_leave_no_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure = log.configure
+
+    def fail(channels: str) -> None:
+        configure(channels)
+        if "segment" in channels:
+            raise OSError("planted")
+
+    monkeypatch.setattr(log, "configure", fail)
+    with options(logs="passes", fuel=3) as outer:
+        with pytest.raises(OSError, match="planted"), options(logs="segment", fuel=5):
+            raise AssertionError("the block is not entered")
+        assert current() is outer
+        for stage in ("passes", "segment"):
+            logging.getLogger(f"thunder_fuser.{stage}").info(stage)
+    assert capsys.readouterr().err == "[thunder_fuser.passes] passes\n"
+    assert current() is not outer
 
 
 def test_logs_select_channels_and_levels(capsys: pytest.CaptureFixture[str]) -> None:
