@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -57,6 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := problem()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests that launch nothing on a GPU plan for that of the data sheets, whichever there is:
+    their figures are of one device.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("gpu") is None:
+            patch.setattr(cuda_driver, "driver_available", lambda: False)
+        return (yield)
 
 
 def _gpu_problem() -> str:

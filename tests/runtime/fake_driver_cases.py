@@ -60,6 +60,7 @@ class LastLaunch(ctypes.Structure):
 
 @pytest.fixture(autouse=True)
 def torch_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "driver_available", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM + device)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)

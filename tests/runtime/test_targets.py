@@ -6,11 +6,14 @@ import threading
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from thunder_fuser.codegen.kernel import Param
+from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import CompileError, KernelError
-from thunder_fuser.runtime.target import Target
+from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.target import Target, planned_for
 
 COUNT = Param("n", "int")
 
@@ -169,6 +172,17 @@ def test_launches_follow_the_current_stream() -> None:
         launch(x.data_ptr(), y.data_ptr(), 2.0, len(x))
     stream.synchronize()
     assert y.unique().tolist() == [102.0]
+
+
+def test_plans_of_tests_are_for_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An A100 in the machine would be another one, with other plans and other figures."""
+    monkeypatch.setattr(cuda_driver, "driver_problem", lambda: "")
+    monkeypatch.setattr(cuda_driver, "describe", lambda _: A100)
+    with FakeTensorMode():
+        device = torch.empty(1, device="cuda").device
+    assert planned_for(device) is H200
+    monkeypatch.setattr(cuda_driver, "driver_available", lambda: True)
+    assert planned_for(torch.device("cuda", 0)) is A100
 
 
 @pytest.mark.gpu
