@@ -19,6 +19,7 @@ from tests.support.generator_indexing import gather_step
 from tests.support.generator_pointwise import pointwise_step, scalar_step
 from tests.support.generator_program import SIZES, Program
 from tests.support.generator_reductions import reduction_step
+from tests.support.generator_scans import scan_step
 from tests.support.generator_views import factory_step, view_step
 from tests.support.inputs import copy_of
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -65,6 +66,7 @@ def random_case(
     reductions: bool = False,
     gathers: bool = False,
     draws: bool = False,
+    scans: bool = False,
     counters: bool = False,
     sizes: tuple[int, ...] = SIZES,
     special: bool = False,
@@ -74,8 +76,8 @@ def random_case(
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
     `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
-    data decide, with `draws` as many draw random numbers. `counters`: with numbers in CPU tensors,
-    which are updated. `special`: with extreme numbers.
+    data decide, with `draws` as many draw random numbers, with `scans` as many scan one.
+    `counters`: with numbers in CPU tensors, which are updated. `special`: with extreme numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
     shape = p.shape()
@@ -87,6 +89,7 @@ def random_case(
     weights = _WEIGHTS | ({reduction_step: 60} if reductions else {})
     weights |= {gather_step: 60} if gathers else {}
     weights |= {draw_step: 60} if draws else {}
+    weights |= {scan_step: 60} if scans else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
     _results(p, updates)

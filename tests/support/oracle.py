@@ -18,13 +18,14 @@ from collections.abc import Sequence
 
 import torch
 
-from tests.support import oracle_reductions
+from tests.support import oracle_reductions, oracle_scans
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
     CutOp,
     Expr,
+    FoldOp,
     FullOp,
     Fusion,
     GatherOp,
@@ -34,6 +35,7 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -109,6 +111,8 @@ class Oracle:
                 error = self._random(expr)
             case ReductionOp():
                 error = self._reduction(expr)
+            case ScanOp():
+                error = self._scan(expr)
             case GatherOp():
                 error = self._gathered(expr)
         self.errors[expr.output] = error
@@ -139,16 +143,28 @@ class Oracle:
         own = _ULPS_OF_NORMAL * _eps(compute_dtype(dtype)) * (value - mean).abs()
         return self._stored(expr.output, come + own + _eps(compute_dtype(dtype)) * value.abs())
 
-    def _reduction(self, expr: ReductionOp) -> torch.Tensor:
+    def _elements(self, expr: FoldOp) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is folded, in the type that accumulates, and its bound."""
         dtype, source = expr.accumulate, self.value(expr.input)
         x = self.evaluator.convert(source, expr.input.dtype, dtype)
         error = _converted(source, self.error(expr.input), expr.input.dtype, x, dtype)
         if dtype.is_integral:
             error = torch.where(self.error(expr.input) > 0, torch.inf, 0.0)
+        return x, error.expand(x.shape)
+
+    def _scan(self, expr: ScanOp) -> torch.Tensor:
+        x, error = self._elements(expr)
+        error = oracle_scans.bound(x, error, expr.dim, expr.accumulate)
+        stays = expr.output.dtype.category < Category.FLOAT
+        return error if stays else self._stored(expr.output, error)
+
+    def _reduction(self, expr: ReductionOp) -> torch.Tensor:
+        dtype = expr.accumulate
+        x, error = self._elements(expr)
         error = oracle_reductions.bound(
             expr.op,
             oracle_reductions.rows(x, expr.dims),
-            oracle_reductions.rows(error.expand(x.shape), expr.dims),
+            oracle_reductions.rows(error, expr.dims),
             self.value(expr.output),
             dtype,
         )

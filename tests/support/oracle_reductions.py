@@ -9,7 +9,7 @@ import torch
 
 from thunder_fuser.ir.dtypes import DataType
 
-_FRACTION = 2.0**-10
+FRACTION = 2.0**-10
 """Sums of multiples of this are exact as long as they are not too large."""
 
 
@@ -57,9 +57,9 @@ def _sum(x: torch.Tensor, error: torch.Tensor, accumulate: DataType) -> torch.Te
     total = finite.abs().sum(-1)
     info = torch.finfo(accumulate.torch)
     scaled = torch.view_as_real(finite) if x.is_complex() else finite.unsqueeze(-1)
-    scaled = scaled / _FRACTION
+    scaled = scaled / FRACTION
     exact = (scaled == scaled.round()).all(-1).all(-1) & (error == 0).all(-1)
-    exact &= total / _FRACTION < 1 / info.eps
+    exact &= total / FRACTION < 1 / info.eps
     own = torch.where(exact, 0.0, x.shape[-1] * info.eps * (total + error.sum(-1)))
     return torch.where(total > info.max / 4, torch.inf, error.sum(-1) + own)
 

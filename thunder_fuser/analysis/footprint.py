@@ -36,6 +36,7 @@ from thunder_fuser.ir.fusion import (
     CopyOp,
     CutOp,
     Expr,
+    FoldOp,
     FullOp,
     Fusion,
     GatherOp,
@@ -44,6 +45,7 @@ from thunder_fuser.ir.fusion import (
     PointwiseOp,
     RandomOp,
     ReductionOp,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -186,9 +188,7 @@ def _operands(expr: Expr, demand: _Demand) -> Iterator[tuple[Val, _Demand]]:
         return
     for operand, region in _regions(expr, demand.certain):
         yield operand, _Demand(region)
-    folded = (
-        math.prod(expr.input.sizes[k] for k in expr.dims) if isinstance(expr, ReductionOp) else 1
-    )
+    folded = math.prod(expr.input.sizes[k] for k in expr.dims) if isinstance(expr, FoldOp) else 1
     for operand, region in _regions(expr, demand.somewhere):
         yield operand, _Demand(EMPTY, region, min(demand.number * folded, volume(region)))
 
@@ -238,6 +238,11 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
         case ReductionOp():
             domain = expr.output.domain
             yield expr.input, pulled(region, domain.root, domain.transforms)
+        case ScanOp():
+            # Those before it: of which there are all, for what kernels compute are whole rows.
+            row = interval(0, expr.input.sizes[expr.dim])
+            boxes = ((*box[: expr.dim], row, *box[expr.dim + 1 :]) for box in region.boxes)
+            yield expr.input, Region(tuple(dict.fromkeys(boxes)), region.exact)
 
 
 def _point(region: Region) -> Region:

@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     PointwiseOp,
     RandomOp,
     ReductionOp,
+    ScanOp,
     Val,
     ViewOp,
 )
@@ -63,7 +64,7 @@ def _has_one_answer(expr: Expr) -> bool:
             return not _is_real_or_complex(expr.output)
         case RandomOp():
             return random.lookup(expr.op).reproducible
-        case ReductionOp():
+        case ReductionOp() | ScanOp():
             return False
 
 

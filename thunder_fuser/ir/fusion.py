@@ -303,6 +303,36 @@ class ReductionOp:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanOp:
+    """Every element of `input` folded with those before it along `dim`; a row of `scans.TABLE`.
+
+    Elements are folded in `accumulate`, and each result is rounded once to the output's dtype.
+    """
+
+    op: str
+    input: TensorView
+    dim: int
+    accumulate: DataType
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Val, ...]:
+        return (self.input,)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions of `input` whose elements depend on each other."""
+        return (self.dim,)
+
+
+FoldOp = ReductionOp | ScanOp
+"""What one element of the result has of many: threads work on it together, and a kernel that does
+not do it itself finds it in memory.
+"""
+
+
+@dataclass(frozen=True, slots=True)
 class GatherOp:
     """`input` read along `dim` at the elements of `index`; a row of `indexing.TABLE`.
 
@@ -334,7 +364,7 @@ class GatherOp:
         return f"{self.output.name} = {self.op}({self.input.name}, {self.index.name}, {self.dim})"
 
 
-Expr = PointwiseOp | MoveOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | GatherOp
+Expr = PointwiseOp | MoveOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | ScanOp | GatherOp
 E = TypeVar("E", bound=Expr)
 _ARGUMENTS = {family: tuple(f.name for f in fields(family) if f.init) for family in get_args(Expr)}
 """The fields that an op family is made with. Those that are tuples hold values."""

@@ -32,13 +32,14 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Digit, Form, Opaque, Variable
 from thunder_fuser.ir.symbolic import variable_of
-from thunder_fuser.ir.tables import random, reductions
+from thunder_fuser.ir.tables import random, reductions, scans
 from thunder_fuser.ir.view_arguments import (
     Argument,
     stride_order_of,
@@ -176,6 +177,11 @@ class _Printer:
             case ReductionOp():
                 arguments = [self._value(expr.input), *self._folded(expr)]
                 return f"fd.ops.{expr.op}({', '.join(arguments)})"
+            case ScanOp():
+                inferred = scans.lookup(expr.op).result_dtype(expr.input.dtype)
+                asked = DataType.Null if inferred is expr.output.dtype else expr.output.dtype
+                shown = _keywords({"dim": str(expr.dim), "dtype": repr(asked)})
+                return f"fd.ops.{expr.op}({self._value(expr.input)}, {shown})"
             case GatherOp("embedding_fwd"):
                 return f"fd.ops.embedding_fwd({self._value(expr.index)}, {self._value(expr.input)})"
             case GatherOp():

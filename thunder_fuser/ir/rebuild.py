@@ -35,6 +35,7 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -109,7 +110,7 @@ class Rebuild:
         # Passes copy most expressions many times: what is known of them is not inferred again.
         if self.extent is _keep and all(map(_has_form_of, vals, expr.inputs)):
             match expr:
-                case PointwiseOp(output=TensorView()) | ReductionOp():
+                case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
                     return b.repeat(expr, vals)
                 case ViewOp() | CopyOp() | CutOp() | PadOp():
                     return b.repeat(expr, vals)
@@ -149,6 +150,9 @@ class Rebuild:
                 return b.fold(
                     expr.op, self.tensor(expr.input), expr.dims, expr.accumulate, expr.output.dtype
                 )
+            case ScanOp():
+                x, axis = self.tensor(expr.input), expr.dim
+                return b.scanned(expr.op, x, axis, expr.accumulate, expr.output.dtype)
             case GatherOp():
                 return b.gather(expr.op, self.tensor(expr.input), expr.dim, self.tensor(expr.index))
 

@@ -48,12 +48,13 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.tables import indexing, pointwise, random, reductions
+from thunder_fuser.ir.tables import indexing, pointwise, random, reductions, scans
 
 
 class Results(NamedTuple):
@@ -247,6 +248,8 @@ class Evaluator:
                 value = self._random(expr)
             case ReductionOp():
                 value = self._reduction(expr)
+            case ScanOp():
+                value = self._scan(expr)
             case GatherOp():
                 value = gathered(expr, self[expr.input], self[expr.index])
         self.values[expr.output] = value
@@ -281,6 +284,12 @@ class Evaluator:
         else:
             folded = row.reference(elements, expr.dims)
         return self.convert(folded, found, expr.output.dtype)
+
+    def _scan(self, expr: ScanOp) -> torch.Tensor:
+        """Accumulated in one type, and each element rounded once."""
+        elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
+        scanned = scans.lookup(expr.op).reference(elements, expr.dim)
+        return self.convert(scanned, expr.accumulate, expr.output.dtype)
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
         dtype = compute_dtype(expr.output.dtype)

@@ -40,12 +40,13 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.tables import indexing, pointwise, random, reductions
+from thunder_fuser.ir.tables import indexing, pointwise, random, reductions, scans
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
 """Yields (the expression at fault, or None, what is wrong with it)."""
@@ -339,6 +340,31 @@ def _reductions(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             yield expr, f"there is no {expr.op} of nothing"
 
 
+def _scans(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """The result has the input's sizes, and is accumulated in the type that the op's row says."""
+    for expr in fusion.exprs:
+        if not isinstance(expr, ScanOp):
+            continue
+        dtype, domain = expr.output.dtype, expr.output.domain
+        if domain.shape != expr.input.domain.shape:
+            yield expr, "it should have the sizes of its input"
+        if not 0 <= expr.dim < expr.input.rank:
+            yield expr, f"there is no dimension {expr.dim}"
+        elif domain.logical[expr.dim].expanded not in (None, 1):
+            yield expr, "sums of equal elements differ: the dimension is no broadcast one"
+        try:
+            row = scans.lookup(expr.op)
+            row.check(expr.input.dtype, dtype)
+        except FuserError as error:
+            yield expr, str(error)
+            continue
+        accumulate = row.accumulate_dtype(expr.input.dtype, dtype)
+        if expr.accumulate is not accumulate:
+            yield expr, f"it should accumulate in {accumulate!r}"
+        if dtype.is_reduced_precision and dtype is not expr.input.dtype:
+            yield expr, f"its elements should be converted to {dtype!r} first"
+
+
 def _gathers(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """The result has the dimensions that input and index give it."""
     for expr in fusion.exprs:
@@ -377,6 +403,7 @@ _ALWAYS: tuple[Check, ...] = (
     _factories,
     _randoms,
     _reductions,
+    _scans,
     _gathers,
     _pointwise,
 )

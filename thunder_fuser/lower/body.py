@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Expr, ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, ReductionOp, ScanOp, TensorView, Val
 
 if TYPE_CHECKING:
     from thunder_fuser.lower.point_groups import PointGroup
@@ -29,6 +29,7 @@ class KernelBody:
                  fusion's (`lower/online_reductions.py`)
     stores       layouts of the outputs; none while only legality is asked about
     updates      input whose memory an output overwrites
+    scans        that it does, in SSA order
     """
 
     definitions: Mapping[Val, Expr]
@@ -37,6 +38,7 @@ class KernelBody:
     folds: Sequence[ReductionOp] = ()
     stores: Mapping[TensorView, Layout] = field(default_factory=dict)
     updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
+    scans: Sequence[ScanOp] = ()
 
     @property
     def alignment(self) -> dict[int, int]:

@@ -20,6 +20,7 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
     CutOp,
+    FoldOp,
     FullOp,
     GatherOp,
     IotaOp,
@@ -28,6 +29,7 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -50,12 +52,14 @@ Pulling = Generator[Request, Value, Value]
 
 
 class Unreadable(Exception):
-    """A reduction is wanted where no stage of this kernel has it; schedules make it a Refusal."""
+    """A reduction, or a scan, is wanted where no stage of this kernel has it; schedules make it a
+    Refusal.
+    """
 
     def __init__(self, tensor: TensorView) -> None:
         super().__init__(
-            f"it reads the reduction {tensor.name} at other rows than the one that is ready; it "
-            "needs a kernel of its own"
+            f"it reads {tensor.name}, which is folded, at other points than those where the kernel "
+            "has it; it needs a kernel of its own"
         )
         self.tensor = tensor
 
@@ -75,7 +79,7 @@ class Pull:
         self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
 
     def fold_at(self, tensor: TensorView, index: Sequence[Index]) -> None:
-        """From here on a stage has the reduction `tensor` ready at that point."""
+        """From here on a stage has the reduction or scan `tensor` ready at that point."""
         self._folded_at[tensor] = self._canonical(tensor, index)
 
     def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
@@ -134,7 +138,7 @@ class Pull:
                 return self._iota(expr, index)
             case RandomOp():
                 return self._random(expr, index)
-            case ReductionOp():
+            case ReductionOp() | ScanOp():
                 return self._folded(expr, index)
             case GatherOp():
                 return self._gather(expr, index, context)
@@ -270,7 +274,7 @@ class Pull:
         draw = self.graph.draw(expr.op, seed, offset, element // count, compute_dtype(dtype))
         return self.graph.random(draw, element % count, (first, second), dtype)
 
-    def _folded(self, expr: ReductionOp, index: tuple[Index, ...]) -> Pulling:
+    def _folded(self, expr: FoldOp, index: tuple[Index, ...]) -> Pulling:
         """A stage's value can be read at the point where the stage leaves it, and nowhere else."""
         if self._folded_at.get(expr.output) != index:
             raise Unreadable(expr.output)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from thunder_fuser.analysis.layout import loop_order
 from thunder_fuser.ir.domain import Reorder
-from thunder_fuser.ir.fusion import MoveOp, PointwiseOp, ReductionOp, TensorView
+from thunder_fuser.ir.fusion import FoldOp, MoveOp, PointwiseOp, TensorView
 from thunder_fuser.lower.body import KernelBody
 
 LaneAxis = Literal["columns", "rows"]
@@ -38,7 +38,7 @@ class Space:
 
     @staticmethod
     def of(
-        fold: ReductionOp,
+        fold: FoldOp,
         body: KernelBody,
         known: Orders,
     ) -> Space:

@@ -152,7 +152,7 @@ class Random:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """The result of a reduction, left at `point` by an earlier stage of the same kernel."""
+    """The result of a reduction or a scan, left at `point` by an earlier stage of the kernel."""
 
     order: int
     dtype: DataType

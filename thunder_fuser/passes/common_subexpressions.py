@@ -22,6 +22,7 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -68,7 +69,7 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
             return (*common, expr.dim)
         case FullOp() | IotaOp() | RandomOp():
             return (*common, expr.output.domain.shape)
-        case ReductionOp():
+        case ReductionOp() | ScanOp():
             return (*common, expr.accumulate, expr.dims)
         case GatherOp():
             return (*common, expr.dim)

@@ -1,4 +1,5 @@
-"""Anchors: what kernels exist for. Reductions, and tensors that have to be in memory.
+"""Anchors: what kernels exist for. Folds (reductions and scans), and tensors that have to be in
+memory.
 
 Everything else is computed on the way to them, wherever it is wanted. A result that is a view of
 memory which exists anyway is no anchor. What an anchor needs of others is asked often while kernels
@@ -32,9 +33,9 @@ from thunder_fuser.ir.fusion import (
     CopyOp,
     CutOp,
     Expr,
+    FoldOp,
     Fusion,
     PadOp,
-    ReductionOp,
     TensorView,
     Val,
     ViewOp,
@@ -64,7 +65,7 @@ def union(sets: Iterable[Anchors]) -> Anchors:
 class Dependencies:
     """Where computing a value ends.
 
-    folds    reductions that it reads
+    folds    reductions and scans that it reads
     behind   anchors that must be in memory before a kernel that computes it starts: it is behind
              cuts of theirs
     sources  tensors in memory that it reads: inputs, and results of cuts
@@ -88,11 +89,11 @@ class Dependencies:
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """What some kernel computes: the tensor, how far that reaches, and whether it is stored for
-    the sake of users or of a cut. `fold` is the reduction that gives it, if one does.
+    the sake of users or of a cut. `fold` is the reduction or the scan that gives it, if one does.
     """
 
     tensor: TensorView
-    fold: ReductionOp | None
+    fold: FoldOp | None
     reach: Dependencies
     is_stored: bool
 
@@ -143,7 +144,7 @@ class AnchorGraph:
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
         self._written = self.sliced.written
         self._updating = {u.value for u in self.fusion.updates}
-        self._has_folds = any(isinstance(expr, ReductionOp) for expr in fusion.exprs)
+        self._has_folds = any(isinstance(expr, FoldOp) for expr in fusion.exprs)
         self._walk()
         # Tensors in memory that every kernel reads where it needs them.
         self.stops = frozenset((*self.fusion.tensor_inputs, *self.placement.of(SameAs)))
@@ -154,7 +155,7 @@ class AnchorGraph:
         return self._reach.get(value, Dependencies())
 
     def has_fold(self, anchors: Anchors) -> bool:
-        """Whether a kernel of these anchors does a reduction: it is a reduction kernel then."""
+        """Whether a kernel of these anchors does a reduction or a scan: no pointwise kernel."""
         return any(self.anchors[k].fold is not None for k in members(anchors))
 
     def bytes_of(self, value: Val) -> int:
@@ -204,7 +205,7 @@ class AnchorGraph:
                 known = self._seen(operand)
                 here = self._reach.get(output)
                 self._reach[output] = known if here is None else here.with_(known)
-            if isinstance(expr, ReductionOp) and (output.numel or output in needed):
+            if isinstance(expr, FoldOp) and (output.numel or output in needed):
                 self._anchor(output, expr, is_stored=False)
             source = expr.input if isinstance(expr, CutOp) else None
             if source is not None and source not in overwritten:
@@ -215,7 +216,7 @@ class AnchorGraph:
                 self._settle(output, bases)
 
     def _seen(self, operand: Val) -> Dependencies:
-        """What reading an operand reaches: a reduction's result, or what it is computed from."""
+        """What reading an operand reaches: a fold's result, or what it is computed from."""
         number = self.number.get(operand) if isinstance(operand, TensorView) else None
         if number is not None and self.anchors[number].fold is not None:
             return Dependencies(folds=1 << number)
@@ -282,7 +283,7 @@ class AnchorGraph:
             tensor = expr.input
         return tensor
 
-    def _anchor(self, tensor: TensorView, fold: ReductionOp | None, *, is_stored: bool) -> None:
+    def _anchor(self, tensor: TensorView, fold: FoldOp | None, *, is_stored: bool) -> None:
         known = self.number.get(tensor)
         if known is None:
             self.number[tensor] = len(self.anchors)
@@ -315,7 +316,7 @@ class AnchorGraph:
         return needed
 
     def _users(self) -> list[Anchors]:
-        """For each anchor, those that read its reduction."""
+        """For each anchor, those that read its fold."""
         found = [0] * len(self.anchors)
         for k, anchor in enumerate(self.anchors):
             for fold in members(anchor.reach.folds):

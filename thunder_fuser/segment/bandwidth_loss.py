@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE
-from thunder_fuser.ir.fusion import ReductionOp, TensorView
+from thunder_fuser.ir.fusion import ScanOp, TensorView
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Orders, Space
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -68,11 +68,15 @@ class BandwidthModel:
         self.legality = legality
         self.device = program.prices.device
         folds = [a.fold for a in program.anchors]
-        self._results = [int(a.tensor.numel) for a in program.anchors]
+        self._scans = union(1 << k for k, f in enumerate(folds) if isinstance(f, ScanOp))
+        # What rows an anchor has: a scan as many as a reduction of the same dimension.
+        self._results = [
+            int(a.tensor.numel) // (max(f.input.sizes[f.dim], 1) if isinstance(f, ScanOp) else 1)
+            for a, f in zip(program.anchors, folds, strict=True)
+        ]
         # Where an anchor is computed, or folded, and reductions whose rows it then passes over.
         self._points = [
-            n if fold is None else int(fold.input.numel)
-            for n, fold in zip(self._results, folds, strict=True)
+            int((a.tensor if a.fold is None else a.fold.input).numel) for a in program.anchors
         ]
         self._passed = [
             union(1 << k for k in members(a.reach.folds) if n > self._results[k])
@@ -97,6 +101,9 @@ class BandwidthModel:
     def _loss(self, anchors: Anchors, alone: Anchors, read: int) -> BandwidthLoss | None:
         """Reductions that are `alone` wait for none."""
         number = waited = self._waited_for(anchors & ~alone, anchors)
+        if scans := anchors & self._scans:
+            # Its elements wait for those before them.
+            number = waited = scans.bit_length() - 1
         if number is None:
             folds = (k for k in members(anchors) if self.program.anchors[k].fold is not None)
             number = max(folds, key=self._points.__getitem__, default=None)
@@ -144,11 +151,14 @@ class BandwidthModel:
             yield loss(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
-        """Which pass over a row computes each anchor. Those that are `alone` wait for none."""
+        """Which pass over a row computes each anchor. Those that are `alone` wait for none; what
+        waits for a scan is computed where the scan is.
+        """
         stages: dict[int, int] = {}
         for k in members(anchors):
             waits = 0 if alone >> k & 1 else self.program.anchors[k].reach.folds & anchors
-            stages[k] = max((stages[fold] + 1 for fold in members(waits)), default=0)
+            again = (stages[f] + (not self._scans >> f & 1) for f in members(waits))
+            stages[k] = max(again, default=0)
         return stages
 
     def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
@@ -167,7 +177,7 @@ class BandwidthModel:
     def _space(self, number: int) -> Space:
         if number not in self._spaces:
             program, fold = self.program, self.program.anchors[number].fold
-            assert isinstance(fold, ReductionOp)
+            assert fold is not None
             body = KernelBody(program.definitions, self.legality.memory)
             self._spaces[number] = Space.of(fold, body, self._orders)
         return self._spaces[number]

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from thunder_fuser.analysis.layout import dense_layout, loop_order
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.fusion import ReductionOp, ScanOp, TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.row_program import pull_rows
 from thunder_fuser.lower.row_space import arrangements
+from thunder_fuser.lower.scan_program import pull_scans
 from thunder_fuser.segment.anchors import AnchorGraph
 from thunder_fuser.segment.placement import SameAs
 from thunder_fuser.segment.recompute import Group, computed_and_loaded
@@ -124,14 +125,16 @@ def _stepped(
     loaded: Collection[TensorView],
     layouts: Mapping[TensorView, Layout],
 ) -> int:
+    folds = group.kernel.folds
     body = KernelBody(
         program.definitions,
         {t: layouts[t] for t in loaded},
         group.outputs,
-        group.kernel.folds,
+        [fold for fold in folds if isinstance(fold, ReductionOp)],
         {t: layouts[t] for t in group.outputs},
+        scans=[fold for fold in folds if isinstance(fold, ScanOp)],
     )
-    accesses = _row_accesses if group.kernel.kind == "reduction" else _map_accesses
+    accesses = _row_accesses if body.folds else _scan_accesses if body.scans else _map_accesses
     sector = program.prices.device.sector_bytes
     found = {access.tensor: access for access in accesses(body) if access.skips(sector)}
     return sum(t.bytes for t in found)
@@ -147,6 +150,15 @@ def _map_accesses(body: KernelBody) -> Iterator[_Access]:
         loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
         for load in pull.graph.loads:
             yield _Access(load.tensor, load.address, loops[:1])
+
+
+def _scan_accesses(body: KernelBody) -> Iterator[_Access]:
+    found = pull_scans(body)
+    if not isinstance(found, Refusal):
+        for load in found.graph.loads:
+            yield _Access(load.tensor, load.address, ("c", "r"))
+        for tensor, _, address in found.stores:
+            yield _Access(tensor, address, ("c", "r"))
 
 
 def _row_accesses(body: KernelBody) -> Iterator[_Access]:

@@ -44,12 +44,12 @@ from thunder_fuser.ir.fusion import (
     CopyOp,
     CutOp,
     Expr,
+    FoldOp,
     FullOp,
     Fusion,
     MoveOp,
     PadOp,
     PointwiseOp,
-    ReductionOp,
     TensorView,
     Val,
     ViewOp,
@@ -152,11 +152,11 @@ def _late(fusion: Fusion) -> set[Val]:
     for expr in reversed(fusion.exprs):
         if isinstance(expr, CatOp) and len(expr.inputs) > FEW_PIECES:
             many.update(expr.inputs)
-        if isinstance(expr, ReductionOp) or expr.output in folded:
+        if isinstance(expr, FoldOp) or expr.output in folded:
             folded.update(v for v in expr.inputs if isinstance(v, TensorView))
     found = folded & set(fusion.inputs)
     for expr in fusion.exprs:
-        first = isinstance(expr, ReductionOp | CutOp)
+        first = isinstance(expr, FoldOp | CutOp)
         if first or not found.isdisjoint(expr.inputs):
             found.add(expr.output)
     return found | many

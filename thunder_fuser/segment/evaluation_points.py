@@ -18,11 +18,13 @@ from thunder_fuser.ir.fusion import (
     CopyOp,
     CutOp,
     Expr,
+    FoldOp,
     Fusion,
     GatherOp,
     PadOp,
     PointwiseOp,
     ReductionOp,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -70,8 +72,8 @@ def _found(
         if here is None or not isinstance(output, TensorView):
             continue
         count, size = len(here), operations.get(output, 0)
-        # A reduction is done once, for all its rows.
-        is_read = output in stored or isinstance(expr, ReductionOp)
+        # A reduction or a scan is done once, for all its rows.
+        is_read = output in stored or isinstance(expr, FoldOp)
         if not is_read and count > 1 and size and (count > MAX_PLACES or count * size > most):
             found[output] = count
             is_read = True
@@ -106,7 +108,7 @@ class _Ways:
                 ]
             case GatherOp():
                 return [(expr.input, self._behind(place, expr.output.id, 0)), (expr.index, place)]
-            case ReductionOp():
+            case ReductionOp() | ScanOp():
                 return [(expr.input, 0)]
             case _:
                 return [(v, place) for v in dict.fromkeys(expr.inputs)]
@@ -160,7 +162,7 @@ class _Indices:
                     (expr.input, self._canonical(expr.input, at)),
                     (expr.index, self._canonical(expr.index, index)),
                 ]
-            case ReductionOp():
+            case ReductionOp() | ScanOp():
                 return [(expr.input, self.own(expr.input))]
             case _:
                 return []

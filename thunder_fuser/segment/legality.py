@@ -14,7 +14,7 @@ from typing import Literal
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import ReductionOp, TensorView, Val
+from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
@@ -29,10 +29,12 @@ CUT = Refusal("cut", "the definition cuts here (segment_set)")
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """A kernel that can be: its kind, and its reductions in the form in which it does them."""
+    """A kernel that can be: its kind, and its reductions and scans in the form in which it does
+    them.
+    """
 
     kind: Literal["pointwise", "reduction"]
-    folds: tuple[ReductionOp, ...]
+    folds: tuple[FoldOp, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,12 @@ class Legality:
         self._known: dict[Anchors, Legal | Refusal] = {}
         self._writable: dict[object, bool] = {}
         folds = [a.tensor for a in program.anchors if a.fold is not None]
-        # Inputs, results of cuts, and reductions of other kernels.
+        # Inputs, results of cuts, and reductions and scans of other kernels.
         self._ends = {t: program.layouts[t] for t in program.stops}
         self.memory = self._ends | {t: program.layout_of(t) for t in folds}
+        # No reduction kernel scans: it finds all scans in memory.
+        scans = [a.tensor for a in program.anchors if isinstance(a.fold, ScanOp)]
+        self._ends |= {t: self.memory[t] for t in scans}
         self._waiting: dict[Val, bool] = {}
         self._shapes: dict[Anchors, _Shape] = {}
         self._singles: dict[int, ReductionOp | None] = {}
@@ -144,7 +149,11 @@ class Legality:
 
     def singles(self, anchors: Anchors) -> Anchors:
         """Reductions that wait for another one of these, and that can be done along with it."""
-        folds = {k: f for k in members(anchors) if (f := self.program.anchors[k].fold) is not None}
+        folds = {
+            k: fold
+            for k in members(anchors)
+            if isinstance(fold := self.program.anchors[k].fold, ReductionOp)
+        }
         together = list(folds.values())
         return union(1 << k for k, f in folds.items() if self._single(f, together) is not f)
 
@@ -174,21 +183,23 @@ class Legality:
             return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")
         if not folds:
             return Legal("pointwise", ())
-        refusal = self._refuse(outputs, folds)
+        reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
+        if len(reductions) < len(folds):
+            return Refusal("scan", "no template walks along rows")
+        refusal = self._refuse(outputs, reductions)
         if refusal is None:
-            return Legal("reduction", tuple(folds))
+            return Legal("reduction", tuple(reductions))
         # A kernel less, where a reduction that waits for another can be done along with it.
-        singles = [self._single(fold, folds) for fold in folds]
-        if singles != folds:
+        singles = [self._single(fold, reductions) for fold in reductions]
+        if singles != reductions:
             refusal = self._refuse(outputs, singles)
         return refusal or Legal("reduction", tuple(singles))
 
-    def _refuse(
-        self, outputs: Sequence[TensorView], folds: Sequence[ReductionOp]
-    ) -> Refusal | None:
+    def _refuse(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
         memory = _Without(self.memory, {fold.output for fold in folds})
-        return refuse_rows(KernelBody(self.program.definitions, memory, outputs, folds))
+        reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
+        return refuse_rows(KernelBody(self.program.definitions, memory, outputs, reductions))
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""

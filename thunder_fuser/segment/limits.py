@@ -18,11 +18,11 @@ from thunder_fuser.ir.fusion import (
     CatOp,
     CutOp,
     Expr,
+    FoldOp,
     Fusion,
     GatherOp,
     MoveOp,
     PointwiseOp,
-    ReductionOp,
     Scalar,
     TensorView,
     Val,
@@ -61,7 +61,7 @@ class Limited:
 
 def limited(fusion: Fusion) -> Limited:
     """The fusion with cuts where it is too large. It must be static, if only representatively."""
-    folds = sum(isinstance(e, ReductionOp) for e in fusion.exprs)
+    folds = sum(isinstance(e, FoldOp) for e in fusion.exprs)
     few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
         # Each view may double the places at which something is wanted.
@@ -131,7 +131,7 @@ class _Limits:
         self._operations[output], self._sources[output] = operations, sources
         self._sizes[output] = operations.bit_count()
         stages = max((self._stages.get(v, 0) for v in operands), default=0)
-        self._stages[output] = stages + isinstance(expr, ReductionOp)
+        self._stages[output] = stages + isinstance(expr, FoldOp)
 
     def _cut_stages(self, place: int, expr: Expr) -> None:
         """Store what comes right behind the last reduction that fits."""
@@ -146,7 +146,7 @@ class _Limits:
                 and self._stages[v] == stages
                 and v in self.definitions
             ]
-            if not below or isinstance(self.definitions[tensor], ReductionOp):
+            if not below or isinstance(self.definitions[tensor], FoldOp):
                 break
             tensor = below[0]
         text = f"what reads it would wait for more than {MAX_STAGES} reductions, one for another"

@@ -14,14 +14,22 @@ from typing import Literal
 from thunder_fuser.analysis.layout import View
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import Fusion, ReductionOp, TensorView, Val, with_values
+from thunder_fuser.ir.fusion import (
+    FoldOp,
+    Fusion,
+    ReductionOp,
+    ScanOp,
+    TensorView,
+    Val,
+    with_values,
+)
 from thunder_fuser.ir.integer.counts import Condition, most
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
 Kind = Literal["pointwise", "reduction", "alias", "concat"]
-"""Two templates of kernels; views of memory that exists; a tensor whose pieces kernels have written
+"""Two kinds of kernels; views of memory that exists; a tensor whose pieces kernels have written
 where it has them.
 """
 
@@ -46,7 +54,7 @@ class Segment:
                    that lies apart; for the representative sizes, where sizes are open
     kernels        launches (0 for views, and for what its pieces are)
     views          for an alias segment: how each output lies in the memory of another tensor
-    folds          for a row segment: the reductions that it does, in order
+    folds          the reductions and scans that it does, in order
     refusals       why it is not one kernel with those before it that share data with it
     """
 
@@ -63,7 +71,7 @@ class Segment:
     sector_bytes: int = 0
     kernels: int = 0
     views: tuple[View, ...] = ()
-    folds: tuple[ReductionOp, ...] = ()
+    folds: tuple[FoldOp, ...] = ()
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -83,13 +91,15 @@ class Segment:
         loads = self.layouts[: len(tensors)]
         stores = self.layouts[len(tensors) :]
         new = {old: v for v in fusion.values() for old in (self.values[v.id],)}
+        folds = [with_values(fold, new) for fold in self.folds]
         return KernelBody(
             fusion.definitions(),
             dict(zip(tensors, loads, strict=True)),
             fusion.outputs,
-            tuple(with_values(fold, new) for fold in self.folds),
+            tuple(fold for fold in folds if isinstance(fold, ReductionOp)),
             dict(zip(fusion.outputs, stores, strict=True)),
             {update.value: update.target for update in fusion.updates},
+            tuple(fold for fold in folds if isinstance(fold, ScanOp)),
         )
 
     def repro(self, device: str = "cpu") -> str:

@@ -114,7 +114,7 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     others wrote, or read for their reductions, and views of what others wrote for it.
     """
     consumers = {k for b in pulled.boundaries for k in b.consumers}
-    folded = {t for s in pulled.segments if s.kind == "reduction" for t in s.inputs}
+    folded = {t for s in pulled.segments if s.folds for t in s.inputs}
     late = [
         s
         for s in pulled.segments
@@ -190,7 +190,7 @@ class _Partition:
             self.fusion,
             self.placement,
             [
-                Writer(tuple(g.outputs), g.loads(program), g.kernel.kind == "reduction")
+                Writer(tuple(g.outputs), g.loads(program), g.kernel.kind != "pointwise")
                 for g in self.groups
             ],
         )

@@ -20,11 +20,11 @@ from thunder_fuser.ir.domain import Resize
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
+    FoldOp,
     GatherOp,
     MoveOp,
     PointwiseOp,
     RandomOp,
-    ReductionOp,
     TensorView,
     Val,
 )
@@ -288,8 +288,8 @@ class _Subgraph:
         return self.program.anchors[self.program.number[v]].fold is None
 
     def is_foreign(self, v: Val) -> bool:
-        """Whether a value is a reduction that another kernel does."""
-        return v not in self.roots and isinstance(self.program.definitions.get(v), ReductionOp)
+        """Whether a value is a reduction or a scan that another kernel does."""
+        return v not in self.roots and isinstance(self.program.definitions.get(v), FoldOp)
 
     def is_inner(self, v: Val) -> bool:
         """Whether a value is computed on the way, point by point."""

@@ -56,12 +56,12 @@ def test_operations_can_be_listed_and_explained() -> None:
     assert "elementwise" in inspect.getdoc(fd.ops.lerp)
     assert list(inspect.signature(fd.ops.permute).parameters) == ["arg", "dims"]
     assert hasattr(fd.ops, "relu")
-    assert not hasattr(fd.ops, "cumsum")
+    assert not hasattr(fd.ops, "cumprod")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "instead"),
-    [("cumsum", "a scan", "torch.cumsum"),
+    [("cumprod", "a scan", "torch.cumprod"),
      ("matmul", "a matrix product", "torch.matmul"),
      ("sdpfa_fwd", "attention", "scaled_dot_product_attention"),
      ("topk", "a partial sort", "torch.topk"),

@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     PointwiseOp,
     ReductionOp,
+    ScanOp,
     TensorView,
     Val,
     shape_text,
@@ -76,7 +77,7 @@ def _right(expr: Expr) -> str:
             return f"cast({names[0]}, {expr.output.dtype.name})"
         case ReductionOp():
             return f"{expr.op}({names[0]}, dims={list(expr.dims)})"
-        case CatOp() | GatherOp():
+        case CatOp() | GatherOp() | ScanOp():
             return f"{expr.op}({', '.join(names)}, dim={expr.dim})"
         case _:
             return f"{expr.op}({', '.join(names)})"

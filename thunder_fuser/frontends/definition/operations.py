@@ -15,6 +15,7 @@ from thunder_fuser.frontends.definition.indexing import INDEXING
 from thunder_fuser.frontends.definition.origin import calling_origin
 from thunder_fuser.frontends.definition.random import RANDOM
 from thunder_fuser.frontends.definition.reductions import REDUCTIONS
+from thunder_fuser.frontends.definition.scans import SCANS
 from thunder_fuser.frontends.definition.selections import SELECTIONS
 from thunder_fuser.frontends.definition.unavailable import UnavailableOp, unavailable_operation
 from thunder_fuser.frontends.definition.views import VIEWS
@@ -78,6 +79,7 @@ def _pointwise(row: Op) -> Callable[..., Val]:
 _BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | {
     **VIEWS,
     **REDUCTIONS,
+    **SCANS,
     **INDEXING,
     **RANDOM,
     **SELECTIONS,

@@ -31,12 +31,13 @@ from thunder_fuser.ir.fusion import (
     PointwiseOp,
     RandomOp,
     ReductionOp,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
-from thunder_fuser.ir.tables import pointwise, reductions
+from thunder_fuser.ir.tables import pointwise, reductions, scans
 from thunder_fuser.ir.tables.pointwise import Fact
 
 _ULPS_OF_RANDOM_NUMBERS = 8
@@ -71,6 +72,8 @@ class ErrorAnalysis(Evaluator):
                 return self._of_pointwise(expr)
             case ReductionOp():
                 return self._of_reduction(expr)
+            case ScanOp():
+                return self._of_scan(expr)
             case GatherOp():
                 if expr.index in self.errors:
                     return torch.full_like(self[expr.output], math.inf, dtype=torch.float64)
@@ -236,6 +239,24 @@ class ErrorAnalysis(Evaluator):
         largest = row.reference(sizes + error, expr.dims)
         incoming = largest - row.reference(sizes, expr.dims)
         return incoming + loss * largest
+
+    def _of_scan(self, expr: ScanOp) -> torch.Tensor | None:
+        """A sum for each element, of it and those before it."""
+        elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
+        error = self.errors.get(expr.input, _zeros(elements)).expand(elements.shape)
+        row, result = scans.lookup(expr.op), self[expr.output]
+        if expr.accumulate.category < Category.FLOAT:
+            changed = _neighbours(elements, error) if expr.input in self.errors else ()
+            moved = [_distance(row.reference(each, expr.dim), result) for each in changed]
+            return torch.stack(moved).amax(0) if moved else None
+        own = self._rounding("mul", expr.accumulate, elements)
+        error = error + (own if expr.input.dtype is not expr.accumulate else 0)
+        count = elements.shape[expr.dim]
+        loss = min(count, 8 + math.isqrt(count)) * torch.finfo(expr.accumulate.torch).eps
+        sizes = elements.abs().double()
+        incoming = row.reference(error.double(), expr.dim)
+        total = incoming + loss * (row.reference(sizes, expr.dim) + incoming)
+        return total + self._rounding("cast", expr.output.dtype, result)
 
     def _position(
         self, expr: ReductionOp, elements: torch.Tensor, error: torch.Tensor

@@ -17,7 +17,6 @@ _BLOCKS = "a quantisation to 4-bit floats in blocks; use the library that quanti
 
 OPERATIONS: MappingProxyType[str, str] = MappingProxyType(
     {
-        "cumsum": f"a scan; use torch.cumsum {_BETWEEN}",
         "cumprod": f"a scan; use torch.cumprod {_BETWEEN}",
         "cummin": f"a scan; use torch.cummin {_BETWEEN}",
         "cummax": f"a scan; use torch.cummax {_BETWEEN}",

@@ -12,7 +12,7 @@ import copy
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder.indexing import IndexBuilder
 from thunder_fuser.ir.builder.random import RandomBuilder
-from thunder_fuser.ir.builder.reductions import ReductionBuilder
+from thunder_fuser.ir.builder.scans import ScanBuilder
 from thunder_fuser.ir.builder.values import Size
 from thunder_fuser.ir.builder.views import allocation_order
 from thunder_fuser.ir.dtypes import DataType
@@ -23,6 +23,7 @@ from thunder_fuser.ir.fusion import (
     PointwiseOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Update,
     Val,
@@ -34,7 +35,7 @@ from thunder_fuser.ir.sizes import equations_of_update
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 
 
-class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
+class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
     def size(self, x: TensorView, dim: int) -> Scalar:
@@ -42,7 +43,7 @@ class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
 
     def repeat(
-        self, expr: PointwiseOp | MoveOp | ReductionOp, operands: tuple[Val, ...]
+        self, expr: PointwiseOp | MoveOp | ReductionOp | ScanOp, operands: tuple[Val, ...]
     ) -> TensorView:
         """A tensor expression on operands of the same form as its own: nothing is inferred."""
         old = expr.output
@@ -53,6 +54,8 @@ class FusionBuilder(ReductionBuilder, IndexBuilder, RandomBuilder):
                 self._append(PointwiseOp(expr.op, operands, out, self.origin))
             case ReductionOp(), (TensorView() as x,):
                 self._append(ReductionOp(expr.op, x, expr.accumulate, out, self.origin))
+            case ScanOp(), (TensorView() as x,):
+                self._append(ScanOp(expr.op, x, expr.dim, expr.accumulate, out, self.origin))
             case _, (TensorView() as x, *rest):
                 self._append(move_op(expr.op, x, out, rest[0] if rest else None, self.origin))
         return out

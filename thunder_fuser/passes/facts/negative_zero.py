@@ -15,6 +15,7 @@ from thunder_fuser.ir.fusion import (
     PointwiseOp,
     RandomOp,
     ReductionOp,
+    ScanOp,
     Val,
     ViewOp,
 )
@@ -51,7 +52,7 @@ class PositiveZeros:
             case ReductionOp("sum"):
                 # Sums start from 0.0. Rounding takes small negative ones to -0.0.
                 return expr.output.dtype is expr.accumulate
-            case IotaOp() | RandomOp() | ReductionOp():
+            case IotaOp() | RandomOp() | ReductionOp() | ScanOp():
                 return False
 
     def _holds_for_operation(self, op: str, operands: tuple[Val, ...], expr: PointwiseOp) -> bool:

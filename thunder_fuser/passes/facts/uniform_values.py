@@ -25,6 +25,7 @@ from thunder_fuser.ir.fusion import (
     RandomOp,
     ReductionOp,
     Scalar,
+    ScanOp,
     TensorView,
     Val,
     ViewOp,
@@ -95,7 +96,7 @@ class Uniform:
             case FullOp():
                 return expr.fill in self
             # An index that is out of range must stay an error.
-            case IotaOp() | RandomOp() | ReductionOp() | GatherOp():
+            case IotaOp() | RandomOp() | ReductionOp() | ScanOp() | GatherOp():
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:

@@ -1,0 +1,62 @@
+"""The one table of scans: folds along a dimension of which every partial result is kept.
+
+What folds, in which type and by which operator in C++ is a row of the table of reductions: a scan's
+last element is that reduction of its row. Elements, accumulation and rounding are the reduction's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.ir.tables.reductions import Reduction
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One row.
+
+    fold       the reduction, by name, of each element and those before it
+    reference  the scan in torch, of a tensor of the type that accumulates, along a dimension
+    """
+
+    name: str
+    fold: str
+    reference: Callable[[torch.Tensor, int], torch.Tensor]
+
+    @property
+    def reduction(self) -> Reduction:
+        return reductions.lookup(self.fold)
+
+    def check(self, dtype: DataType, result: DataType | None) -> None:
+        """FuserTypeError where the row refuses the input's dtype, or what is asked for."""
+        self.reduction.check(dtype)
+        if result is DataType.Bool:
+            raise FuserTypeError(f"{self.name} has no result of dtype Bool; ask for an integer's")
+
+    def result_dtype(self, dtype: DataType) -> DataType:
+        """Type of the result where the user asks for none."""
+        return self.reduction.result_dtype(dtype)
+
+    def accumulate_dtype(self, element: DataType, result: DataType) -> DataType:
+        """The type that elements are converted to and accumulated in."""
+        return self.reduction.accumulate_dtype(element, result)
+
+
+_ROWS = (Scan("cumsum", "sum", lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype)),)
+
+TABLE: Mapping[str, Scan] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every scan by name."""
+
+
+def lookup(name: str) -> Scan:
+    """The row of that name; FuserValueError where there is none."""
+    if name not in TABLE:
+        raise FuserValueError(f"there is no scan {name!r}; there are {', '.join(TABLE)}")
+    return TABLE[name]

@@ -1,0 +1,101 @@
+"""Scan program: what one kernel can compute that walks along rows, and why it cannot do the rest.
+
+Rows are scanned from their first element to the last. What a kernel has computed when it comes to a
+point is the scan there, and nowhere else: everything that it stores must be pulled at that point.
+It is asked, as for reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import address_at, unflatten
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.fusion import ScanOp, TensorView, shape_text
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.pull import Pull, Unreadable
+from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+
+
+@dataclass(frozen=True, slots=True)
+class PulledScans:
+    """What a scan kernel computes at the points of `rows` x `columns`.
+
+    scans   each with the value of its elements, in an order in which they can be done
+    stores  tensors, with values and addresses
+    column  the variable `c`: vectors divide it; `inside` holds where there is such a column
+    """
+
+    rows: int
+    columns: int
+    graph: ValueGraph
+    scans: tuple[tuple[ScanOp, Value], ...]
+    stores: tuple[tuple[TensorView, Value, Form], ...]
+    column: Form
+    inside: Conjunction
+
+
+def refuse_scans(body: KernelBody) -> Refusal | None:
+    """Why one scan kernel cannot compute a body, or None. Needs no device."""
+    found = pull_scans(body)
+    return found if isinstance(found, Refusal) else None
+
+
+def pull_scans(body: KernelBody, vector: int = 1) -> PulledScans | Refusal:
+    """Pull everything at a row and a column; a Refusal where the scans are not at hand that it
+    takes. `vector`: lanes, of which the last vector may have too many.
+    """
+    first = body.scans[0]
+    sizes, dim = first.input.sizes, first.dim
+    for scan in body.scans:
+        if scan.input.sizes != sizes or scan.dim != dim:
+            text = f"it scans {_scanned(scan)}, {first.output.name} scans {_scanned(first)}"
+            way_out = "a kernel has one set of rows, so that each needs its own"
+            return Refusal("space", f"{text}: {way_out}", scan.output.name)
+    columns, kept = sizes[dim], [k for k in range(len(sizes)) if k != dim]
+    rows = first.output.numel // max(columns, 1)
+    context = Context()
+    row = context.var("r", 0, max(rows - 1, 0))
+    padded = -(-max(columns, 1) // vector) * vector
+    column = context.var("c", 0, padded - 1)
+    inside: Conjunction = () if padded == columns else (columns - 1 - column,)
+    place = unflatten(row, sizes, kept) | {dim: column}
+    index = [place[k] for k in range(len(sizes))]
+    pull = Pull(body, context, inside)
+    scanned: list[tuple[ScanOp, Value]] = []
+    stores: list[tuple[TensorView, Value, Form]] = []
+    try:
+        for scan in body.scans:
+            scanned.append((scan, pull.emit(scan.input, index)))
+            pull.fold_at(scan.output, index)
+        for tensor in body.outputs:
+            point = _placed(tensor, sizes, index, context.const(0))
+            if point is None:
+                text = (
+                    f"iteration space {shape_text(tensor.sizes)} differs from that of the scan, "
+                    f"{shape_text(sizes)}; it needs a kernel of its own"
+                )
+                return Refusal("shape", text, tensor.name)
+            layout = body.stores.get(tensor)
+            # Nowhere in particular while only legality is asked about.
+            address = context.const(0) if layout is None else address_at(point, layout, context)
+            stores.append((tensor, pull.emit(tensor, point), address))
+    except Unreadable as error:
+        return Refusal("stage", str(error), error.tensor.name)
+    return PulledScans(rows, columns, pull.graph, tuple(scanned), tuple(stores), column, inside)
+
+
+def _scanned(scan: ScanOp) -> str:
+    return f"dimension {scan.dim} of {shape_text(scan.input.sizes)}"
+
+
+def _placed(
+    tensor: TensorView, sizes: Sequence[int], index: Sequence[Form], zero: Form
+) -> Sequence[Form] | None:
+    """The index of a tensor that has the same points, with other dimensions of size 1."""
+    ahead = iter([i for n, i in zip(sizes, index, strict=True) if n != 1])
+    if [n for n in tensor.sizes if n != 1] != [n for n in sizes if n != 1]:
+        return None
+    return [zero if n == 1 else next(ahead) for n in tensor.sizes]
