@@ -22,7 +22,7 @@ _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 """How tightly operators bind; comparisons bind least."""
 _HEADERS = (
     *("prelude", "types", "vector", "fp8", "complex", "math"),
-    *("philox", "gather", "reduce", "tile"),
+    *("philox", "gather", "reduce", "scan", "tile"),
 )
 _PRAGMAS = {
     ir.LoopKind.VECTOR: "TF_VEC",
@@ -408,6 +408,14 @@ class CudaText:
         slots = f"({self.ctype(s.reducer)}*)({place})"
         return [f"tf::stacked_reduce<{shape}>({s.accumulators}, {slots});"]
 
+    def _block_scan(self, s: ir.BlockScan) -> list[str]:
+        self.headers.add("scan")
+        self.synchronises = self.synchronises or s.threads > 1
+        ctype, place = self.ctype(s.reducer), "0" if s.slots is None else self.text(s.slots)
+        arguments = f"{self.text(s.value)}, {s.running}, ({ctype}*)({place}), {self.text(s.thread)}"
+        shape = f"{_functor(s.reducer)}, {s.threads}"
+        return [f"const {ctype} {s.name} = tf::block_scan<{shape}>({arguments});"]
+
     EXPRESSIONS: ClassVar[dict[type, Callable[[CudaText, Any], str]]] = {
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
@@ -473,6 +481,7 @@ class CudaText:
         ir.TilePut: _tile_put,
         ir.TileGet: _tile_get,
         ir.StackedReduce: _stacked_reduce,
+        ir.BlockScan: _block_scan,
     }
 
 

@@ -693,6 +693,25 @@ class StackedReduce:
     slots: Expr | None
 
 
+@dataclass(frozen=True, slots=True)
+class BlockScan:
+    """A name for what comes before a thread's `value` in its row: the accumulator `running`, and
+    the values of the threads before it, of which the row has a power of two. `running` becomes what
+    it is with all of them.
+
+    slots   shared memory for a value of each warp; None within a warp
+    thread  its number in the row
+    """
+
+    name: str
+    reducer: Reducer
+    threads: int
+    value: Expr
+    running: str
+    slots: Expr | None
+    thread: Expr
+
+
 Stmt = (
     Comment
     | Let
@@ -717,6 +736,7 @@ Stmt = (
     | TilePut
     | TileGet
     | StackedReduce
+    | BlockScan
 )
 Body = tuple[Stmt, ...]
 

@@ -194,6 +194,11 @@ class ListingText:
         rows = f"{s.groups} x {s.vector} rows, {s.threads} threads{slots}"
         return [f"stacked_reduce {s.reducer.op}({s.accumulators}, {rows})"]
 
+    def _block_scan(self, s: ir.BlockScan) -> list[str]:
+        slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
+        over = f"{self._of(s.value)}, {s.threads} threads, running {s.running}{slots}"
+        return [f"{s.name}: {self._type(s.reducer)} = block_scan {s.reducer.op}({over})"]
+
     STATEMENTS: ClassVar[dict[type, Callable[[ListingText, Any], list[str]]]] = {
         ir.Comment: _comment,
         ir.Let: _let,
@@ -218,4 +223,5 @@ class ListingText:
         ir.TilePut: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],
         ir.TileGet: lambda x, s: [f"{x._of(s.target)} = {s.tile}.get({x._all(s.row, s.column)})"],
         ir.StackedReduce: _stacked,
+        ir.BlockScan: _block_scan,
     }
