@@ -1,4 +1,4 @@
-"""Golden texts: a kernel of the reduction and transpose templates in every mode, for an H200.
+"""Golden texts: a kernel of the reduction, scan and transpose templates in every mode, for an H200.
 
 A change to these templates shows here what it does to the text. Each case says by which figures of
 its schedule it is in the mode that it stands for, so that no golden text is of another one.
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import pytest
 
 from tests.zoo.groups import grouped
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.scalar_graph import Compute
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.scan.schedule import ScanSchedule
 from thunder_fuser.templates.transpose.schedule import TransposeSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -79,13 +82,25 @@ def transposed(*sizes: int) -> FusionDefinition:
     return fd
 
 
+def scanned(rows: int, columns: int) -> FusionDefinition:
+    """What comes before an element, and with it, of what is computed from memory."""
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([rows, columns], True, BFloat16), Float)
+        y = fd.ops.cumsum(fd.ops.exp(x), 1)
+        fd.add_output(fd.ops.cast(fd.ops.log(y), BFloat16))
+    return fd
+
+
+S = TypeVar("S")
+
+
 @dataclass(frozen=True)
-class Mode:
+class Mode(Generic[S]):
     """A kernel, and what says that it is in its mode."""
 
     name: str
     definition: Callable[[], FusionDefinition]
-    holds: Callable[[ReductionSchedule], bool]
+    holds: Callable[[S], bool]
 
     def __str__(self) -> str:
         return self.name
@@ -96,7 +111,7 @@ def computes(schedule: ReductionSchedule) -> bool:
     return any(isinstance(node, Compute) for node in schedule.epilogues[0].graph)
 
 
-REDUCTIONS = (
+REDUCTIONS: tuple[Mode[ReductionSchedule], ...] = (
     Mode("persistent_registers", lambda: rms_norm(512, 16384),
         lambda s: bool(s.row_cache.registers) and s.rows_per_block == 1),
     Mode("persistent_shared_memory", lambda: rms_norm(512, 65536),
@@ -131,11 +146,28 @@ def kernel_of(definition: FusionDefinition) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize("mode", REDUCTIONS, ids=str)
-def test_reduction(golden: Callable[[str, str], None], mode: Mode) -> None:
+def test_reduction(golden: Callable[[str, str], None], mode: Mode[ReductionSchedule]) -> None:
     schedule, text = kernel_of(mode.definition())
     assert isinstance(schedule, ReductionSchedule)
     assert mode.holds(schedule), schedule
     golden(f"reduction_{mode.name}.cu", f"// {schedule}\n{text}")
+
+
+SCANS: tuple[Mode[ScanSchedule], ...] = (
+    Mode("tiles", lambda: scanned(8192, 16384), lambda s: s.takes_turns and s.tiles > 1),
+    Mode("one_tile", lambda: scanned(8192, 2048), lambda s: s.tiles == 1 and s.threads > WARP_SIZE),
+    Mode("few_rows", lambda: scanned(8, 65536), lambda s: s.threads == H200.max_threads_per_block),
+    Mode("rows_per_block", lambda: scanned(8191, 64), lambda s: 1 < s.threads < WARP_SIZE),
+    Mode("partial_vectors", lambda: scanned(300, 1001), lambda s: bool(s.inside)),
+)
+
+
+@pytest.mark.parametrize("mode", SCANS, ids=str)
+def test_scan(golden: Callable[[str, str], None], mode: Mode[ScanSchedule]) -> None:
+    schedule, text = kernel_of(mode.definition())
+    assert isinstance(schedule, ScanSchedule)
+    assert mode.holds(schedule), schedule
+    golden(f"scan_{mode.name}.cu", f"// {schedule}\n{text}")
 
 
 @pytest.mark.parametrize(

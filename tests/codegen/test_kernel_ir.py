@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.codegen.test_golden_kernels import norm_backward, norm_of_all, rms_norm, transposed
+from tests.codegen.test_golden_kernels import (
+    norm_backward,
+    norm_of_all,
+    rms_norm,
+    scanned,
+    transposed,
+)
 from thunder_fuser.codegen.cuda_text import CudaText
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -41,6 +47,7 @@ def kernel_ir_of(definition: FusionDefinition) -> ir.KernelIR:
         ("reduction_grid_with_epilogue", norm_of_all(1 << 24)),
         ("reduction_rows_and_column_accumulators", norm_backward(4096, 1024)),
         ("transpose_partial_tiles", transposed(1000, 333)),
+        ("scan_tiles", scanned(8192, 16384)),
     ],
 )
 def test_listing(

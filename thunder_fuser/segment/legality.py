@@ -14,10 +14,11 @@ from typing import Literal
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
-from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val
+from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val, shape_text
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
+from thunder_fuser.lower.scan_program import refuse_scans
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 
 MAX_OUTPUTS = 128
@@ -33,7 +34,7 @@ class Legal:
     them.
     """
 
-    kind: Literal["pointwise", "reduction"]
+    kind: Literal["pointwise", "reduction", "scan"]
     folds: tuple[FoldOp, ...]
 
 
@@ -185,7 +186,7 @@ class Legality:
             return Legal("pointwise", ())
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         if len(reductions) < len(folds):
-            return Refusal("scan", "no template walks along rows")
+            return self._decide_scan(outputs, folds, reductions)
         refusal = self._refuse(outputs, reductions)
         if refusal is None:
             return Legal("reduction", tuple(reductions))
@@ -195,11 +196,31 @@ class Legality:
             refusal = self._refuse(outputs, singles)
         return refusal or Legal("reduction", tuple(singles))
 
+    def _decide_scan(
+        self,
+        outputs: Sequence[TensorView],
+        folds: Sequence[FoldOp],
+        reductions: Sequence[ReductionOp],
+    ) -> Legal | Refusal:
+        """The same where some of the folds are scans."""
+        if reductions:
+            fold = reductions[0]
+            scan = next(f for f in folds if isinstance(f, ScanOp))
+            text = (
+                f"it reduces {shape_text(fold.input.sizes)}, {scan.output.name} scans "
+                f"{shape_text(scan.input.sizes)}: a kernel does one or the other, so that each "
+                "needs its own"
+            )
+            return Refusal("space", text, fold.output.name)
+        return self._refuse(outputs, folds) or Legal("scan", tuple(folds))
+
     def _refuse(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
         memory = _Without(self.memory, {fold.output for fold in folds})
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
-        return refuse_rows(KernelBody(self.program.definitions, memory, outputs, reductions))
+        scans = [fold for fold in folds if isinstance(fold, ScanOp)]
+        body = KernelBody(self.program.definitions, memory, outputs, reductions, scans=scans)
+        return refuse_scans(body) if scans else refuse_rows(body)
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""

@@ -28,8 +28,8 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
-Kind = Literal["pointwise", "reduction", "alias", "concat"]
-"""Two kinds of kernels; views of memory that exists; a tensor whose pieces kernels have written
+Kind = Literal["pointwise", "reduction", "scan", "alias", "concat"]
+"""Three kinds of kernels; views of memory that exists; a tensor whose pieces kernels have written
 where it has them.
 """
 

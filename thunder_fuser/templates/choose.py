@@ -9,11 +9,12 @@ from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.segment.plan import Segment
 from thunder_fuser.templates.pointwise.lower import POINTWISE
 from thunder_fuser.templates.reduction.lower import REDUCTION
+from thunder_fuser.templates.scan.lower import SCAN
 from thunder_fuser.templates.template import Schedule, Template
 from thunder_fuser.templates.transpose.lower import TRANSPOSE
 
 # The first that does not refuse. Plans exist without a device; whether tiles pay depends on it.
-TEMPLATES: tuple[Template[Any], ...] = (TRANSPOSE, POINTWISE, REDUCTION)
+TEMPLATES: tuple[Template[Any], ...] = (TRANSPOSE, POINTWISE, REDUCTION, SCAN)
 BY_NAME = {template.name: template for template in TEMPLATES}
 
 

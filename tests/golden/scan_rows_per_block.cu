@@ -1,0 +1,34 @@
+// scan: 8191 rows x 64 columns, vector 8, 8 threads a row, 32 rows a block, 1 tile (T3: cumsum)
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_9b101c69(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+  const int t = threadIdx.x % 8u;
+  const int g = threadIdx.x / 8u;
+  const int own = (int)blockIdx.x * 32 + g;
+  const int r = own < 8190 ? own : 8190;
+  float a0 = 0.0f;
+  const int u = t;
+  // scan 0: cumsum
+  float e0[8];
+  bf16 x0[8];
+  tf::load<8>(T0 + 64 * r + 8 * u, x0);
+  TF_VEC
+  for (int v = 0; v < 8; ++v) {
+    const float t1 = tf::cast<float>(x0[v]);
+    const float t2 = tf::exp(t1);
+    e0[v] = (float)t2;
+  }
+  TF_UNROLL
+  for (int v = 1; v < 8; ++v) e0[v] = tf::Sum::combine(e0[v - 1], e0[v]);
+  const float b0 = tf::block_scan<tf::Sum, 8>(e0[7], a0, (float*)(0), t);
+  TF_VEC
+  for (int v = 0; v < 8; ++v) e0[v] = tf::Sum::combine(b0, e0[v]);
+  // results: T5
+  bf16 y0[8];
+  TF_VEC
+  for (int v = 0; v < 8; ++v) {
+    const float t3 = (float)e0[v];
+    const float t4 = tf::log(t3);
+    const float t5 = tf::rounded<bf16>(t4);
+    y0[v] = tf::narrow<bf16>(t5);
+  }
+  if (own == r) tf::store<8>(T5 + 64 * r + 8 * u, y0);
+}

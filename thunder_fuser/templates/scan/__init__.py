@@ -1,0 +1,1 @@
+"""Scan kernels: rows walked from end to end, each element with what went before it."""

@@ -1,0 +1,185 @@
+"""The scan template: threads that share a row take a tile of it at a time, a vector each, and hand
+each other and the next tile what they have added up.
+
+The elements of a thread are neighbours in memory. It scans them in registers, the threads of a warp
+scan what each of them has in all, and the warps of a block the same through shared memory. A row of
+any length takes as many tiles as it needs; what is computed from a scan, point by point, is stored
+from the tile that has it. Nothing is read twice.
+
+On the host one thread walks a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.tables import scans
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scan_program import PulledScans, pull_scans
+from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
+
+THREADS = 256
+"""Of a block, where there are rows for all multiprocessors; where not, a row may have more."""
+_SLOT_BYTES = 16
+"""What the slots of a row are a multiple of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowScan:
+    """One scan: `value` is an element of it, `fold` the reduction that it keeps the parts of."""
+
+    tensor: TensorView
+    op: str
+    fold: str
+    accumulate: DataType
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSchedule:
+    """A scan kernel.
+
+    scans    in an order in which a tile can do them
+    stores   from each point
+    inside   holds for columns that exist, where the last vector has lanes too many
+    threads  that share a row: a power of two
+    """
+
+    template: ClassVar[str] = "scan"
+
+    rows: int
+    columns: int
+    scans: tuple[RowScan, ...]
+    stores: tuple[Store, ...]
+    graph: ValueGraph
+    accesses: tuple[RegisterArray, ...]
+    lanes: Lanes
+    inside: Conjunction
+    threads: int
+    rows_per_block: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.rows // self.rows_per_block)
+
+    @property
+    def block_threads(self) -> int:
+        return self.threads * self.rows_per_block
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return (self.graph,)
+
+    @property
+    def tiles(self) -> int:
+        """Of a row."""
+        return -(-self.lanes.vectors // self.threads)
+
+    # ---- shared memory
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a tile follows another whose slots may still be read."""
+        return self.tiles > 1 and self.threads > WARP_SIZE
+
+    def slot_offset(self, n: int) -> int:
+        """Bytes before the slots of the n-th scan of a row, one for each warp."""
+        warps = self.threads // WARP_SIZE if self.threads > WARP_SIZE else 0
+        sizes = (max(scan.accumulate.itemsize, WORD) * warps for scan in self.scans[:n])
+        return sum(-(-size // _SLOT_BYTES) * _SLOT_BYTES for size in sizes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """The slots of all scans of one row, for one tile."""
+        return self.slot_offset(len(self.scans))
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.slot_bytes * self.rows_per_block * (2 if self.takes_turns else 1)
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{scan.tensor.name}: {scan.op}" for scan in self.scans)
+        return (
+            f"scan: {self.rows} rows x {self.columns} columns, vector {self.lanes.vector}, "
+            f"{self.threads} threads a row, {self.rows_per_block} rows a block, {self.tiles} "
+            f"tile{'' if self.tiles == 1 else 's'} ({names})"
+        )
+
+
+def schedule_scan(body: KernelBody, device: DeviceInfo) -> ScanSchedule | Refusal:
+    """Schedule the scans of one segment, or say why they are no kernel."""
+    found = pull_scans(body)
+    if isinstance(found, Refusal):
+        return found
+    vector = _lanes_of_vector(found, device)
+    pulled = pull_scans(body, vector)
+    assert not isinstance(pulled, Refusal)
+    padded = -(-max(pulled.columns, 1) // vector) * vector
+    lanes = Lanes(pulled.column, padded, 0, vector)
+    threads, rows_per_block = _threads(lanes.vectors, pulled.rows, device)
+    return ScanSchedule(
+        pulled.rows,
+        pulled.columns,
+        tuple(
+            RowScan(scan.output, scan.op, scans.lookup(scan.op).fold, scan.accumulate, value)
+            for scan, value in pulled.scans
+        ),
+        tuple(_stores(pulled, lanes, body)),
+        pulled.graph,
+        plan_accesses(pulled.graph, lanes, body.alignment),
+        lanes,
+        pulled.inside,
+        threads,
+        rows_per_block,
+    )
+
+
+def _lanes_of_vector(pulled: PulledScans, device: DeviceInfo) -> int:
+    """As many as fill an access of the narrowest type, in registers for the widest one, unless rows
+    are shorter.
+    """
+    points = pulled.rows * pulled.columns
+    tensors = [tensor for tensor, _, _ in pulled.stores]
+    tensors += [load.tensor for load in pulled.graph.loads if 2 * load.tensor.numel > points]
+    itemsizes = [t.dtype.itemsize for t in tensors]
+    widest = min(device.vector_bytes // min(itemsizes), 4 * device.vector_bytes // max(itemsizes))
+    vector = 1
+    while vector * 2 <= min(widest, pulled.columns):
+        vector *= 2
+    whole = vector
+    while pulled.columns % whole:
+        whole //= 2
+    # Rows that only a much narrower vector divides get a last vector with lanes too many.
+    return whole if 2 * whole >= vector else vector
+
+
+def _threads(vectors: int, rows: int, device: DeviceInfo) -> tuple[int, int]:
+    """Threads that share a row, and rows of a block."""
+    if device.threads_are_serial:
+        return 1, 1
+    resident = device.sm_count * (device.threads_per_sm // THREADS)
+    most = THREADS if 2 * rows >= resident else device.max_threads_per_block
+    threads = min(most, 1 << max(vectors - 1, 0).bit_length())
+    owned = max(1, THREADS // threads)
+    # Whole warps, and a block for each multiprocessor.
+    while owned * threads > WARP_SIZE and owned > 1 and -(-rows // owned) < device.sm_count:
+        owned //= 2
+    return threads, owned
+
+
+def _stores(pulled: PulledScans, lanes: Lanes, body: KernelBody) -> Iterator[Store]:
+    for tensor, value, address in pulled.stores:
+        aligned = body.stores[tensor].alignment
+        windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
+        # Lanes that are too many are told apart one by one.
+        yield Store(tensor, value, address, () if pulled.inside else windows)
