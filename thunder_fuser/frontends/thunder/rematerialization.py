@@ -225,6 +225,6 @@ def _arithmetic(prim: BoundSymbol, prices: Prices) -> int:
         max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
         for proxies in (operands(prim), prim.flat_proxy_outs)
     )
-    folds = claim.role is Role.REDUCE and made < read
+    folds = claim.role is Role.SCAN or (claim.role is Role.REDUCE and made < read)
     # A fold may take a kernel of its own.
     return claim.cost * max(read, made) + prices(int(folds), 0)

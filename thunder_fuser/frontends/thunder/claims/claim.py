@@ -22,6 +22,7 @@ class Role(enum.Enum):
         "moves data so that it cannot be a view: several sources, new elements, a data-given place"
     )
     REDUCE = "one value from the elements along some dimensions"
+    SCAN = "one value from each element and those before it along a dimension"
     VIEW = "the data of its first argument, seen differently"
     COPY = "new memory with the data of its first argument"
     CREATE = "a tensor from nothing"
@@ -31,7 +32,7 @@ class Role(enum.Enum):
     @property
     def is_worth_a_kernel(self) -> bool:
         """Whether a region that holds only this gains anything over torch."""
-        return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE)
+        return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN)
 
 
 class Ending(enum.Enum):

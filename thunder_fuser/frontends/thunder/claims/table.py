@@ -22,6 +22,7 @@ from thunder_fuser.frontends.thunder.claims import (
     pointwise,
     random,
     reductions,
+    scans,
     shape,
 )
 from thunder_fuser.frontends.thunder.claims.claim import Claim, Ending, Role
@@ -31,6 +32,7 @@ TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {
         **pointwise.CLAIMS,
         **reductions.CLAIMS,
+        **scans.CLAIMS,
         **shape.CLAIMS,
         **create.CLAIMS,
         **random.CLAIMS,
@@ -61,7 +63,7 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.SORT: _SORT,
     PrimIDs.TOPK: _SORT,
     "argsort": _SORT,
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
+    **dict.fromkeys(("cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
     PrimIDs.EMBEDDING_BACKWARD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_ADD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_COPY: _WRITES_AT_INDEX,

@@ -1,0 +1,74 @@
+"""Claims for scans, each a row of `ir/tables/scans.py`: those along rows that one block walks.
+
+Torch has kernels for the others. What Thunder's gradient of a scan reverses stays with torch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.errors import FuserTypeError, Refusal
+from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type, refuse_symbolic
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView, Val, shape_text
+from thunder_fuser.ir.tables import scans
+
+LONGEST_ROW = 1 << 16
+"""Elements of a row that one block had better walk than several blocks of torch's."""
+
+
+def _refuse(op: str, x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:
+    if refused := refuse_symbolic(dim):
+        return refused
+    assert isinstance(dim, int)
+    try:
+        types = (data_type(x.dtype), data_type(x.dtype if dtype is None else dtype))
+        scans.lookup(op).check(types[0], types[1])
+    except FuserTypeError as error:
+        return Refusal("dtype", str(error))
+    if FP8.intersection(types):
+        return Refusal("dtype", f"torch has no {op} on {types[0].name} to {types[1].name}")
+    axis, shape = dim % max(x.ndim, 1), tuple(x.shape)
+    if any(size > 1 for size in shape[axis + 1 :]):
+        text = (
+            f"it scans dimension {axis} of {shape_text(shape)}, and kernels walk along rows of the "
+            f"last one; torch scans others, or transpose dimensions {axis} and {x.ndim - 1} before "
+            "and behind it"
+        )
+        return Refusal("scan", text)
+    if x.ndim and shape[axis] > LONGEST_ROW:
+        text = (
+            f"its rows of {shape[axis]:,} elements are longer than the {LONGEST_ROW:,} that one "
+            "block walks; torch shares them among blocks, or scan shorter rows and add up their "
+            "last elements"
+        )
+        return Refusal("scan", text)
+    return None
+
+
+_WIDER = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.ComplexDouble}
+
+
+def _build(op: str, b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
+    """Single precision accumulates in double, as torch's CPU kernel: sums grow along a row, and
+    with them what each of them loses.
+    """
+    row = scans.lookup(op)
+    result = row.result_dtype(x.dtype) if dtype is None else data_type(dtype)
+    wide = _WIDER.get(result)
+    if wide is None:
+        return b.scan(op, x, dim, dtype=result)
+    return b.cast(b.scan(op, b.cast_tensor(b.cast_tensor(x, result), wide), dim), result)
+
+
+_COST = 8
+"""What folding an element costs, in its thread and in those before it."""
+
+CLAIMS = {
+    f"torch.{op}": Claim(Role.SCAN, partial(_refuse, op), partial(_build, op), _COST)
+    for op in scans.TABLE
+}
