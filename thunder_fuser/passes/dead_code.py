@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from thunder_fuser.ir.domain import Transform
-from thunder_fuser.ir.fusion import CopyOp, Expr, Fusion, PadOp, Update, Val, ViewOp
+from thunder_fuser.analysis.chains import copy_chain
+from thunder_fuser.ir.fusion import Expr, Fusion, Update, Val
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.view_programs import simplified
 from thunder_fuser.passes.rewrite import Precision
@@ -39,8 +39,6 @@ def _without_idle_updates(fusion: Fusion) -> Fusion:
 
 def _changes(update: Update, definitions: Mapping[Val, Expr]) -> bool:
     """Whether an update writes another thing than what is there."""
-    value, steps = update.value, list[Transform]()
-    while isinstance(expr := definitions.get(value), ViewOp | CopyOp | PadOp):
-        steps[:0] = expr.output.domain.transforms
-        value = expr.input
+    *moved, value = copy_chain(update.value, definitions)
+    steps = [step for tensor in reversed(moved) for step in tensor.domain.transforms]
     return value is not update.target or bool(simplified(value.domain.logical, steps))

@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from thunder_fuser.analysis.chains import memory_behind_results
 from thunder_fuser.ir.domain import (
     Expand,
     Extent,
@@ -25,7 +26,7 @@ from thunder_fuser.ir.domain import (
     tensor_domain,
 )
 from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, PointwiseOp, TensorView, Val, ViewOp
-from thunder_fuser.passes.rewrite import Precision, Rewrite, memory_behind_results
+from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 Inserted = tuple[tuple[int, Extent], ...]
 """New dimensions: where each is in the end, in increasing order, and the size that it shows."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from thunder_fuser.analysis.chains import memory_behind_results
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, MoveOp, PointwiseOp, TensorView, Val
 from thunder_fuser.ir.tables import pointwise
@@ -21,7 +22,7 @@ from thunder_fuser.ir.tables.pointwise import Fact
 from thunder_fuser.passes.facts.exact_conversions import holds
 from thunder_fuser.passes.facts.negative_zero import PositiveZeros
 from thunder_fuser.passes.facts.uniform_values import Uniform
-from thunder_fuser.passes.rewrite import Precision, Rewrite, memory_behind_results
+from thunder_fuser.passes.rewrite import Precision, Rewrite
 
 
 def fold_constants(fusion: Fusion, precision: Precision = "strict") -> Fusion:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Literal
 
+from thunder_fuser.analysis.chains import memory_behind_results
 from thunder_fuser.ir.domain import Expand, Transform, static
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, shows_memory
 from thunder_fuser.ir.rebuild import Rebuild
@@ -155,15 +156,3 @@ def _stretches(fusion: Fusion) -> dict[TensorView, int]:
             if times != 1:
                 found[expr.output] = times
     return found
-
-
-def memory_behind_results(fusion: Fusion) -> dict[TensorView, TensorView]:
-    """For every value that a result looks at, or is: the value whose memory that is."""
-    definitions = fusion.definitions()
-    behind: dict[TensorView, TensorView] = {}
-    for result in fusion.results:
-        chain = [result]
-        while shows_memory(expr := definitions.get(chain[-1])):
-            chain.append(expr.input)
-        behind.update(dict.fromkeys(chain, chain[-1]))
-    return behind

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from thunder_fuser.analysis.chains import copy_chain
 from thunder_fuser.analysis.footprint import Footprint
 from thunder_fuser.analysis.layout import (
     View,
@@ -30,15 +31,12 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import (
-    CopyOp,
     CutOp,
     Expr,
     FoldOp,
     Fusion,
-    PadOp,
     TensorView,
     Val,
-    ViewOp,
 )
 from thunder_fuser.segment.cat_slices import Sliced
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
@@ -271,17 +269,8 @@ class AnchorGraph:
 
     def _sources(self, tensor: TensorView) -> list[TensorView]:
         """What a chain of views goes through that is computed, or copied; from its begin."""
-        found: list[TensorView] = []
-        while isinstance(expr := self.definitions.get(tensor), ViewOp | CopyOp | PadOp):
-            tensor = expr.input
-            found.append(tensor)
-        return [source for source in reversed(found) if source in self.definitions]
-
-    def origin(self, tensor: TensorView) -> TensorView:
-        """What a chain of views begins with."""
-        while isinstance(expr := self.definitions.get(tensor), ViewOp | CopyOp | PadOp):
-            tensor = expr.input
-        return tensor
+        _, *sources = copy_chain(tensor, self.definitions)
+        return [source for source in reversed(sources) if source in self.definitions]
 
     def _anchor(self, tensor: TensorView, fold: FoldOp | None, *, is_stored: bool) -> None:
         known = self.number.get(tensor)

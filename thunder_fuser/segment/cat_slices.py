@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from thunder_fuser.analysis.chains import sole_results
 from thunder_fuser.analysis.layout import View, aligned_layout, dense_layout
 from thunder_fuser.ir.domain import (
     Expand,
@@ -53,7 +54,6 @@ from thunder_fuser.ir.fusion import (
     TensorView,
     Val,
     ViewOp,
-    shows_memory,
 )
 from thunder_fuser.segment.cat_pieces import Definitions, Parts, cat_below
 from thunder_fuser.segment.limits import FEW_PIECES
@@ -171,7 +171,7 @@ class _Finder:
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
         self._late = _late(fusion)
-        self._seen = _memory_of_results(fusion)
+        self._results = sole_results(fusion)
         self._added: dict[Val, list[Expr]] = {}
         self._collecting: dict[Val, Expr] = {}
         self._next = max(v.id for v in fusion.values())
@@ -297,7 +297,7 @@ class _Finder:
 
     def _is_free(self, tensor: TensorView, base: TensorView) -> bool:
         taken = tensor in self.slices or tensor in self.pieces
-        return not taken and self._seen.get(tensor, base) is base
+        return not taken and self._results.get(tensor, base) is base
 
     def _new(self, dtype: DataType, dims: Sequence[IterDomain]) -> TensorView:
         self._next += 1
@@ -331,21 +331,6 @@ def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool
 def _widths(step: Resize) -> tuple[int, int]:
     """How many elements come before and after what is there; fewer than none where some go."""
     return static(step.left), static(step.right)
-
-
-def _memory_of_results(fusion: Fusion) -> dict[TensorView, TensorView | None]:
-    """Tensors whose memory callers see, who may write into it: no other result may change then.
-    The result that shows each, or None where several do.
-    """
-    definitions = fusion.definitions()
-    found: dict[TensorView, TensorView | None] = {}
-    for result in fusion.results:
-        tensor = result
-        found[tensor] = None if tensor in found else result
-        while shows_memory(expr := definitions.get(tensor)):
-            tensor = expr.input
-            found[tensor] = None if tensor in found else result
-    return found
 
 
 def _source_strides(expr: MoveOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
+from thunder_fuser.analysis.chains import copy_chain
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs, view_of
 from thunder_fuser.analysis.torch_strides import memory_orders, output_orders
@@ -174,7 +175,8 @@ class _Partition:
         fixed |= place.of(SliceOf).keys()
         for group in self.groups:
             for tensor in [t for t in group.outputs if t not in fixed]:
-                if (source := program.origin(tensor)) in read and source in dense:
+                source = copy_chain(tensor, program.definitions)[-1]
+                if source in read and source in dense:
                     view = view_of(tensor, program.definitions, {source}, dense)
                     if view is not None:
                         group.outputs.remove(tensor)
