@@ -586,3 +586,24 @@ def test_a_repeat_that_is_returned_owns_its_elements(times: tuple[int, ...], gra
     found = jit(lambda x: x.repeat(*times))(x).detach()
     assert found.stride() == x.repeat(*times).stride()
     assert found.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def counted(a: Any) -> Any:
+    x = torch.arange(-1, 7, 2, dtype=torch.bfloat16)
+    a.diagonal().zero_()
+    y = x.flatten()
+    x -= y
+    return y
+
+
+def filled(a: Any) -> Any:
+    x = torch.zeros(3)
+    row = a.sort()[0][0]
+    x += row
+    return x + 1, x.view(3, 1)
+
+
+@pytest.mark.parametrize("program", [counted, filled])
+def test_what_is_updated_is_one_tensor_between_regions(program: Any) -> None:
+    """It costs nothing to make again, but who reads it elsewhere reads what was written into it."""
+    check(program, torch.randn(4, 3))

@@ -206,10 +206,13 @@ class _Table:
         return Value(tuple(sources), write, read, _arithmetic(prim, prices))
 
     def _may_repeat(self, prim: BoundSymbol) -> bool:
-        """Whether a primitive gives the same result wherever it runs."""
+        """Whether a primitive gives the same result wherever it runs. What an update writes is one
+        tensor: another of the same values would keep them.
+        """
         if role(prim) is Role.UPDATE or OpTags.RANDOM_OP in (prim.sym.tags or ()):
             return False
-        return not any(self._aliases.is_updated(p.name) for p in operands(prim))
+        tensors = (*operands(prim), *prim.flat_proxy_outs)
+        return not any(self._aliases.is_updated(p.name) for p in tensors)
 
 
 def _bytes(proxy: Proxy) -> int:
