@@ -74,3 +74,34 @@ def test_inputs_whose_elements_lie_apart_are_dearer() -> None:
         assert AnchorGraph(fusion, [Layout((stride,))]).bytes_of(x) == moved
     (segment,) = partition(fusion, [Layout((8,))]).segments
     assert (segment.bytes_read, segment.sector_bytes) == (4096, 32768)
+
+
+@pytest.mark.parametrize(
+    ("strides", "read"),
+    [
+        ((1024 * 1024, 1024, 1), 56 * 1024 * 1024),
+        ((1024, 0, 1), 56 * 1024),
+        ((0, 1, 0), 1024),
+        ((0, 0, 0), 1),
+    ],
+)
+def test_an_expanded_input_costs_its_elements_once(strides: tuple[int, ...], read: int) -> None:
+    """Its dimensions do not say that it is: Thunder's tensors have no strides before a call."""
+    shape = (56, 1024, 1024)
+    b = FusionBuilder()
+    x = b.tensor(shape, DataType.BFloat16)
+    y = b.tensor(shape, DataType.BFloat16, contiguity=[False] * 3)
+    b.output(b.cast(b.pointwise("add", x, y), DataType.BFloat16))
+    plan = partition(b.build(), [Layout((1024 * 1024, 1024, 1)), Layout(strides)])
+    points = 56 * 1024 * 1024
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal == 2 * (2 * points + read)
+
+
+def test_some_of_an_expanded_input_costs_what_is_read_of_it() -> None:
+    b = FusionBuilder()
+    x = b.tensor((64, 100, 1024), DataType.Float, contiguity=[False] * 3)
+    b.output(op(b, "neg", b.slice(x, [8, 5, 0], [64, 7, 512])))
+    plan = partition(b.build(), [Layout((0, 1024, 1))])
+    (segment,) = plan.segments
+    assert segment.bytes_read == 2 * 512 * 4

@@ -29,7 +29,7 @@ from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.domain import Layout, static
 from thunder_fuser.ir.fusion import (
     CutOp,
     Expr,
@@ -179,6 +179,17 @@ class AnchorGraph:
         layout = self.layouts.get(tensor)
         strides = (layout or self.layout_of(tensor)).strides
         return self._moved(tensor, read.region, strides)
+
+    def bytes_wanted(self, tensor: TensorView, read: Footprint) -> int:
+        """Of what is read of a tensor, each byte once: an input that was expanded has elements that
+        it shows in many places in one.
+        """
+        itemsize = tensor.dtype.itemsize
+        if tensor in self.definitions or not _repeats(tensor, layout := self.layouts[tensor]):
+            return read.elements * itemsize
+        region = read.region if read.exact else everything(tensor.domain.root)
+        distinct = sector_bytes(region, layout.strides, itemsize, itemsize)
+        return min(read.elements * itemsize, distinct)
 
     def _moved(self, tensor: TensorView, region: Region, strides: Sequence[int]) -> int:
         sector = self.prices.device.sector_bytes
@@ -331,3 +342,9 @@ class AnchorGraph:
 def _steps(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """The dimensions that have several elements: how many, and how far apart in memory."""
     return [(n, step) for n, step in zip(sizes, strides, strict=True) if n > 1]
+
+
+def _repeats(tensor: TensorView, layout: Layout) -> bool:
+    """Whether several elements of an input are one in memory, which its dimensions do not say."""
+    dims = zip(tensor.domain.root, layout.strides, strict=True)
+    return any(not stride and not d.is_broadcast and static(d.extent) > 1 for d, stride in dims)

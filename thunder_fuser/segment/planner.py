@@ -294,7 +294,7 @@ class _Partition:
             made.fusion,
             made.values,
             self._layouts_of(made),
-            bytes_read=sum(f.elements * t.dtype.itemsize for t, f in read.items()),
+            bytes_read=sum(self.program.bytes_wanted(t, f) for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
             sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
             kernels=int(any(t.numel for t in outputs)),
@@ -352,7 +352,7 @@ class _Partition:
         owners = dict.fromkeys(map(self.placement.written, self.fusion.results))
         made = [t for t in owners if t in program.definitions]
         reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
-        read = sum(f.elements * t.dtype.itemsize for t, f in reads.items() if not t.is_cpu)
+        read = sum(program.bytes_wanted(t, f) for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made)
 
 
