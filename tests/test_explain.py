@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 import torch
 
+from thunder_fuser.config import options
 from thunder_fuser.errors import Refusal, counted_refusals
 from thunder_fuser.explain import main
 
@@ -179,6 +180,25 @@ def test_definitions_with_open_sizes(explain: Explain) -> None:
     )
     assert "FusionDefinition: plan: 1 kernel, 8*i0*i1 B moved (ideal 8*i0*i1 B)" in text
     assert text.count("FusionDefinition") == 1
+
+
+@pytest.mark.filterwarnings("ignore:definition. torch runs 1 of 1 segment")
+def test_segments_that_ran_in_torch_are_told(explain: Explain) -> None:
+    with options(strict=False):
+        _, text, _ = explain(
+            """
+            from unittest import mock
+            from thunder_fuser import DataType, FusionDefinition, compile
+
+            with FusionDefinition() as fd:
+                x = fd.define_tensor([5], True, DataType.Float)
+                fd.add_output(fd.ops.exp(x))
+            with mock.patch.object(compile, "lower", side_effect=KeyError("planted")):
+                fd.execute([torch.zeros(5)])
+            """
+        )
+    head = "segment 0 (pointwise): (T0) -> (T1)"
+    assert f"in torch [fallback] {head}: KeyError: 'planted'" in text
 
 
 def test_equal_refusals_are_counted() -> None:

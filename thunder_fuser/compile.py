@@ -3,7 +3,7 @@
     specialise -> passes -> plan -> schedule -> lower -> generate -> compile -> link
 
 Each stage is a function from one value to the next, and changes nothing before it. `watch` is shown
-every value between them (observers.py): logs, dumped files, timings and the tests' replay.
+every value between them (observers.py): logs, dumped files, and whoever else asks.
 """
 
 from __future__ import annotations

@@ -253,6 +253,9 @@ def _costs(reports: Sequence[FusionReport]) -> str:
 
 def _of_definition(definition: FusionDefinition, inputs: Sequence[Any] | None) -> str:
     try:
-        return f"FusionDefinition: {definition.plan(inputs)}"
+        rows = [f"FusionDefinition: {definition.plan(inputs)}"]
     except (FuserError, NotImplementedError) as error:
         return f"FusionDefinition: {error}"
+    ran = definition.compiled.latest if inputs is None else None
+    rows += [f"  in torch {refusal}" for refusal in (ran.in_torch if ran else ())]
+    return "\n".join(rows)
