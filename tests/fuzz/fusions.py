@@ -31,10 +31,15 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
     lambda seed: random_case(seed, max_numel=400, special=True, reductions=seed % 2 == 0),
     cat_case,
     lambda seed: random_case(
-        seed, max_numel=10_000, sizes=_LONG, reductions=seed % 4 > 0, gathers=seed % 4 == 3
+        seed,
+        max_numel=10_000,
+        sizes=_LONG,
+        reductions=seed % 4 > 0,
+        gathers=seed % 4 == 3,
+        scans=seed % 16 == 13,
     ),
     lambda seed: random_case(seed, max_numel=400, draws=True, reductions=seed % 2 == 0),
-    lambda seed: random_case(seed, max_numel=400, steps=25, reductions=True),
+    lambda seed: random_case(seed, max_numel=400, steps=25, reductions=True, scans=seed % 16 == 15),
 )
 
 

@@ -159,8 +159,9 @@ def _lanes_of_vector(pulled: PulledScans, device: DeviceInfo) -> int:
     whole = vector
     while pulled.columns % whole:
         whole //= 2
-    # Rows that only a much narrower vector divides get a last vector with lanes too many.
-    return whole if 2 * whole >= vector else vector
+    # Rows that only a much narrower vector divides get a last vector with lanes too many: not where
+    # one thread would ask of each lane of a row whether it exists.
+    return whole if 2 * whole >= vector or device.threads_are_serial else vector
 
 
 def _threads(vectors: int, rows: int, device: DeviceInfo) -> tuple[int, int]:
