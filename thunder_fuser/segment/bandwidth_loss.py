@@ -19,13 +19,14 @@ from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ScanOp, TensorView
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Orders, Space
+from thunder_fuser.lower.row_threads import (
+    FEWEST_STACKED_ROWS,
+    STACKED_COLUMNS,
+    STACKED_ROWS,
+    VECTORS_PER_THREAD,
+)
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.legality import Legality
-
-_STACKED, _COLUMNS = 8, 4
-"""Vectors of rows side by side that blocks have, if there are many, and columns that a thread of
-theirs walks at once.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,10 @@ class BandwidthModel:
         is_outer = self._space(number).is_outer
         apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
         yield loss(rows * self._threads_of(columns / lanes), 1, apart)
-        if is_outer:
-            beside = max(4, min(_STACKED, rows / lanes / device.sm_count))
-            each = max(1, min(device.max_threads_per_block / beside, columns / _COLUMNS))
+        if is_outer and not self._scans >> number & 1:
+            many = min(STACKED_ROWS, rows / lanes / device.sm_count)
+            beside = max(FEWEST_STACKED_ROWS, many)
+            each = max(1, min(device.max_threads_per_block / beside, columns / STACKED_COLUMNS))
             yield loss(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
@@ -183,6 +185,6 @@ class BandwidthModel:
         return self._spaces[number]
 
     def _threads_of(self, vectors: float) -> float:
-        """Threads that share a row: a vector each, or two where they are more than a warp."""
+        """Threads that share a row: a vector each, or several where they are more than a warp."""
         most = self.device.max_threads_per_block
-        return min(most, max(1.0, min(WARP_SIZE, vectors), vectors / 2))
+        return min(most, max(1.0, min(WARP_SIZE, vectors), vectors / VECTORS_PER_THREAD))

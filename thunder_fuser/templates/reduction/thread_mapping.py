@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
+from thunder_fuser.lower.row_threads import (
+    FEWEST_STACKED_ROWS,
+    STACKED_COLUMNS,
+    STACKED_ROWS,
+    VECTORS_PER_THREAD,
+)
 from thunder_fuser.occupancy import resident_blocks
 
 MAX_THREADS = 1024
-VECTORS_PER_THREAD = 2
-"""Of a row that several warps share. More would make loads that are under way no more, because
-their registers make room for fewer threads, and code longer.
-"""
 _VECTORS_OF_WARP = 4
-"""The same of a row that one warp has to itself, which needs no barrier."""
+"""The same as VECTORS_PER_THREAD of a row that one warp has to itself, which needs no barrier."""
 HOST_PARTS = 16
 """Parts of a total on the host. Not the number of cores: results must not depend on it."""
 _HOST_TILE = 256
@@ -25,13 +27,8 @@ _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
-_STACKED_ROWS = 8
-"""Vectors of rows that lie side by side in a block's accesses: whole cache lines."""
-_FEWEST_STACKED_ROWS = 4
 _STACKED_ACCUMULATORS = 16
 """The same as _ACCUMULATORS: each has its result beside it until the last pass."""
-_STACKED_COLUMNS = 4
-"""Columns that a thread has under way at once, where several share such rows."""
 LONGEST_PORTION = 128
 """Rows of a thread that one accumulator of its column takes: more would want a second one."""
 _FEWEST_ROWS = 128
@@ -134,10 +131,10 @@ def _stacked(
     most = MAX_THREADS
     while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
         most //= 2
-    owned = min(_STACKED_ROWS, _power_of_two(vectors))
-    while owned > _FEWEST_STACKED_ROWS and -(-vectors // owned) < device.sm_count:
+    owned = min(STACKED_ROWS, _power_of_two(vectors))
+    while owned > FEWEST_STACKED_ROWS and -(-vectors // owned) < device.sm_count:
         owned //= 2
-    threads = min(most // owned, _power_of_two(columns) // _STACKED_COLUMNS)
+    threads = min(most // owned, _power_of_two(columns) // STACKED_COLUMNS)
     # Whole warps.
     threads = max(threads, WARP_SIZE // owned)
     return ThreadMapping(threads, owned, -(-vectors // owned)) if threads <= columns else None

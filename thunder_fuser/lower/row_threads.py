@@ -1,0 +1,16 @@
+"""How threads divide the rows of a reduction: figures that schedules choose a mapping by, and that
+the planner, which sees no schedule, foresees it by (`segment/bandwidth_loss.py`).
+"""
+
+from __future__ import annotations
+
+VECTORS_PER_THREAD = 2
+"""Of a row that several warps share. More would make loads that are under way no more, because
+their registers make room for fewer threads, and code longer.
+"""
+STACKED_ROWS, FEWEST_STACKED_ROWS = 8, 4
+"""Vectors of rows that lie side by side in a block's accesses: whole cache lines where there are
+rows enough, and where there are not.
+"""
+STACKED_COLUMNS = 4
+"""Columns that a thread has under way at once, where several share such rows."""
