@@ -141,5 +141,7 @@ T4 = replace(
 )
 
 DEVICES = (T4, A100, A10, RTX_4090, H100, H200, H200_SLICE, B200, RTX_5090)
+DATACENTER = (A100, H200, B200)
+"""What schedules are made for, one of each generation."""
 DATASHEETS = {info.arch: info for info in (T4, A100, A10, RTX_4090, H200, B200, RTX_5090)}
 """The device that is planned for where only an architecture is named."""

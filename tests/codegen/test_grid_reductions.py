@@ -15,7 +15,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, B200, H200
+from thunder_fuser.device_table import A100, B200, DATACENTER, H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda.program import Cubin, compile_cubin
@@ -269,3 +269,26 @@ def test_definitions_say_what_is_shared() -> None:
     (segment,) = fd.plan().segments
     text = str(schedule_segment(segment, H200))
     assert "rows split over blocks: 1 grid reductions of 132 partials" in text
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
+def test_long_columns_need_no_second_accumulators(name: str) -> None:
+    """Many rows of a thread are added up in parts. Where accumulators of these beside those of the
+    whole were spilled, blocks leave a part for each portion of the rows.
+    """
+    rows, columns = 65536, 4096
+    reduction = next(r for r in REDUCTIONS if r.name == name)
+    plan = reduction.definition(rows, columns, BFloat16).plan()
+    for device in DATACENTER:
+        (segment,) = plan.segments
+        made = schedule_segment(segment, device)
+        assert isinstance(made, ReductionSchedule)
+        assert made.mapping.walks_portions
+        assert not made.is_summed_in_parts
+        assert 2 * made.workspace_bytes <= 0.03 * plan.bytes_ideal
+        (generated,) = generate_kernels(plan, device).values()
+        kernel = generated.kernel
+        resources = compile_cubin([kernel], device.arch).resources[kernel.name]
+        # With both sets: 240 to 340 bytes.
+        assert resources.spill_store_bytes + resources.spill_load_bytes <= 32

@@ -10,6 +10,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.zoo.groups import grouped, grouped_eager
+from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -57,6 +58,25 @@ def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
         exact = grouped_eager(*(t.double() for t in given))
         for ours, right in zip(run(given), exact, strict=True):
             assert torch.equal(ours, right.to(ours.dtype)), given[0].shape
+
+
+def test_portions_of_long_columns() -> None:
+    """One group, whose rows are too many for one accumulator of a thread."""
+    norm = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
+    info, rows, columns = replace(H200_SLICE, sm_count=1), 1501, 264
+    given = norm.inputs(rows, columns, torch.float32)
+    fusion = norm.definition(rows, columns, DataType.Float).fusion
+    run = executable(CompiledFusion(fusion), given, Batch(CPU, info), CPU)
+    (segment,) = run.plan.segments
+    schedule = schedule_segment(segment, info)
+    assert isinstance(schedule, ReductionSchedule)
+    assert (schedule.mapping.partials, schedule.mapping.portions) == (1, 2)
+    exact = norm.eager(*(t.double() for t in given))
+    eager = norm.eager(*given)
+    for ours, theirs, right in zip(run(given), eager, exact, strict=True):
+        error, other = ((t.double() - right).abs().max() for t in (ours, theirs))
+        floor = 2 * torch.finfo(torch.float32).eps * right.abs().max() + 4e-7 * rows**0.5
+        assert error <= torch.maximum(other, floor)
 
 
 @pytest.mark.nvrtc

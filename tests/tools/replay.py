@@ -37,7 +37,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import DATASHEETS
+from thunder_fuser.device_table import DATACENTER
 from thunder_fuser.runtime.cuda.program import compile_cubin
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -139,15 +139,15 @@ def _random(seed: int, reductions: bool) -> Plans:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """The host, with a fixed number of cores, and the GPUs that have data sheets."""
+    """The host, with a fixed number of cores, and a GPU of each generation."""
     host = torch.device("cpu")
-    return (target_for(host).device_info(host), *DATASHEETS.values())
+    return (target_for(host).device_info(host), *DATACENTER)
 
 
 def record(programs: Iterable[tuple[str, Plans]], resources: bool) -> Recording:
     """Plan and generate every program for every device."""
     made = Recording()
-    kernels: dict[str, dict[str, Kernel]] = {info.arch: {} for info in DATASHEETS.values()}
+    kernels: dict[str, dict[str, Kernel]] = {info.arch: {} for info in DATACENTER}
     for name, plans in programs:
         for k, plan in enumerate(plans()):
             generated = []

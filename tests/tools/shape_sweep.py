@@ -1,6 +1,6 @@
 """Row kernels over the schedule space: norms and reductions at shapes on both sides of every choice
 (registers, shared memory, several rows a block, rows split over blocks, rows side by side, totals),
-for every GPU that has a data sheet.
+for a GPU of each generation.
 
     python -m tests.tools.shape_sweep                  the front end of the host compiler reads all
     python -m tests.tools.shape_sweep --resources      NVRTC compiles all: spills, slow compilations
@@ -26,7 +26,7 @@ from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
-from thunder_fuser.device_table import DATASHEETS
+from thunder_fuser.device_table import DATACENTER
 from thunder_fuser.errors import CompileError
 from thunder_fuser.frontends.definition import DataType
 from thunder_fuser.runtime.cuda.program import compile_cubin
@@ -47,10 +47,10 @@ Found = dict[str, tuple[str, str, Kernel]]
 
 
 def kernels(share: int = 1) -> Iterator[Found]:
-    """Kernels of every `share`-th combination of program, shape and dtype, for all data sheets."""
+    """Kernels of every `share`-th combination of program, shape and dtype, for all of these."""
     found: Found = {}
     for what, plan in itertools.chain(_definitions(share), _traced(share)):
-        for device in DATASHEETS.values():
+        for device in DATACENTER:
             for generated in generate_kernels(plan, device).values():
                 found[generated.kernel.name] = what, device.arch, generated.kernel
         if len(found) >= UNIT:

@@ -25,6 +25,8 @@ _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
+_SECOND_ACCUMULATORS = 24
+"""The same of blocks that fold rows, too, where one set is of a part of the rows."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
 _STACKED_ACCUMULATORS = 16
@@ -160,7 +162,7 @@ def _sharing_rows(
     device: DeviceInfo,
 ) -> ThreadMapping | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
-    within = rows // row_groups
+    within = max(rows // row_groups, 1)
     if device.threads_are_serial:
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
         return _in_portions(1, 1, tiles, within, row_groups, HOST_PARTS, within, 0)
@@ -178,7 +180,10 @@ def _sharing_rows(
     if min(blocks, -(-within // groups)) <= 1 and not has_stages:
         return None
     # Blocks that keep totals in registers until the last row have a multiprocessor each.
-    longest = LONGEST_PORTION * groups
+    # A second set of accumulators where columns are long, or one portion of them at a time.
+    has_room = 2 * accumulators * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
+    is_whole = row_groups == 1 and (has_room or not has_stages)
+    longest = within if is_whole else LONGEST_PORTION * groups
     return _in_portions(threads, groups, tiles, within, row_groups, max(blocks, 1), longest, 1)
 
 
@@ -197,7 +202,9 @@ def _in_portions(
     rows.
     """
     each = max(1, min(most // row_groups, -(-within // groups)))
-    if row_groups > 1:
+    if row_groups == 1:
+        each *= max(1, -(-within // (each * longest)))
+    else:
 
         def latest(each: int) -> int:
             """Rows of a thread of the last block to end, and the time between portions in rows."""
