@@ -68,14 +68,16 @@ def _change(program: Program, made: Run) -> None:
     """What the user does before the backward: elements change places, so that whatever they mean
     (classes, indices) still means something. What autograd has saved it may refuse to read then.
     """
-    # What has no elements shares none, whatever memory it says it lies in.
-    members = [t for t in (*made.arguments, *made.results) if t.numel()]
+    members = [*made.arguments, *made.results]
+    if not all(t.numel() for t in members):
+        # They share no elements, whatever memory they say they lie in; but they may be views.
+        return
     tensors = dict(zip(program.results, made.results, strict=False))
     tensors |= {a.name: t for a, t in zip(program.arguments, made.arguments, strict=True)}
     for name in program.changed:
         t = tensors[name]
         place = t.untyped_storage().data_ptr()
-        is_alone = [m.untyped_storage().data_ptr() for m in members].count(place) <= 1
+        is_alone = [m.untyped_storage().data_ptr() for m in members].count(place) == 1
         if is_alone and not overlaps_itself(t.shape, t.stride()):
             memory = t.detach()
             memory.copy_(memory.clone().flip(*range(t.dim())))
