@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, executable
+from tests.support.generator import random_case
 from tests.zoo.groups import grouped, grouped_eager
 from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compile import generate_kernels
@@ -58,6 +59,23 @@ def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
         exact = grouped_eager(*(t.double() for t in given))
         for ours, right in zip(run(given), exact, strict=True):
             assert torch.equal(ours, right.to(ours.dtype)), given[0].shape
+
+
+@pytest.mark.parametrize("info", [None, THREE], ids=["own", "3 multiprocessors"])
+def test_random_groups_equal_float64(info: DeviceInfo | None) -> None:
+    batch, planned, walks = Batch(CPU, info), [], 0
+    for seed in range(40):
+        made = random_case(seed, max_numel=4000, steps=4, groups=True)
+        given = made.fresh_inputs(CPU)
+        run = executable(CompiledFusion(made.fusion), given, batch, CPU)
+        planned.append((made, given, run))
+        for segment in run.plan.segments:
+            if segment.kernels:
+                schedule = schedule_segment(segment, THREE)
+                walks += isinstance(schedule, ReductionSchedule) and schedule.mapping.walks_portions
+    for made, given, run in planned:
+        made.check(run(given), made.updated(given))
+    assert walks > 5
 
 
 def test_portions_of_long_columns() -> None:

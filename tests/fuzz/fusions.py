@@ -39,7 +39,14 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
         scans=seed % 16 == 13,
     ),
     lambda seed: random_case(seed, max_numel=400, draws=True, reductions=seed % 2 == 0),
-    lambda seed: random_case(seed, max_numel=400, steps=25, reductions=True, scans=seed % 16 == 15),
+    lambda seed: random_case(
+        seed,
+        max_numel=400,
+        steps=25,
+        reductions=True,
+        scans=seed % 16 == 15,
+        groups=seed % 16 == 7,
+    ),
 )
 
 

@@ -18,7 +18,7 @@ from tests.support.generator_draws import draw_step
 from tests.support.generator_indexing import gather_step
 from tests.support.generator_pointwise import pointwise_step, scalar_step
 from tests.support.generator_program import SIZES, Program
-from tests.support.generator_reductions import reduction_step
+from tests.support.generator_reductions import group_step, reduction_step
 from tests.support.generator_scans import scan_step
 from tests.support.generator_views import factory_step, view_step
 from tests.support.inputs import copy_of
@@ -64,6 +64,7 @@ def random_case(
     operations: Sequence[str] = tuple(TABLE),
     updates: bool = True,
     reductions: bool = False,
+    groups: bool = False,
     gathers: bool = False,
     draws: bool = False,
     scans: bool = False,
@@ -75,23 +76,29 @@ def random_case(
 
     Most are much smaller; views make a few results up to four times as large.
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
-    `reductions` a third of the steps folds dimensions, with `gathers` as many read at indices that
-    data decide, with `draws` as many draw random numbers, with `scans` as many scan one.
+    `reductions` a third of the steps folds dimensions, with `groups` rows and groups of them, with
+    `gathers` as many read at indices that data decide, with `draws` as many draw random numbers,
+    with `scans` as many scan one.
     `counters`: with numbers in CPU tensors, which are updated. `special`: with extreme numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
-    shape = p.shape()
+    shape = [*p.shape()]
+    while groups and len(shape) < 3:
+        shape.append(p.rng.choice(sizes))
     for _ in range(p.rng.randint(1, 3)):
         p.tensor([1 if p.chance(0.15) else size for size in shape])
     if p.chance(0.5):
         p.number()
     counted = [p.counter() for _ in range(p.rng.randint(1, 2))] if counters else []
     weights = _WEIGHTS | ({reduction_step: 60} if reductions else {})
+    weights |= {group_step: 60} if groups else {}
     weights |= {gather_step: 60} if gathers else {}
     weights |= {draw_step: 60} if draws else {}
     weights |= {scan_step: 60} if scans else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
+    if groups:
+        group_step(p)
     _results(p, updates)
     for counter in counted:
         _count(p, counter)

@@ -1,4 +1,6 @@
-"""Reductions in a random program: alone, several over the same dimensions, and what norms do."""
+"""Reductions in a random program: alone, several over the same dimensions, and what norms do with
+rows, and with groups of them.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +56,27 @@ def _operand(p: Program) -> tuple[TensorView, list[int] | None]:
         return x, None
     dims = p.rng.sample(range(x.rank), p.rng.randint(1, min(x.rank, 3)))
     return x, [d - x.rank if p.chance(0.3) else d for d in dims]
+
+
+def group_step(p: Program) -> None:
+    """What a norm's backward does with a scale of each sample: a value of a row, which all elements
+    see, and totals of a group of rows, and of all rows.
+    """
+    fitting = [x for x in p.pool if x.rank > 2 and x.dtype.is_floating and x.numel]
+    if not fitting:
+        return
+    x = p.recent(fitting)
+    order = list(range(x.rank)) if p.chance(0.7) else p.rng.sample(range(x.rank), x.rank)
+    first, second = sorted(p.rng.sample(range(1, x.rank), 2))
+    groups, rows, columns = order[:first], order[first:second], order[second:]
+    of_row = p.builder.reduce(p.rng.choice(("sum", "max", "min")), x, columns, keepdim=True)
+    p.keep(of_row)
+    if of_row in p.pool:
+        _applied(p, x, of_row)
+    for dims in (rows, groups + rows):
+        if p.chance(0.8):
+            y = p.rng.choice([t for t in p.pool if t.sizes == x.sizes and t.dtype.is_floating])
+            p.keep(p.builder.reduce(p.rng.choice(("sum", "sum", "max")), y, sorted(dims)))
 
 
 def _axes(x: TensorView, dims: list[int] | None) -> list[int]:
