@@ -132,3 +132,13 @@ def test_no_order_of_threads_and_blocks_matters() -> None:
             assert isinstance(bound, TensorView)
             given.append(memory[bound] if bound in memory else torch.zeros(bound.sizes))
     check_orders(launch, given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(132, 64, 1024), (300, 64, 1024), (2048, 32, 256)], ids=str)
+def test_more_groups_than_a_gpu_holds_blocks(sizes: tuple[int, int, int]) -> None:
+    given = [t.cuda() for t in inputs(sizes, torch.bfloat16)]
+    compiled = CompiledFusion(grouped(*sizes, DataType.BFloat16).fusion)
+    exact = grouped_eager(*(t.double() for t in given))
+    for ours, right in zip(compiled(given), exact, strict=True):
+        assert torch.equal(ours, right.to(ours.dtype))
