@@ -426,3 +426,18 @@ def test_strided_destinations_compile_for_a_gpu(b: FusionBuilder, odd: int) -> N
         assert ("tf::store<8>" in kernel.source) == (not odd)
     found = compile_cubin(kernels, H200.arch).resources
     assert {k.name for k in kernels} == found.keys()
+
+
+def test_pieces_of_a_whole_that_nobody_reads_have_its_memory() -> None:
+    """A kernel computes most of a cat again, and reads a piece of it that was written into it."""
+    b = FusionBuilder()
+    x = b.tensor([1, 1], DataType.BFloat16)
+    largest = b.reduce("max", x, [1], keepdim=True)
+    flags = b.cast_tensor(b.cat([x, largest, x], 1), DataType.Bool)
+    compared = b.pointwise("le", flags, False)
+    assert isinstance(compared, TensorView)
+    b.output(compared)
+    b.output(b.reduce("sum", flags, [1]))
+    (found, count) = CompiledFusion(b.build())([torch.ones(1, 1, dtype=torch.bfloat16)])
+    assert found.tolist() == [[False] * 3]
+    assert count.tolist() == [3]

@@ -145,9 +145,13 @@ class _Partition:
             for tensor in group.outputs:
                 self.layouts.setdefault(tensor, self.program.layout_of(tensor))
                 self.level[tensor] = group.level
-        for tensor, pieces in self.program.sliced.pieces.items():
+        sliced = self.program.sliced
+        for tensor, pieces in sliced.pieces.items():
             if tensor in self.layouts:
                 self.level[tensor] = max(self.level[piece] for piece in pieces)
+            elif tensor not in sliced.slices and any(piece in self.level for piece in pieces):
+                # Nobody reads the whole, but what is read of it lies in its memory.
+                self.layouts[tensor] = self.program.layout_of(tensor)
         for tensor in (*self.placement.of(ViewOf), *self.placement.of(SameAs)):
             self.level[tensor] = self.level[self.placement.written(tensor)]
         order_boundaries(self.program, self.groups, self._unseen())
