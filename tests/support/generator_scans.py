@@ -7,9 +7,11 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ScanOp
 from thunder_fuser.ir.tables import scans
 
+_OPS = {"cumsum": 5, "cumprod": 1, "cummax": 2, "cummin": 1}
+
 
 def scan_step(p: Program) -> None:
-    row = scans.lookup(p.rng.choice(list(scans.TABLE)))
+    row = scans.lookup(p.rng.choices(list(_OPS), list(_OPS.values()))[0])
     x, dim = p.recent(), -1
     if x.rank and p.chance(0.4):
         dim = p.rng.randrange(-x.rank, x.rank)
@@ -21,7 +23,7 @@ def scan_step(p: Program) -> None:
     if x.dtype.category not in row.reduction.accepts:
         return
     dtype = None
-    if p.chance(0.2):
+    if row.reduction.takes_dtype and p.chance(0.2):
         wider = [d for d in p.dtypes if d.category >= x.dtype.category and d is not DataType.Bool]
         dtype = p.rng.choice(wider) if wider else None
     p.keep(p.builder.scan(row.name, x, dim, dtype=dtype))

@@ -154,7 +154,9 @@ class Oracle:
 
     def _scan(self, expr: ScanOp) -> torch.Tensor:
         x, error = self._elements(expr)
-        error = oracle_scans.bound(x, error, expr.dim, expr.accumulate)
+        error = oracle_scans.bound(
+            expr.op, x, error, self.value(expr.output), expr.dim, expr.accumulate
+        )
         stays = expr.output.dtype.category < Category.FLOAT
         return error if stays else self._stored(expr.output, error)
 

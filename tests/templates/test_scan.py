@@ -17,6 +17,7 @@ from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.tables import scans
 from thunder_fuser.runtime.cuda.program import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
@@ -27,9 +28,11 @@ HOST_INFO = HOST.device_info(CPU)
 
 
 @functools.cache
-def scan_of(rows: int, columns: int, dtype: DataType = DataType.Float) -> Fusion:
+def scan_of(
+    rows: int, columns: int, dtype: DataType = DataType.Float, op: str = "cumsum"
+) -> Fusion:
     b = FusionBuilder()
-    b.output(b.scan("cumsum", b.tensor([rows, columns], dtype), 1))
+    b.output(b.scan(op, b.tensor([rows, columns], dtype), 1))
     return b.build()
 
 
@@ -86,6 +89,25 @@ def test_a_gpus_kernel_has_the_right_numbers(dtype: torch.dtype) -> None:
         assert torch.equal(found, x.cumsum(1)), x.shape
 
 
+@pytest.mark.parametrize("device", [H200, HOST_INFO], ids=lambda d: d.kind)
+def test_every_scan_has_the_right_numbers(device: DeviceInfo) -> None:
+    batch, planned = Batch(CPU, device), []
+    for name in scans.TABLE:
+        for dtype in (torch.float64, torch.float16, torch.int32, torch.uint8, torch.bool):
+            x = torch.randint(0, 3, (3, 2100)).to(dtype)
+            if dtype.is_floating_point:
+                x[0, 700] = torch.nan
+            elif name == "cumprod" and dtype is not torch.bool:
+                x = x.clamp(min=1)
+            fusion = CompiledFusion(scan_of(3, 2100, dtypes.from_torch(dtype), name))
+            planned.append((name, x, executable(fusion, [x], batch, CPU)))
+    for name, x, compiled in planned:
+        (found,) = compiled([x])
+        truth = getattr(torch, name)(x, 1)
+        truth = truth if isinstance(truth, torch.Tensor) else truth.values
+        torch.testing.assert_close(found, truth, rtol=0, atol=0, equal_nan=True, msg=name)
+
+
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
 def test_all_dtypes_compile_without_spills(device: DeviceInfo) -> None:
@@ -95,6 +117,9 @@ def test_all_dtypes_compile_without_spills(device: DeviceInfo) -> None:
         for rows, columns in ((8192, 16384), (8191, 64), (300, 1001)):
             plan = CompiledFusion(scan_of(rows, columns, dtype)).plan()
             kernels |= {k.kernel.name: k.kernel for k in generate_kernels(plan, device).values()}
+    for name in scans.TABLE:
+        plan = CompiledFusion(scan_of(8192, 16384, DataType.Float, name)).plan()
+        kernels |= {k.kernel.name: k.kernel for k in generate_kernels(plan, device).values()}
     resources = compile_cubin(list(kernels.values()), device.arch).resources
     assert len(resources) == len(kernels) > 30
     assert not [name for name, found in resources.items() if found.spills]

@@ -288,7 +288,12 @@ class Evaluator:
     def _scan(self, expr: ScanOp) -> torch.Tensor:
         """Accumulated in one type, and each element rounded once."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
-        scanned = scans.lookup(expr.op).reference(elements, expr.dim)
+        row = scans.lookup(expr.op)
+        if expr.accumulate is DataType.UInt64 and row.reduction.selects:
+            # With the top bit changed, carriers are in the order of the unsigned numbers.
+            scanned = row.reference(elements ^ _TOP_BIT, expr.dim) ^ _TOP_BIT
+        else:
+            scanned = row.reference(elements, expr.dim)
         return self.convert(scanned, expr.accumulate, expr.output.dtype)
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:

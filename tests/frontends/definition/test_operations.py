@@ -56,12 +56,12 @@ def test_operations_can_be_listed_and_explained() -> None:
     assert "elementwise" in inspect.getdoc(fd.ops.lerp)
     assert list(inspect.signature(fd.ops.permute).parameters) == ["arg", "dims"]
     assert hasattr(fd.ops, "relu")
-    assert not hasattr(fd.ops, "cumprod")
+    assert not hasattr(fd.ops, "argsort")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "instead"),
-    [("cumprod", "a scan", "torch.cumprod"),
+    [("argsort", "a sort", "torch.argsort"),
      ("matmul", "a matrix product", "torch.matmul"),
      ("sdpfa_fwd", "attention", "scaled_dot_product_attention"),
      ("topk", "a partial sort", "torch.topk"),

@@ -64,6 +64,23 @@ def test_a_start_and_a_dtype() -> None:
     assert equal(executed(repr(fd)), fd.fusion)
 
 
+def test_the_other_scans_and_where_they_begin() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([3, 50], True, DataType.Half)
+        fd.add_output(fd.ops.cumprod(x, 1, 0.5))
+        fd.add_output(fd.ops.cummax(x, 1, init=0.25))
+        fd.add_output(fd.ops.cummin(x, 1))
+    assert [s.kind for s in fd.plan().segments] == ["scan"]
+    x = torch.randn(3, 50).half()
+    product, largest, smallest = fd.execute([x])
+    truth = 0.5 * x.double().cumprod(1)
+    torch.testing.assert_close(product.double(), truth, rtol=2**-9, atol=1e-7)
+    assert torch.equal(largest, x.cummax(1).values.clamp(min=0.25))
+    assert torch.equal(smallest, x.cummin(1).values)
+    fd.validate([x])
+    assert equal(executed(repr(fd)), fd.fusion)
+
+
 def test_a_number_is_a_row_of_one_element() -> None:
     (found,) = scan_of([], DataType.Int32, 0).execute([torch.tensor(3, dtype=torch.int32)])
     assert found.dtype == torch.int64

@@ -41,12 +41,12 @@ def _fold(row: Reduction) -> Callable[..., TensorView]:
     build.__doc__ = (
         f"{row.name} of `arg` over `dims`: an integer (also `dim`), a list, or every dimension. "
         "`keep_dim` is another name of `keepdim`. "
-        f"Result: {row.rule.value}{_DTYPE_HELP if row.takes_dtype else ''}."
+        f"Result: {row.rule.value}{DTYPE_HELP if row.takes_dtype else ''}."
     )
     return build
 
 
-_DTYPE_HELP = ", or `dtype`, which elements are converted to first"
+DTYPE_HELP = ", or `dtype`, which elements are converted to first"
 
 
 def var_mean(

@@ -241,11 +241,11 @@ class ErrorAnalysis(Evaluator):
         return incoming + loss * largest
 
     def _of_scan(self, expr: ScanOp) -> torch.Tensor | None:
-        """A sum for each element, of it and those before it."""
+        """A reduction for each element, of it and those before it."""
         elements = self.convert(self[expr.input], expr.input.dtype, expr.accumulate)
         error = self.errors.get(expr.input, _zeros(elements)).expand(elements.shape)
         row, result = scans.lookup(expr.op), self[expr.output]
-        if expr.accumulate.category < Category.FLOAT:
+        if expr.accumulate.category < Category.FLOAT or row.reduction.selects:
             changed = _neighbours(elements, error) if expr.input in self.errors else ()
             moved = [_distance(row.reference(each, expr.dim), result) for each in changed]
             return torch.stack(moved).amax(0) if moved else None
@@ -254,8 +254,8 @@ class ErrorAnalysis(Evaluator):
         count = elements.shape[expr.dim]
         loss = min(count, 8 + math.isqrt(count)) * torch.finfo(expr.accumulate.torch).eps
         sizes = elements.abs().double()
-        incoming = row.reference(error.double(), expr.dim)
-        total = incoming + loss * (row.reference(sizes, expr.dim) + incoming)
+        largest = row.reference(sizes + error, expr.dim)
+        total = largest - row.reference(sizes, expr.dim) + loss * largest
         return total + self._rounding("cast", expr.output.dtype, result)
 
     def _position(

@@ -17,9 +17,6 @@ _BLOCKS = "a quantisation to 4-bit floats in blocks; use the library that quanti
 
 OPERATIONS: MappingProxyType[str, str] = MappingProxyType(
     {
-        "cumprod": f"a scan; use torch.cumprod {_BETWEEN}",
-        "cummin": f"a scan; use torch.cummin {_BETWEEN}",
-        "cummax": f"a scan; use torch.cummax {_BETWEEN}",
         "topk": f"a partial sort; use torch.topk {_BETWEEN}",
         "argsort": f"a sort; use torch.argsort {_BETWEEN}",
         "scatter": f"a write at indices that data decide; use torch.scatter {_BETWEEN}",

@@ -23,11 +23,13 @@ class Scan:
     """One row.
 
     fold       the reduction, by name, of each element and those before it
+    pair       the pointwise operation that folds two numbers
     reference  the scan in torch, of a tensor of the type that accumulates, along a dimension
     """
 
     name: str
     fold: str
+    pair: str
     reference: Callable[[torch.Tensor, int], torch.Tensor]
 
     @property
@@ -37,7 +39,9 @@ class Scan:
     def check(self, dtype: DataType, result: DataType | None) -> None:
         """FuserTypeError where the row refuses the input's dtype, or what is asked for."""
         self.reduction.check(dtype)
-        if result is DataType.Bool:
+        if not self.reduction.takes_dtype and result not in (None, dtype):
+            raise FuserTypeError(f"{self.name} takes no dtype, its result has one; cast that")
+        if self.reduction.takes_dtype and result is DataType.Bool:
             raise FuserTypeError(f"{self.name} has no result of dtype Bool; ask for an integer's")
 
     def result_dtype(self, dtype: DataType) -> DataType:
@@ -49,7 +53,19 @@ class Scan:
         return self.reduction.accumulate_dtype(element, result)
 
 
-_ROWS = (Scan("cumsum", "sum", lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype)),)
+def _values(
+    scan: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]],
+) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """Torch's scan for an extreme without the places where it is, also of no elements."""
+    return lambda x, dim: scan(x, dim)[0] if x.numel() else x
+
+
+_ROWS = (
+    Scan("cumsum", "sum", "add", lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype)),
+    Scan("cumprod", "prod", "mul", lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype)),
+    Scan("cummax", "max", "maximum", _values(torch.cummax)),
+    Scan("cummin", "min", "minimum", _values(torch.cummin)),
+)
 
 TABLE: Mapping[str, Scan] = MappingProxyType({row.name: row for row in _ROWS})
 """Every scan by name."""
