@@ -18,9 +18,9 @@ from tests.support.seeds import blocks
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 
-CASES = 240
-BATCH = 60
-GUARDED = range(5_000, 5_040)
+CASES = 120
+BATCH = 30
+GUARDED = range(5_000, 5_020)
 SIZES = (1, 2, 3, 5, 8, 17, 64, 127, 128, 129, 257, 1000, 1025, 4099)
 SHORT_TILES = replace(H200, max_threads_per_block=64)
 
@@ -31,7 +31,7 @@ def case(seed: int) -> Case:
     )
 
 
-@blocks(CASES, BATCH, always=120)
+@blocks(CASES, BATCH, always=60)
 def test_random_scans_equal_float64(device: torch.device, first: int) -> None:
     for_gpu = device.type == "cpu" and first // BATCH % 2 == 1
     batch = Batch(device, SHORT_TILES if for_gpu else None)
@@ -50,7 +50,7 @@ def test_random_scans_equal_float64(device: torch.device, first: int) -> None:
         outputs = compiled(inputs)
         made.check(outputs, made.updated(inputs))
     assert kernels > BATCH // 2
-    assert several > 2
+    assert several > 1
     assert fused > BATCH // 4
 
 

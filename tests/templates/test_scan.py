@@ -73,8 +73,8 @@ def test_rows_are_divided_among_threads(
     assert (alone.threads, alone.blocks, alone.shared_bytes) == (1, rows, 0)
 
 
-LENGTHS = (1, 2, 3, 31, 64, 127, 128, 129, 511, 1000, 1024, 1025, 4096, 4100, 9001)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.complex64)
+LENGTHS = (1, 3, 31, 127, 128, 129, 511, 1000, 1025, 4096, 4100, 9001)
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.complex64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -21,8 +21,8 @@ def scan_of(shape: list[int], dtype: DataType = Float, dim: int = -1) -> FusionD
     return fd
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32])
-@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 333, 1024, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("length", [1, 16, 17, 333, 5000])
 def test_rows_of_many_lengths(dtype: torch.dtype, length: int) -> None:
     x = torch.randint(-4, 5, (7, length)).to(dtype)
     (found,) = scan_of([7, length], dtypes.from_torch(dtype)).execute([x])
