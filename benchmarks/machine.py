@@ -12,7 +12,7 @@ import torch
 from thunder_fuser import __version__
 from thunder_fuser.errors import TargetError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
-from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.cuda import nvrtc as cuda_program
 from thunder_fuser.runtime.host.compiler import find_compiler
 
 

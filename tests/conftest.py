@@ -15,7 +15,7 @@ import torch
 from thunder_fuser.errors import TargetError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.runtime.cuda import driver as cuda_driver
-from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.cuda import nvrtc as cuda_nvrtc
 from thunder_fuser.runtime.target import Target, target_for
 
 # No deadline: the first example of a test may compile a kernel.  No randomness from run to run.
@@ -78,7 +78,7 @@ def _gpu_problem() -> str:
 
 def _nvrtc_problem() -> str:
     try:
-        cuda_program.nvrtc()
+        cuda_nvrtc.nvrtc()
     except TargetError as error:
         return str(error)
     return ""

@@ -21,7 +21,7 @@ from thunder_fuser.config import TABLE, current
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserError, TargetError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
-from thunder_fuser.runtime.cuda import program as cuda_program
+from thunder_fuser.runtime.cuda import nvrtc as cuda_program
 from thunder_fuser.runtime.cuda.target import version_problem
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.target import target_for

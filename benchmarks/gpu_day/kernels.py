@@ -14,7 +14,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import static
 from thunder_fuser.ir.fusion import Scalar, TensorView, Val
-from thunder_fuser.runtime.cuda.program import Resources, compile_cubin, nearest_arch
+from thunder_fuser.runtime.cuda.nvrtc import Resources, compile_cubin, nearest_arch
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu_day.rows import Row, Settings, Values
 from benchmarks.timing import CudaClock, interleaved
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.cuda.target import CUDA
 
 HEADERS = ("prelude.cuh",)

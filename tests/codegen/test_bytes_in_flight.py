@@ -18,7 +18,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
-from thunder_fuser.runtime.cuda.program import Cubin, compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 
 pytestmark = [
     pytest.mark.nvrtc,

@@ -22,7 +22,7 @@ from thunder_fuser.errors import FuserIndexError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.segment.planner import partition
 
 Float, BFloat16, Int = DataType.Float, DataType.BFloat16, DataType.Int

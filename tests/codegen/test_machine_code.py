@@ -21,7 +21,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.cuda.program import Cubin, compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 
 pytestmark = pytest.mark.nvrtc
 DEVICES = pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)

@@ -20,7 +20,7 @@ from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
 from thunder_fuser.lower.scalar_graph import reachable
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion

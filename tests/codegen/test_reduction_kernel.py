@@ -19,7 +19,7 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders, debug_launch
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.planner import partition

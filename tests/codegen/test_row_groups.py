@@ -21,7 +21,7 @@ from thunder_fuser.frontends.definition import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.occupancy import resident_blocks
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime import test_host_complex, test_host_integers, test_host_math, test_host_types
 from tests.runtime.host_kernels import FOLDER, Pointwise, load
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 pytestmark = pytest.mark.nvrtc
 

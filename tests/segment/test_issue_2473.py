@@ -18,7 +18,7 @@ from thunder_fuser.device_table import DEVICES, H200, H200_SLICE
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.integer.counts import formula
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule

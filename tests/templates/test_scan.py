@@ -18,7 +18,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.tables import scans
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.scan.schedule import ScanSchedule

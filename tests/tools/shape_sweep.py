@@ -29,7 +29,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import DATACENTER
 from thunder_fuser.errors import CompileError
 from thunder_fuser.frontends.definition import DataType
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.build import host_text
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tools import sass
 from thunder_fuser.codegen.kernel import Kernel, Param
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 pytestmark = [
     pytest.mark.nvrtc,

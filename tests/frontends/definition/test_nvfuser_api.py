@@ -392,13 +392,13 @@ def test_code_with_all_that_it_includes() -> None:
 
 @pytest.mark.nvrtc
 def test_code_with_all_that_it_includes_compiles_by_itself() -> None:
-    from thunder_fuser.runtime.cuda import program as cuda_program
+    from thunder_fuser.runtime.cuda import nvrtc as cuda_nvrtc
 
     with options(cuda_arch="sm_90"):
         fd = defined()
         text = fd.cuda_code_for([X], intrinsic_code=True)
         assert '#include "' not in text.replace('#include "host/shim.h"', "")
-        nvrtc = cuda_program.nvrtc()
+        nvrtc = cuda_nvrtc.nvrtc()
         failed, program = nvrtc.nvrtcCreateProgram(text.encode(), b"whole.cu", 0, [], [])
         assert not failed
         flags = [b"--gpu-architecture=sm_90", b"--std=c++17"]

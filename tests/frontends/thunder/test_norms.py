@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import check, fake, flat, jit, traced
 from thunder_fuser.frontends.thunder import fusions, refusals
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 Call = Callable[..., Any]
 

@@ -21,7 +21,7 @@ from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
 from thunder_fuser.frontends.thunder.claims.table import refuse_call
 from thunder_fuser.ir.dtypes import from_torch
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 P = 0.25
 FLOATS = pytest.mark.parametrize(

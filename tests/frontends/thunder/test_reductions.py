@@ -16,7 +16,7 @@ from tests.frontends.thunder.programs import check, fake, flat, jit, traced
 from thunder_fuser.frontends.thunder import refusals
 from thunder_fuser.frontends.thunder.claims import reductions
 from thunder_fuser.frontends.thunder.claims.operands import data_type
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 INF, NAN = math.inf, math.nan
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

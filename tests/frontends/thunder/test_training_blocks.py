@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.frontends.thunder.programs import as_double, jit
 from tests.frontends.thunder.training_blocks import Gelu, Llama, batch
 from thunder_fuser.frontends.thunder import fusions, refusals
-from thunder_fuser.runtime.cuda.program import compile_cubin
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 BLOCKS = [Llama, Gelu]
 STEPS = 3

@@ -29,7 +29,7 @@ from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.arguments import ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
-from thunder_fuser.runtime.cuda.program import (
+from thunder_fuser.runtime.cuda.nvrtc import (
     Cubin,
     Resources,
     compile_cubin,

@@ -13,8 +13,8 @@ from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from tests.tools import sass
 from thunder_fuser.config import options
 from thunder_fuser.errors import CompileError, TargetError
-from thunder_fuser.runtime.cuda import program as cuda_program
-from thunder_fuser.runtime.cuda.program import (
+from thunder_fuser.runtime.cuda import nvrtc as cuda_nvrtc
+from thunder_fuser.runtime.cuda.nvrtc import (
     Resources,
     compile_cubin,
     nearest_arch,
@@ -44,7 +44,7 @@ def no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("NVRTC was called")
 
-    monkeypatch.setattr(cuda_program, "_run_nvrtc", fail)
+    monkeypatch.setattr(cuda_nvrtc, "_run_nvrtc", fail)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -115,7 +115,7 @@ def test_entries_that_others_could_have_written_are_not_read(
     cache: Path, no_nvrtc: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_program, "_run_nvrtc", lambda *_: (b"\x7fELF", ""))
+        patch.setattr(cuda_nvrtc, "_run_nvrtc", lambda *_: (b"\x7fELF", ""))
         with pytest.raises(KeyError):  # no such kernel in what is in the cache now
             compile_cubin([scale()], "sm_90")
     with pytest.raises(KeyError):
@@ -132,9 +132,9 @@ def test_entries_that_others_could_have_written_are_not_read(
 def test_a_changed_header_is_a_miss(
     cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    headers = cuda_program.device_headers()
+    headers = cuda_nvrtc.device_headers()
     compile_cubin([scale()], "sm_90")
-    monkeypatch.setattr(cuda_program, "device_headers", lambda: headers | {"new.cuh": ""})
+    monkeypatch.setattr(cuda_nvrtc, "device_headers", lambda: headers | {"new.cuh": ""})
     request.getfixturevalue("no_nvrtc")
     with pytest.raises(AssertionError, match="NVRTC was called"):
         compile_cubin([scale()], "sm_90")
@@ -179,7 +179,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 def test_processes_share_a_cache(cache: Path) -> None:
     script = (
         "from tests.runtime.hand_written import scale\n"
-        "from thunder_fuser.runtime.cuda.program import compile_cubin\n"
+        "from thunder_fuser.runtime.cuda.nvrtc import compile_cubin\n"
         "import hashlib\n"
         "for n in range(8):\n"
         "    image = compile_cubin([scale(f'k{n}')], 'sm_90').image\n"
@@ -219,7 +219,7 @@ def test_a_rejected_kernel_comes_with_source_line_and_log(cache: Path, tmp_path:
 
 def test_a_newer_device_gets_the_nearest_older_code(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_103")
-    monkeypatch.setattr(cuda_program, "supported_archs", lambda: known)
+    monkeypatch.setattr(cuda_nvrtc, "supported_archs", lambda: known)
     asked = ("sm_75", "sm_80", "sm_87", "sm_90", "sm_90a", "sm_100", "sm_101", "sm_109", "sm_100f")
     given = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "sm_100", "sm_103", "sm_100f")
     assert tuple(map(nearest_arch, asked)) == given
@@ -234,12 +234,12 @@ def test_an_absent_nvrtc_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPat
     def absent() -> None:
         raise RuntimeError("libnvrtc.so.13 not found")
 
-    cuda_program.nvrtc.cache_clear()
+    cuda_nvrtc.nvrtc.cache_clear()
     monkeypatch.setattr(bindings, "nvrtcVersion", absent)
     with pytest.raises(
         TargetError, match=r"libnvrtc\.so\.13 not found.*pip install nvidia-cuda-nv"
     ):
-        cuda_program.nvrtc()
+        cuda_nvrtc.nvrtc()
 
 
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
