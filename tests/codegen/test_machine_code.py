@@ -107,6 +107,28 @@ def test_halves_of_words_are_not_registers_of_their_own(name: str) -> None:
 
 
 @needs_disassembler
+@pytest.mark.parametrize("name", BY_NAME)
+def test_bf16_is_not_rounded_one_at_a_time(name: str) -> None:
+    """F2F shares a slow pipe with exponentials; F2FP rounds two a cycle and lane."""
+    for code in workload_sass()[name]:
+        assert not [opcode for opcode in code.opcodes if opcode.startswith("F2F.BF16")]
+
+
+@needs_disassembler
+def test_a_rounded_bf16_stays_in_its_register() -> None:
+    """One F2FP for what is rounded and used again; a pair of results takes one together."""
+    b = FusionBuilder()
+    x, y = (b.tensor([1 << 20], DataType.BFloat16) for _ in range(2))
+    small = b.cast(b.pointwise("add", x, y), DataType.BFloat16)
+    b.output(b.cast_tensor(b.pointwise("mul", small, y), DataType.BFloat16))  # type: ignore[arg-type]
+    kernel = kernel_of(b, device=H200)
+    code = sass.disassemble(compile_cubin([kernel], H200.arch).image)[kernel.name]
+    vectors = sum(code.store_bits.values())
+    assert code.count("F2FP") == vectors * (8 + 4)
+    assert code.count("F2F") == 0
+
+
+@needs_disassembler
 def test_bytes_of_words_are_not_registers_of_their_own() -> None:
     b = FusionBuilder()
     mask, x = b.tensor([4096, 4096], DataType.Bool), b.tensor([4096, 4096], DataType.BFloat16)

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_e5c7986c(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_93c34fee(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
@@ -57,8 +57,8 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_e5
       const float t3 = t1 - f0[v];
       const float t4 = tf::exp(t3);
       const float t6 = tf::div(t4, f1[v]);
-      const float t7 = tf::rounded<bf16>(t6);
-      y0[v] = tf::narrow<bf16>(t7);
+      const bf16 t7 = tf::cast<bf16>(t6);
+      y0[v] = t7;
     }
     tf::store<8>(T9 + 65536 * c + 8 * u, y0);
   }

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_c0184784(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_95b119fe(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
@@ -64,8 +64,8 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
       const float t3 = t1 - f0[v];
       const float t4 = tf::exp(t3);
       const float t6 = tf::div(t4, f1[v]);
-      const float t7 = tf::rounded<bf16>(t6);
-      y0[v] = tf::narrow<bf16>(t7);
+      const bf16 t7 = tf::cast<bf16>(t6);
+      y0[v] = t7;
     }
     tf::store<8>(T9 + 65536 * c + 8 * u, y0);
   }

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_cac1d8bf(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_032ae7d2(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
         const float t9 = t1 * t8;
         const float t11 = tf::cast<float>(x1[k][v]);
         const float t12 = t9 * t11;
-        const float t13 = tf::rounded<bf16>(t12);
-        y0[v] = tf::narrow<bf16>(t13);
+        const bf16 t13 = tf::cast<bf16>(t12);
+        y0[v] = t13;
       }
       tf::store<8>(T14 + 65536 * r + 8 * u, y0);
     }

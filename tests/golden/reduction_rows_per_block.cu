@@ -1,5 +1,5 @@
 // reduction: 8192 rows x 64 columns, lanes are columns, vector 8, 8 threads a row, 16 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_1e79c843(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_560bb6f0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   const int t = threadIdx.x % 8u;
   const int r = (int)blockIdx.x * 16 + (int)(threadIdx.x / 8u);
   // prologue: T0, T1, kept in registers
@@ -43,8 +43,8 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt
       const float t9 = t1 * t8;
       const float t11 = tf::cast<float>(x1[k][v]);
       const float t12 = t9 * t11;
-      const float t13 = tf::rounded<bf16>(t12);
-      y0[v] = tf::narrow<bf16>(t13);
+      const bf16 t13 = tf::cast<bf16>(t12);
+      y0[v] = t13;
     }
     tf::store<8>(T14 + 64 * r + 8 * u, y0);
   }

@@ -1,5 +1,5 @@
 // Large enough to unroll; one number for a row, in a register of its own.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_rsqrt_mul_c687abca(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_rsqrt_mul_88364b1d(const bf16* __restrict__ T0, const float* __restrict__ T1, bf16* __restrict__ T4) {
   const int block = blockIdx.x;
   // pointwise: T4
   bf16 x0[4][8];
@@ -19,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_rsqrt_mul_c687abc
     TF_VEC
     for (int v = 0; v < 8; ++v) {
       const float t3 = tf::cast<float>(x0[k][v]) * t2;
-      const float t4 = tf::rounded<bf16>(t3);
-      y0[v] = tf::narrow<bf16>(t4);
+      const bf16 t4 = tf::cast<bf16>(t3);
+      y0[v] = t4;
     }
     tf::store<8>(T4 + 8 * u, y0);
   }

@@ -1,5 +1,5 @@
 // scan: 8191 rows x 64 columns, vector 8, 8 threads a row, 32 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_9b101c69(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_2151aeb5(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   const int t = threadIdx.x % 8u;
   const int g = threadIdx.x / 8u;
   const int own = (int)blockIdx.x * 32 + g;
@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_9b101c6
   for (int v = 0; v < 8; ++v) {
     const float t3 = (float)e0[v];
     const float t4 = tf::log(t3);
-    const float t5 = tf::rounded<bf16>(t4);
-    y0[v] = tf::narrow<bf16>(t5);
+    const bf16 t5 = tf::cast<bf16>(t4);
+    y0[v] = t5;
   }
   if (own == r) tf::store<8>(T5 + 64 * r + 8 * u, y0);
 }

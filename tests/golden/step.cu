@@ -1,5 +1,5 @@
 // Two parameters updated in place, by a rate that the host passes.
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_sub_07aadc68(const bf16* __restrict__ T2, const bf16* __restrict__ T4, bf16* T1, bf16* T3, double S0) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_sub_8d680263(const bf16* __restrict__ T2, const bf16* __restrict__ T4, bf16* T1, bf16* T3, double S0) {
   if (blockIdx.x < 1u) {
     const int block = (int)blockIdx.x;
     // pointwise: T1
@@ -15,8 +15,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_sub_07aadc68(
       for (int v = 0; v < 8; ++v) {
         const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(t2);
         const float t4 = tf::cast<float>(x0[v]) - t3;
-        const float t5 = tf::rounded<bf16>(t4);
-        y0[v] = tf::narrow<bf16>(t5);
+        const bf16 t5 = tf::cast<bf16>(t4);
+        y0[v] = t5;
       }
       tf::store<8>(T1 + 8 * u, y0);
     }
@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_sub_07aadc68(
       for (int v = 0; v < 8; ++v) {
         const float t3 = tf::cast<float>(x1[v]) * tf::cast<float>(t2);
         const float t4 = tf::cast<float>(x0[v]) - t3;
-        const float t5 = tf::rounded<bf16>(t4);
-        y0[v] = tf::narrow<bf16>(t5);
+        const bf16 t5 = tf::cast<bf16>(t4);
+        y0[v] = t5;
       }
       tf::store<8>(T3 + 8 * u, y0);
     }

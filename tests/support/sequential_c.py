@@ -274,7 +274,8 @@ class SequentialC:
         wide = f"wide({text})" if e.source is DataType.BFloat16 else f"({text})"
         if e.dtype is DataType.Bool:
             return f"({wide} != 0)"
-        assert e.dtype is not DataType.BFloat16, "registers are wide"
+        if e.dtype is DataType.BFloat16:
+            return f"narrow({wide})"
         return f"({_CTYPES[e.dtype]}){wide}"
 
     def _reduced(self, e: ir.WarpReduce | ir.BlockReduce) -> str:

@@ -8,6 +8,7 @@ one thread: [k].
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
@@ -32,6 +33,7 @@ from thunder_fuser.lower.scalar_graph import (
     Select,
     Value,
     ValueGraph,
+    operands,
     reachable,
 )
 from thunder_fuser.lower.store import Store
@@ -58,9 +60,12 @@ class LaneLowering:
         graph: ValueGraph,
         accesses: Sequence[RegisterArray],
         lanes: LaneForms,
-        roots: Sequence[Value],
+        stores: Sequence[Store],
         frame: Frame,
+        others: Sequence[Value] = (),
     ) -> None:
+        """`others`: values that are wanted besides those that are stored."""
+        roots = [*(store.value for store in stores), *others]
         self.graph = graph
         self.accesses = accesses
         self.lanes = lanes
@@ -81,6 +86,21 @@ class LaneLowering:
         self._varying = {node.order for node in varying if node not in shared}
         self._lets: dict[Hashable, ir.Let] = {}
         self._exact = values.find_exact(self._live_nodes)
+        self._leaving = self._find_leaving(roots, others)
+
+    def _find_leaving(self, roots: Sequence[Value], others: Sequence[Value]) -> set[Value]:
+        """Small floats that are computed for one store alone: they have the type of memory."""
+        read = {operand for node in self._live_nodes for operand in operands(node)}.union(others)
+        wanted = Counter(roots)
+        return {
+            node
+            for node in wanted
+            if isinstance(node, Compute)
+            and node.dtype.is_reduced_precision
+            and node.order in self._varying
+            and wanted[node] == 1
+            and node not in read
+        }
 
     def _arithmetic(self) -> IndexArithmetic:
         return IndexArithmetic(self._index)
@@ -362,7 +382,10 @@ class LaneLowering:
         found = self._lets.get(key)
         if found is None:
             value = values.compute(node, lambda v: self._name(v, copy), self._exact)
-            found = ir.Let(f"t{node.order}", values.register_dtype(node.dtype), value)
+            dtype = values.register_dtype(node.dtype)
+            if node in self._leaving:
+                value, dtype = values.leaving(value, node.dtype), node.dtype
+            found = ir.Let(f"t{node.order}", dtype, value)
             self._lets[key] = found
         return found
 
@@ -403,7 +426,9 @@ class LaneLowering:
             return self._loaded(store.value, copy)
         if isinstance(store.value, Literal):
             return ir.Literal(store.value.value, store.tensor.dtype)
-        return values.narrow(self._name(store.value, copy), store.tensor.dtype)
+        value = self._name(store.value, copy)
+        is_narrow = store.value in self._leaving
+        return value if is_narrow else values.narrow(value, store.tensor.dtype)
 
     # ---- stores
 

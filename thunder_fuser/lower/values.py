@@ -96,6 +96,15 @@ def compute(node: Compute, name: Name, known: Mapping[int, Exact]) -> ir.Expr:
     return ir.Round(found, node.dtype)
 
 
+def leaving(value: ir.Expr, dtype: DataType) -> ir.Expr:
+    """A value that is computed for a store, in the type that memory holds: converting a pair is one
+    instruction of a GPU, where rounding a float in its register takes one for each.
+    """
+    if isinstance(value, ir.Round):
+        return ir.Convert(value.value, register_dtype(dtype), dtype)
+    return narrow(value, dtype)
+
+
 def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
     """A division by a constant without dividing, where bits stay the same."""
     if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:

@@ -39,8 +39,7 @@ class PointwiseLowering(LaneLowering):
     """Lowers one part."""
 
     def __init__(self, part: PointwisePart, frame: Frame) -> None:
-        roots = [store.value for store in part.stores]
-        super().__init__(part.graph, part.accesses, part.lanes, roots, frame)
+        super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
         self.part = part
 
     def body(self) -> list[ir.Stmt]:

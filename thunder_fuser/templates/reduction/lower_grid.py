@@ -249,8 +249,7 @@ class EpilogueLowering(LaneLowering):
         finish: GridEpilogue,
         frame: Frame,
     ) -> None:
-        roots = [store.value for store in finish.stores]
-        super().__init__(finish.graph, finish.accesses, finish.lanes, roots, frame)
+        super().__init__(finish.graph, finish.accesses, finish.lanes, finish.stores, frame)
         self._names = {"u": _C}
         self.schedule = schedule
         self.finish = finish

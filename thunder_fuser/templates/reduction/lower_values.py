@@ -55,8 +55,9 @@ class RowLowering(LaneLowering):
 
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
-        roots = [s.value for s in stores] + [v for f in schedule.reductions for v in f.roots]
-        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, roots, frame)
+        folded = [v for f in schedule.reductions for v in f.roots]
+        folded += schedule.row_cache.held
+        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, stores, frame, folded)
         self.schedule = schedule
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()

@@ -43,8 +43,9 @@ class ScanLowering(LaneLowering):
     """Lowers the body of one scan kernel."""
 
     def __init__(self, schedule: ScanSchedule, frame: Frame) -> None:
-        roots = [s.value for s in schedule.stores] + [s.value for s in schedule.scans]
-        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, roots, frame)
+        scanned = [s.value for s in schedule.scans]
+        stores = schedule.stores
+        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, stores, frame, scanned)
         self.schedule = schedule
         self._scans = {scan.tensor: n for n, scan in enumerate(schedule.scans)}
         self._read: set[int] = set()

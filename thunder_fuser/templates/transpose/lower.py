@@ -50,8 +50,7 @@ class TransposeLowering(LaneLowering):
         frame: Frame,
         block_threads: int,
     ) -> None:
-        roots = [store.value for store in part.stores]
-        super().__init__(part.graph, part.accesses, part.lanes, roots, frame)
+        super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
         self.part = part
         self._block_threads = block_threads
         self._names = {"tile": ir.Var("block")}
