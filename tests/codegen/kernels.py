@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tests.zoo.workloads import Workload
@@ -13,6 +14,11 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.segment.planner import partition
+
+
+def roundings(source: str) -> int:
+    """How many values of a kernel are rounded to 16 bits: in their registers, or for a store."""
+    return len(re.findall(r"tf::(?:rounded|cast)<(?:bf16|f16)>", source))
 
 
 def kernels_of(workload: Workload, size: int, device: DeviceInfo = H200) -> list[Kernel]:

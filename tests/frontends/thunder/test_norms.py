@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.codegen.kernels import roundings
 from tests.frontends.thunder.programs import check, fake, flat, jit, traced
 from thunder_fuser.frontends.thunder import fusions, refusals
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
@@ -68,7 +69,7 @@ def test_a_block_rounds_once_and_is_no_worse_than_eager(
         errors = [(t.double() - exact).abs().max() for t in (found, theirs)]
         assert errors[0] <= errors[1], name
     (report,) = fusions(compiled)
-    rounded = sum(kernel.source.count("tf::rounded<") for kernel in report.kernels)
+    rounded = sum(roundings(kernel.source) for kernel in report.kernels)
     assert rounded == sum(t.is_floating_point() for t in flat(ours))
 
 
