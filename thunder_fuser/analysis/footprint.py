@@ -106,7 +106,9 @@ def _footprint(
     read: dict[TensorView, _Demand] = {}
 
     def demand(into: dict[TensorView, _Demand], tensor: TensorView, wanted: _Demand) -> None:
-        into[tensor] = into.get(tensor, _NONE).joined(wanted, tensor.domain.logical)
+        asked = wanted.collapsed(tensor.domain.logical)
+        known = into.get(tensor)
+        into[tensor] = asked if known is None else known.joined(asked, tensor.domain.logical)
 
     inputs = set(fusion.inputs)
     for tensor in outputs:
@@ -151,16 +153,20 @@ class _Demand:
     def __bool__(self) -> bool:
         return bool(self.certain or self.somewhere)
 
+    def collapsed(self, dims: Sequence[IterDomain]) -> _Demand:
+        """The same, where every index along a broadcast dimension is 0."""
+        if not any(d.is_broadcast for d in dims):
+            return self
+        certain, somewhere = collapsed(self.certain, dims), collapsed(self.somewhere, dims)
+        return _Demand(certain, somewhere, self.number)
+
     def joined(self, other: _Demand, dims: Sequence[IterDomain]) -> _Demand:
-        """Both, of a tensor with these dimensions."""
+        """Both, collapsed, of a tensor with these dimensions."""
         return _Demand(
-            union(self.certain, collapsed(other.certain, dims), dims),
-            union(self.somewhere, collapsed(other.somewhere, dims), dims),
+            union(self.certain, other.certain, dims),
+            union(self.somewhere, other.somewhere, dims),
             self.number + other.number,
         )
-
-
-_NONE = _Demand(EMPTY)
 
 
 def _measured(tensor: TensorView, demand: _Demand, is_input: bool) -> Footprint:

@@ -21,9 +21,18 @@ def sector_bytes(region: Region, strides: Sequence[int], itemsize: int, sector: 
     elements = max(1, sector // itemsize)
     steps = [int(stride) for stride in strides]
     places = [_addresses(box, steps) for box in region.boxes]
+    if len(places) == 1 and _is_plain(places[0]):
+        (place,) = places
+        count = (place.start + place.size - 1) // elements - place.start // elements + 1
+        return min(count, int(volume(region))) * max(sector, itemsize)
     touched = tuple((q,) for p in places for q, _ in divide(p, elements))
     count, _ = measure(Region(touched))
     return min(count, int(volume(region))) * max(sector, itemsize)
+
+
+def _is_plain(place: Progression) -> bool:
+    """Whether elements are neighbours, of numbers that stand for no open size."""
+    return place.is_interval and type(place.start) is type(place.size) is int
 
 
 def _addresses(box: Box, strides: Sequence[int]) -> Progression:

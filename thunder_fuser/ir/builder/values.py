@@ -87,13 +87,14 @@ class ValueBuilder:
         """An input as `like`, whose root has these dimensions: how a rebuilt fusion gets its
         inputs.
         """
-        old = like.domain
-        logical = replay(ids, old.transforms)
-        contiguity = tuple(
-            None if logical[k].is_broadcast else (True if held is None else held)
-            for k, held in zip(old.allocation, old.contiguity, strict=True)
-        )
-        domain = tensor_domain(ids, old.transforms, old.allocation, contiguity)
+        old = domain = like.domain
+        if not all(new is known for new, known in zip(ids, old.root, strict=True)):
+            logical = replay(ids, old.transforms)
+            contiguity = tuple(
+                None if logical[k].is_broadcast else (True if held is None else held)
+                for k, held in zip(old.allocation, old.contiguity, strict=True)
+            )
+            domain = tensor_domain(ids, old.transforms, old.allocation, contiguity)
         view = TensorView(self._id(), like.dtype, domain, like.is_cpu, like.origin)
         self._inputs.append(view)
         return view
