@@ -129,6 +129,13 @@ KNOWN_GRADIENTS = (
         "torch's CPU kernel for float16 is pow's, as in the forward",
     ),
     Known(
+        "grad pow False",
+        ("nan", "zero"),
+        (torch.float32, torch.float64),
+        "the derivative of a constant; torch looks for an exponent of 0, as which a bool does not "
+        "count, and multiplies 0 with 1/0",
+    ),
+    Known(
         "grad (square|pow 2)",
         ("inf",),
         FLOATS,
