@@ -53,6 +53,8 @@
 #define TF_FAST_COLLECTIVE(...)
 // The host's way to turn squares of elements: see host/turn.h.
 #define TF_FAST_TURN(T, N, W, in, out)
+// The host's way to pick lanes out of a vector: see host/pick.h.
+#define TF_FAST_PICK(T, M, N, order, window, to)
 
 namespace tf {
 

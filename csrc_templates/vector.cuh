@@ -36,6 +36,27 @@ TF_DEVICE unsigned pair(T low, T high) {
   return (unsigned)(unsigned short)low | (unsigned)(unsigned short)high << 16;
 }
 
+// to[i] = from[i], as the vector loops that come after read it. A compiler copies a struct, and clears
+// an array, in pieces of its own: shorter ones than a CPU's longest registers, and a core waits for
+// memory that it reads in longer pieces than it was written in.
+template <class T, int N>
+TF_DEVICE void copy(const T (&from)[N], T (&to)[N]) {
+  TF_VEC
+  for (int i = 0; i < N; ++i) to[i] = from[i];
+}
+
+// Every element becomes 0.
+template <class T, int N>
+TF_DEVICE void clear(T (&x)[N]) {
+  TF_VEC
+  for (int i = 0; i < N; ++i) x[i] = T();
+}
+template <class T, int M, int N>
+TF_DEVICE void clear(T (&x)[M][N]) {
+  TF_UNROLL_SHORT
+  for (int i = 0; i < M; ++i) clear(x[i]);
+}
+
 // out[i] = p[i] for i < N
 template <int N, class T>
 TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
@@ -49,10 +70,12 @@ TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
       const Vec<unsigned, count> words = *reinterpret_cast<const Vec<unsigned, count>*>(p + i);
       TF_UNROLL
       for (int j = 0; j < M; ++j) out[i + j] = part<T>(words.at[j / parts], j % parts);
-    } else {
+    } else if constexpr (kRegistersAreWords) {
       const Vec<T, M> piece = *reinterpret_cast<const Vec<T, M>*>(p + i);
       TF_UNROLL
       for (int j = 0; j < M; ++j) out[i + j] = piece.at[j];
+    } else {
+      copy(reinterpret_cast<const Vec<T, M>*>(p + i)->at, out);
     }
   }
 }
@@ -73,6 +96,15 @@ TF_DEVICE void unpack(const Vec<unsigned, 4>& words, T (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = part<T>(words.at[i / parts], i % parts);
 }
 
+// to[i] = window[pick number i]; it stays where that is -1, and after the last one.
+template <int... Picks, class T, int M, int N>
+TF_DEVICE void pick(const T (&window)[M], T (&to)[N]) {
+  static_assert(sizeof...(Picks) <= N, "at most one element for each lane");
+  TF_FAST_PICK(T, M, N, host::Order<Picks...>, window, to);
+  int lane = 0;
+  ((Picks < 0 ? void() : void(to[lane] = window[Picks < 0 ? 0 : Picks]), ++lane), ...);
+}
+
 // p[i] = in[i] for i < N
 template <int N, class T>
 TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
@@ -87,11 +119,13 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
       TF_UNROLL
       for (int j = 0; j < M / 2; ++j) pairs.at[j] = pair(in[i + 2 * j], in[i + 2 * j + 1]);
       *reinterpret_cast<Vec<unsigned, M / 2>*>(p + i) = pairs;
-    } else {
+    } else if constexpr (kRegistersAreWords) {
       Vec<T, M> piece;
       TF_UNROLL
       for (int j = 0; j < M; ++j) piece.at[j] = in[i + j];
       *reinterpret_cast<Vec<T, M>*>(p + i) = piece;
+    } else {
+      copy(in, reinterpret_cast<Vec<T, M>*>(p + i)->at);
     }
   }
 }

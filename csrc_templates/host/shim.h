@@ -69,8 +69,12 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "erf.h"
 #include "exp.h"
 #include "inverse_erf.h"
+#include "pick.h"
 #include "turn.h"
 
 // Ends the enclosing function where SIMD registers turn a square of these types.
 #define TF_FAST_TURN(T, N, W, in, out) \
   if constexpr (tf::host::kTurns<T, N, W>) return tf::host::turn(in, out)
+// The same where they pick lanes out of these types.
+#define TF_FAST_PICK(T, M, N, order, window, to) \
+  if constexpr (tf::host::kPicks<T, M, N>) return tf::host::pick<order>(window, to)

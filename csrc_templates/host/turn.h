@@ -45,7 +45,10 @@ template <class T, int N>
 TF_DEVICE void turn(const T (&in)[N][N], T (&out)[N][N]) {
   typedef typename Rows<N>::Row Row;
   Row from[N], to[N];
-  __builtin_memcpy(from, in, sizeof from);
+  // Row by row, as they were loaded: memory that is read in longer pieces than it was written in is
+  // waited for.
+  TF_UNROLL_SHORT
+  for (int i = 0; i < N; ++i) __builtin_memcpy(&from[i], in[i], sizeof from[i]);
   TF_UNROLL_SHORT
   for (int step = 1; step < N; step *= 2) {
     TF_UNROLL_SHORT
@@ -56,7 +59,8 @@ TF_DEVICE void turn(const T (&in)[N][N], T (&out)[N][N]) {
     TF_UNROLL_SHORT
     for (int i = 0; i < N; ++i) from[i] = to[i];
   }
-  __builtin_memcpy(out, from, sizeof from);
+  TF_UNROLL_SHORT
+  for (int i = 0; i < N; ++i) __builtin_memcpy(out[i], &from[i], sizeof from[i]);
 }
 
 }  // namespace host

@@ -1,10 +1,11 @@
 // reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_bd47506a(const float* __restrict__ T0, float* __restrict__ T1) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_d7b1c5a9(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
   // prologue: T0, kept in registers
-  float x0[2][4] = {};
+  float x0[2][4];
+  tf::clear(x0);
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int u = k * 128 + t;

@@ -1,14 +1,18 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_cba2b666(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_f23c54e1(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   // pointwise: T3, T15, T27
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];
   bf16 x1[8];
-  bf16 x2[8] = {};
-  bf16 x3[8] = {};
-  bf16 x4[8] = {};
+  bf16 x2[8];
+  tf::clear(x2);
+  bf16 x3[8];
+  tf::clear(x3);
+  bf16 x4[8];
+  tf::clear(x4);
   bf16 x5[8];
-  bf16 x6[8] = {};
+  bf16 x6[8];
+  tf::clear(x6);
   const int i0 = (unsigned)u / 4u;
   const int i1 = (unsigned)i0 / 64u;
   const int i2 = (unsigned)i1 / 4u;
@@ -24,14 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_cba2b
     {
       bf16 w[8];
       tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, w);
-      x3[0] = w[4];
-      x3[1] = w[5];
-      x3[2] = w[6];
-      x3[3] = w[7];
-      x3[4] = w[0];
-      x3[5] = w[1];
-      x3[6] = w[2];
-      x3[7] = w[3];
+      tf::pick<4, 5, 6, 7, 0, 1, 2, 3>(w, x3);
     }
   }
   if (i3 <= 0) tf::load<8>(T2 + 8 * i4, x4);
@@ -40,14 +37,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_cba2b
     {
       bf16 w[8];
       tf::load<8>(T0 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, w);
-      x6[0] = w[4];
-      x6[1] = w[5];
-      x6[2] = w[6];
-      x6[3] = w[7];
-      x6[4] = w[0];
-      x6[5] = w[1];
-      x6[6] = w[2];
-      x6[7] = w[3];
+      tf::pick<4, 5, 6, 7, 0, 1, 2, 3>(w, x6);
     }
   }
   bf16 y0[8];

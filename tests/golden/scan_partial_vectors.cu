@@ -1,5 +1,5 @@
 // scan: 300 rows x 1001 columns, vector 8, 128 threads a row, 2 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_8497a82b(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_ad41211b(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   TF_SHARED(smem);
   const int t = threadIdx.x % 128u;
   const int g = threadIdx.x / 128u;
@@ -9,7 +9,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_8497a82
   const int u = at < 125 ? at : 125;
   // scan 0: cumsum
   float e0[8];
-  bf16 x0[8] = {};
+  bf16 x0[8];
+  tf::clear(x0);
   TF_UNROLL
   for (int v = 0; v < 8; ++v) if (8 * u + v <= 1000) x0[v] = T0[1001 * r + 8 * u + v];
   TF_VEC

@@ -1,6 +1,6 @@
 // transpose
   T3: 333000 points, tiles of 32 x 32, vector 1, 352 blocks of 256; transposed: T1 by 8
-extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_b8af6787(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
+extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_45e21b0d(const bf16* __restrict__ T0, const bf16* __restrict__ T1, float* __restrict__ T3) {
   const int block = blockIdx.x;
   // transpose: T3
   TF_SHARED(smem);
@@ -23,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_transpose_add_b8af6787(cons
     if (p < 64) {
       const int a = p % 4;
       const int c = p / 4;
-      bf16 x[2][8] = {};
+      bf16 x[2][8];
+      tf::clear(x);
       TF_UNROLL_SHORT
       for (int n = 0; n < 2; ++n) {
         const int r = 2 * c + n;

@@ -214,6 +214,13 @@ class SequentialC:
             case ir.VectorLoad():
                 target, place = self._of(s.target), self._of(s.address)
                 return [f"for (int i_ = 0; i_ < {s.width}; ++i_) {target}[i_] = ({place})[i_];"]
+            case ir.PickLanes():
+                source, target = self._of(s.source), self._of(s.target)
+                return [
+                    f"{target}[{lane}] = {source}[{pick}];"
+                    for lane, pick in enumerate(s.picks)
+                    if pick is not None
+                ]
             case ir.VectorStore():
                 source, place = self._of(s.source), self._of(s.address)
                 return [f"for (int i_ = 0; i_ < {s.width}; ++i_) ({place})[i_] = {source}[i_];"]

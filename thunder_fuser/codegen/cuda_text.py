@@ -312,7 +312,10 @@ class CudaText:
 
     def _registers(self, s: ir.Registers) -> list[str]:
         sizes = "".join(f"[{n}]" for n in s.sizes)
-        return [f"{self.ctype(s.type)} {s.name}{sizes}{' = {}' if s.zeroed else ''};"]
+        if not s.sizes:
+            return [f"{self.ctype(s.type)} {s.name}{' = {}' if s.zeroed else ''};"]
+        cleared = [f"tf::clear({s.name});"] if s.zeroed else []
+        return [f"{self.ctype(s.type)} {s.name}{sizes};", *cleared]
 
     def _pack(self, s: ir.Pack) -> list[str]:
         values = ", ".join(map(self.text, s.values))
@@ -330,6 +333,10 @@ class CudaText:
 
     def _vector_load(self, s: ir.VectorLoad) -> list[str]:
         return [f"tf::load<{s.width}>({self.text(s.address)}, {self.text(s.target)});"]
+
+    def _pick_lanes(self, s: ir.PickLanes) -> list[str]:
+        picks = ", ".join(str(-1 if pick is None else pick) for pick in s.picks)
+        return [f"tf::pick<{picks}>({self.text(s.source)}, {self.text(s.target)});"]
 
     def _vector_store(self, s: ir.VectorStore) -> list[str]:
         return [f"tf::store<{s.width}>({self.text(s.address)}, {self.text(s.source)});"]
@@ -467,6 +474,7 @@ class CudaText:
         ir.Flip: _flip,
         ir.SetLane: _set_lane,
         ir.VectorLoad: _vector_load,
+        ir.PickLanes: _pick_lanes,
         ir.VectorStore: _vector_store,
         ir.Unpack: _unpack,
         ir.Prefetch: _prefetch,

@@ -537,6 +537,17 @@ class VectorLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class PickLanes:
+    """Elements of one array of registers into lanes of another: picks[i] becomes lane i, and a lane
+    stays where that is None, and after the last pick.
+    """
+
+    source: Expr
+    target: Expr
+    picks: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VectorStore:
     width: int
     address: Expr
@@ -722,6 +733,7 @@ Stmt = (
     | Flip
     | SetLane
     | VectorLoad
+    | PickLanes
     | VectorStore
     | Unpack
     | Prefetch

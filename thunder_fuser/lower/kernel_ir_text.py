@@ -35,6 +35,10 @@ def _parameter(p: ir.Parameter) -> str:
     return f"{'' if p.written else 'const '}{p.dtype.name}*"
 
 
+def _picks(s: ir.PickLanes) -> str:
+    return ", ".join("-" if pick is None else str(pick) for pick in s.picks)
+
+
 def _indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
@@ -209,6 +213,7 @@ class ListingText:
         ir.Flip: lambda x, s: [f"flip {s.name}"],
         ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
         ir.VectorLoad: lambda x, s: [f"{x._of(s.target)} = load {s.width} at {x._of(s.address)}"],
+        ir.PickLanes: lambda x, s: [f"{x._of(s.target)} = pick {_picks(s)} of {x._of(s.source)}"],
         ir.VectorStore: lambda x, s: [f"store {s.width} at {x._of(s.address)}: {x._of(s.source)}"],
         ir.Unpack: lambda x, s: [f"{x._of(s.target)} = unpack {x._of(s.words)}"],
         ir.Prefetch: lambda x, s: [f"prefetch {x._of(s.address)}"],

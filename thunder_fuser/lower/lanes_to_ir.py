@@ -239,17 +239,16 @@ class LaneLowering:
         place = ir.Address(pointer, address)
         if window.is_in_order and window.width == self.lanes.vector:
             return [ir.VectorLoad(window.width, place, target)]
-        moves = [
-            ir.Assign(ir.Element(target, ir.Int(lane)), ir.Element(_MEMORY_WINDOW, ir.Int(pick)))
-            for lane, pick in zip(window.lanes, window.picks, strict=True)
-        ]
+        picks: list[int | None] = [None] * (max(window.lanes) + 1)
+        for lane, pick in zip(window.lanes, window.picks, strict=True):
+            picks[lane] = pick
         dtype = access.loads[0].dtype
         return [
             ir.Scope(
                 (
                     ir.Registers("w", dtype, (window.width,)),
                     ir.VectorLoad(window.width, place, _MEMORY_WINDOW),
-                    *moves,
+                    ir.PickLanes(_MEMORY_WINDOW, target, tuple(picks)),
                 )
             )
         ]

@@ -110,6 +110,11 @@ def _opening(kernel: Kernel) -> str:
     )
 
 
+# g++ 12 does not align the stack of a function that calls nothing where all accesses to an aligned
+# array of it are through other registers than the stack pointer (GCC's PR target/109780).
+_NO_LEAF = 'if (__builtin_expect(!args, 0)) tf_give_up("a launch has arguments");'
+
+
 def _entry(kernel: Kernel) -> str:
     """Functions that unpack the arguments and run one thread, or a block of independent ones."""
     name = kernel.name
@@ -122,9 +127,11 @@ def _entry(kernel: Kernel) -> str:
 #undef tf_self
 #undef {name}
 static void {name}__thread(void** args) {{
+  {_NO_LEAF}
 {unpacked}  {name}__body(tf_self{passed});
 }}
 static void {name}__block(void** args, tf_thread* self) {{
+  {_NO_LEAF}
 {unpacked}  tf_thread own = *self;
   const tf_dim3 size = own.block_size;
   for (unsigned z = 0; z < size.z; ++z)

@@ -66,10 +66,11 @@ class Compiler:
         return ("-lstdc++",) if is_c and not any("++" in name for name in names) else ()
 
     def run(
-        self, arguments: list[str], temporary: Path | None = None
+        self, arguments: list[str], temporary: Path | None = None, given: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Call the compiler; its messages, in English, are in `stderr`, and its own temporary
-        files in `temporary`. TargetError if it does not start.
+        files in `temporary`; `given` is what it reads for a file of the name `-`. TargetError if
+        it does not start.
         """
         environment = {**os.environ, "LC_ALL": "C"}
         if temporary is not None:
@@ -77,7 +78,7 @@ class Compiler:
         try:
             return subprocess.run(
                 [*self.command, *arguments],
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -98,9 +99,18 @@ class Compiler:
 _C_COMPILER = re.compile(r"(.*-)?(gcc|cc|clang)(-[\d.]+)?")
 
 _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
-    # A select among lanes stays one: threading `v < 4` through `v < 8` makes branches, and loops
-    # with branches are not vectorised.
-    "gcc": ("-fmax-errors=5", "-fno-thread-jumps"),
+    "gcc": (
+        "-fmax-errors=5",
+        # A select among lanes stays one: threading `v < 4` through `v < 8` makes branches, and
+        # loops with branches are not vectorised.
+        "-fno-thread-jumps",
+        # A loop that copies or clears registers stays one: as a memcpy or memset it is expanded in
+        # pieces of what `-mtune` thinks best, such as 32 bytes where there is AVX-512. The vector
+        # loop behind it reads 64, which no core forwards from two stores.
+        "-fno-tree-loop-distribute-patterns",
+        # Sine and cosine stay two calls: there is no SIMD version of sincos.
+        *("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf"),
+    ),
     "clang": ("-ferror-limit=5",),
     # zig checks for undefined behaviour unless told not to.
     "zig": ("-ferror-limit=5", "-fno-sanitize=undefined"),

@@ -1,0 +1,96 @@
+"""Host kernels as assembly, for CPUs that this machine need not have: register arrays stay in
+registers, or are read from the stack as they were written there.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from tests.codegen.kernels import kernels_of
+from tests.tools.x86 import stalls
+from tests.zoo.norms import NORMS
+from tests.zoo.reductions import REDUCTIONS
+from tests.zoo.workloads import WORKLOADS
+from thunder_fuser.codegen.headers import template_dir
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.host.build import host_text
+from thunder_fuser.runtime.host.compiler import find_compiler
+from thunder_fuser.runtime.host.target import HOST
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="x86 assembly, on another machine"
+)
+
+# The longest registers and a cautious `-mtune`, and the shorter ones; others are of their kinds.
+CPUS = [
+    "skylake-avx512",
+    "haswell",
+    *(pytest.param(c, marks=pytest.mark.campaign) for c in ("rocketlake", "znver3", "x86-64-v3")),
+]
+
+
+def assembly(text: str, cpu: str) -> str:
+    """What the host's compiler makes of a program for some CPU."""
+    compiler = find_compiler()
+    flags = [f for f in compiler.flags if not f.startswith(("-march", "-shared"))]
+    flags += [f"-march={cpu}", "-O2", "-S", "-masm=intel", f"-I{template_dir()}"]
+    ended = compiler.run([*flags, "-x", "c++", "-o", "-", "-"], given=text)
+    if "-march" in ended.stderr:
+        pytest.skip(f"{' '.join(compiler.command)} knows no {cpu}")
+    assert ended.returncode == 0, ended.stderr[:2000]
+    return ended.stdout
+
+
+@functools.cache
+def kernels() -> Sequence[Kernel]:
+    """Of workloads, norms and reductions, each once."""
+    device = HOST.device_info(torch.device("cpu"))
+    found = [k for w in WORKLOADS for k in kernels_of(w, w.full, device)]
+    for program in (*NORMS, *REDUCTIONS):
+        for dtype in (DataType.BFloat16, DataType.Float):
+            plan = program.definition(1024, 4096, dtype).plan()
+            found += [k.kernel for k in generate_kernels(plan, device).values()]
+    return [*{kernel.name: kernel for kernel in found}.values()]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_no_load_waits_for_narrower_stores(cpu: str) -> None:
+    found = stalls(assembly(host_text(kernels()), cpu))
+    assert not found, f"{len(found)}: {found[:5]}"
+
+
+PLANTED = {
+    "written in halves, read whole": (
+        1,
+        """
+  typedef float Half __attribute__((vector_size(16))), Whole __attribute__((vector_size(32)));
+  alignas(32) volatile float memory[8];
+  *(volatile Half*)memory = Half{} + x[0];
+  *(volatile Half*)(memory + 4) = Half{} + x[1];
+  *(Whole*)x = *(volatile Whole*)memory;""",
+    ),
+    "written whole, read in halves": (
+        0,
+        """
+  typedef float Half __attribute__((vector_size(16))), Whole __attribute__((vector_size(32)));
+  alignas(32) volatile float memory[8];
+  *(volatile Whole*)memory = Whole{} + x[0];
+  *(Half*)x = *(volatile Half*)memory;
+  *(Half*)(x + 4) = *(volatile Half*)(memory + 4);""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_arrays_on_the_stack(name: str) -> None:
+    expected, body = PLANTED[name]
+    found = stalls(assembly(f"void planted(float* x) {{{body}\n}}", "haswell"))
+    assert len(found) == expected
+    assert all("planted" in stall.function for stall in found)

@@ -1,0 +1,102 @@
+"""What host kernels do to their stack, read from x86 assembly: loads that wait for narrower stores.
+
+A core hands a load what a store has left behind, before it reaches the cache, only if that store
+wrote all of it.  A register array that is written in halves and read whole costs each thread a
+dozen cycles, on every core, and for no reason: halves can be read as halves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BYTES = {"XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64, "BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8}
+_VECTOR = 16
+_MEMORY = re.compile(r"(BYTE|WORD|DWORD|QWORD|XMMWORD|YMMWORD|ZMMWORD) PTR (-?\d+)?\[([^\]]+)\]")
+_LABEL = re.compile(r"([\w$]+):")
+_STACK = ("rsp", "rbp")
+_ONLY_READ = ("cmp", "test", "vcomi", "vucomi", "vptest", "push", "call", "jmp", "vptestm")
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A vector load from the stack that meets a narrower store: their lines, in a function."""
+
+    function: str
+    store: str
+    load: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An access to bytes [offset, offset + width) behind a register that points to the stack;
+    `moves`: an index is added, and the first round of its loop has these bytes.
+    """
+
+    base: str
+    offset: int
+    width: int
+    moves: bool
+
+
+def stalls(assembly: str) -> list[Stall]:
+    """All of them, in a compiler's output for `-S -masm=intel`.
+
+    Lines are followed in their order, which is that of one round of each loop.
+    """
+    found: list[Stall] = []
+    for name, lines in _functions(assembly):
+        stores: dict[tuple[str, int], tuple[int, str]] = {}
+        pointers: dict[str, tuple[str, int]] = {}
+        for line in lines:
+            operation, _, operands = line.partition("\t")
+            target, _, rest = operands.partition(", ")
+            access = _access(operands, pointers)
+            if operation == "lea":
+                pointers.pop(target, None)
+                if address := re.fullmatch(r"(-?\d+)?\[(rsp|rbp)\]", rest):
+                    pointers[target] = (address[2], int(address[1] or 0))
+                continue
+            if access is None:
+                pointers.pop(target, None)
+                continue
+            places = [(access.base, n) for n in range(access.offset, access.offset + access.width)]
+            if not _MEMORY.search(target) or operation.startswith(_ONLY_READ):
+                met = [stores[place] for place in places if place in stores]
+                narrow = [text for width, text in met if width < access.width]
+                if narrow and access.width >= _VECTOR:
+                    found.append(Stall(name, narrow[0], line))
+                pointers.pop(target, None)
+                continue
+            if access.moves:
+                # How far it goes is not known.
+                for place in [p for p in stores if p[0] == access.base and p[1] >= access.offset]:
+                    del stores[place]
+            stores.update(dict.fromkeys(places, (access.width, line)))
+    return found
+
+
+def _functions(assembly: str) -> Iterator[tuple[str, list[str]]]:
+    name, lines = "", list[str]()
+    for line in assembly.splitlines():
+        label = _LABEL.match(line)
+        if label:
+            yield name, lines
+            name, lines = label[1], []
+        elif line.startswith("\t") and not line.startswith("\t."):
+            lines.append(line.strip())
+    yield name, lines
+
+
+def _access(operands: str, pointers: dict[str, tuple[str, int]]) -> _Access | None:
+    """Of the stack, in an instruction's operands; None where they have none."""
+    memory = _MEMORY.search(operands)
+    if memory is None:
+        return None
+    width, displacement = _BYTES[memory[1]], int(memory[2] or 0)
+    base, *index = re.split(r"[+]", memory[3])
+    if base in pointers:
+        base, start = pointers[base]
+        return _Access(base, start + displacement, width, bool(index))
+    return _Access(base, displacement, width, bool(index)) if base in _STACK else None
