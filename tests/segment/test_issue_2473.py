@@ -17,7 +17,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DEVICES, H200, H200_SLICE
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
-from thunder_fuser.ir.integer.counts import formula
+from thunder_fuser.ir.integer.counts import evaluated
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
@@ -175,8 +175,8 @@ def test_another_batch_is_refused() -> None:
 def test_the_batch_may_be_open() -> None:
     plan = definition(None, *FULL[1:]).plan(sizes={"i0": FULL[0]})
     assert plan.kernels == 1
-    assert str(formula(plan.bytes)) == "6,305,792*i0 + 8,192"
-    assert formula(plan.bytes).at({"i0": FULL[0]}) == plan.bytes == 353_132_544
+    assert str(plan.bytes) == "6,305,792*i0 + 8,192"
+    assert evaluated(plan.bytes, {"i0": FULL[0]}) == plan.bytes == 353_132_544
 
 
 @pytest.mark.nvrtc

@@ -8,7 +8,6 @@ it is planned with the solution, and each call is checked equation by equation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,10 +25,11 @@ from thunder_fuser.ir.fusion import (
     Update,
     ViewOp,
 )
-from thunder_fuser.ir.integer.polynomial import Floor, Polynomial, polynomial
-from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.integer.forms import plain_variable
+from thunder_fuser.ir.integer.products import long_division, monomials
+from thunder_fuser.ir.integer.radix import content, over
+from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.ir.reshape import product
-from thunder_fuser.ir.symbolic import polynomial_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ class Solution:
     """
 
     def __init__(self) -> None:
-        self.known: dict[str, Polynomial] = {}
+        self.context = Context()
+        self.known: dict[str, Form] = {}
         self.left: list[Equation] = []
         self._reasons: dict[str, tuple[str, ...]] = {}
         self._seen: set[tuple[Extent, Extent]] = set()
@@ -168,9 +169,17 @@ class Solution:
             for equation in before:
                 solved |= self._solve(equation)
 
-    def of(self, extent: Extent) -> Polynomial:
-        """An extent in terms of free sizes."""
-        return polynomial_of(extent).replaced(self.known)
+    def of(self, extent: Extent) -> Form:
+        """An extent in terms of free sizes, a form of this solution's context."""
+        if isinstance(extent, int):
+            return self.context.const(extent)
+        return self.context.lift(
+            extent.evaluate({v.name: self._size(v) for v in extent.variables()})
+        )
+
+    def _size(self, variable: Variable) -> Form:
+        known = self.known.get(variable.name)
+        return self.context.var(variable.name, variable.lo, None) if known is None else known
 
     def _is_new(self, equation: Equation) -> bool:
         pair = equation.left.extent, equation.right.extent
@@ -182,19 +191,20 @@ class Solution:
     def _solve(self, equation: Equation) -> bool:
         """Whether a size became known; an equation that may or may not hold is kept."""
         left, right = self.of(equation.left.extent), self.of(equation.right.extent)
-        if left == right:
+        if left is right:
             return False
-        if (left - right).constant is not None:
+        if (left - right).is_constant:
             raise conflict(equation.place, [self._told(equation.left), self._told(equation.right)])
         difference = _reduced(left - right)
         found = _solution(difference) or _multiple(difference)
         if found is None:
             self.left.append(equation)
             return False
-        name, value = found
-        for n, p in self.known.items():
-            if name in p.names():
-                self.known[n] = p.replaced({name: value})
+        size, value = found
+        name = plain_variable(size).name
+        for n, form in self.known.items():
+            if form.depends_on(size):
+                self.known[n] = form.substitute({size: value})
                 self._reasons[n] += (equation.place,)
         self.known[name] = value
         self._reasons[name] = (equation.place,)
@@ -205,47 +215,49 @@ class Solution:
         if isinstance(side.extent, Form):
             reasons = [r for v in side.extent.variables() for r in self._reasons.get(v.name, ())]
             because = f", by {' and '.join(dict.fromkeys(reasons))}" if reasons else ""
-            return str(self.of(side.extent)), f"{side}{because}"
+            return f"{self.of(side.extent):,}", f"{side}{because}"
         return str(side.extent), str(side)
 
 
-def _reduced(difference: Polynomial) -> Polynomial:
+def _reduced(difference: Form) -> Form:
     """The same equation without factors that all terms share, which are taken not to be 0."""
-    if not difference.terms:
-        return difference
-    shared = set.intersection(*(set(monomial) for monomial, _ in difference.terms))
-    for atom in sorted((a for a in shared if isinstance(a, str)), key=lambda a: (len(a), a)):
-        while all(atom in monomial for monomial, _ in difference.terms):
-            difference = divmod(difference, polynomial(atom))[0]
-    content = math.gcd(*(c for _, c in difference.terms))
-    return divmod(difference, polynomial(content))[0]
+    products = [factors for factors, _ in monomials(difference)]
+    for size in _sizes(difference):
+        if all(size in factors for factors in products):
+            return _reduced(long_division(difference, size)[0])
+    return over(difference, content(difference))
 
 
-def _solution(difference: Polynomial) -> tuple[str, Polynomial] | None:
+def _solution(difference: Form) -> tuple[Form, Form] | None:
     """A size that is 0 of this equation, and its value: the last of those that are a sum of
     others, or the last; None where none is known from the others."""
-    found: list[tuple[bool, int, str, Polynomial]] = []
-    for k, name in enumerate(difference.names()):
-        unit = dict(difference.terms).get((name,), 0)
-        if abs(unit) != 1:
+    found: list[tuple[bool, int, Form, Form]] = []
+    for k, size in enumerate(_sizes(difference)):
+        unit = difference.coefficient(size)
+        if unit is None or abs(unit) != 1:
             continue
-        rest = (difference - Polynomial((((name,), unit),))) * polynomial(-unit)
-        if name not in rest.names():
-            found.append((all(c > 0 for _, c in rest.terms), k, name, rest))
+        rest = (difference - size * unit) * -unit
+        is_sum = rest.const >= 0 and all(coef > 0 for _, coef in rest.terms)
+        found.append((is_sum, k, size, rest))
     if not found:
         return None
-    *_, name, value = max(found, key=lambda x: x[:2])
-    return name, value
+    *_, size, value = max(found, key=lambda x: x[:2])
+    return size, value
 
 
-def _multiple(difference: Polynomial) -> tuple[str, Polynomial] | None:
-    """For k * (size // k) = size: the size as k times one that is free."""
-    units = dict(difference.terms)
-    for monomial, k in difference.terms:
-        atom = monomial[0] if len(monomial) == 1 and len(units) == 2 else ""
-        if isinstance(atom, Floor):
-            name = str(atom.dividend)
-            divides = atom.divisor == polynomial(abs(k)) and atom.dividend == polynomial(name)
-            if divides and units.get((name,)) == (-1 if k > 0 else 1):
-                return name, polynomial(f"{name}//{abs(k)}") * atom.divisor
-    return None
+def _multiple(difference: Form) -> tuple[Form, Form] | None:
+    """For size % k = 0: the size as k times one that is free."""
+    if len(difference.terms) != 1 or difference.const:
+        return None
+    ((digit, _),) = difference.terms
+    if digit.e is None or digit.s != 1 or not isinstance(digit.base, Variable):
+        return None
+    (size,) = _sizes(difference)
+    context = difference.context
+    return size, context.var(f"{digit.base.name}//{digit.e}", 0, None) * digit.e
+
+
+def _sizes(form: Form) -> list[Form]:
+    """The sizes that a form depends on, by name: T2 before T10."""
+    variables = sorted(form.variables(), key=lambda v: (len(v.name), v.name))
+    return [form.context.var(v.name, v.lo, v.hi, v.multiple) for v in variables]

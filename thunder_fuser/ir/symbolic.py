@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import reduce
-from operator import mul
-from types import MappingProxyType
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
 from thunder_fuser.ir.integer.forms import plain_variable
 from thunder_fuser.ir.integer.guard import provable
-from thunder_fuser.ir.integer.polynomial import Polynomial, is_at_least, largest, polynomial
-from thunder_fuser.ir.integer.symint import Form, Opaque, Variable
+from thunder_fuser.ir.integer.symint import Form, Variable
 
 
 def variable_of(extent: Extent) -> Variable | None:
@@ -42,57 +38,13 @@ def size_variables(fusion: Fusion) -> Mapping[str, Form]:
     return found
 
 
-_LARGE: Mapping[str, int] = MappingProxyType({})
-"""Sizes are at least SMALLEST."""
-
-
-def polynomial_of(extent: Extent, lowest: Mapping[str, int] = _LARGE) -> Polynomial:
-    """An extent as a polynomial in the names of its variables, which are at least `lowest`."""
-    if isinstance(extent, int):
-        return polynomial(extent)
-    total = polynomial(extent.const)
-    for digit, coefficient in extent.terms:
-        base = digit.base
-        match base:
-            case Variable():
-                value = polynomial(base.name)
-            case Opaque():
-                value = _operation(base, lowest)
-            case _:
-                value = polynomial_of(base, lowest)
-        if digit.s != 1:
-            value = value // polynomial(digit.s)
-        if digit.e is not None:
-            value = _remainder(value, polynomial(digit.e))
-        total = total + value * polynomial(coefficient)
-    return total
-
-
 def is_at_most(x: Extent, y: Extent) -> bool:
     """Whether x <= y, proven for all sizes."""
     if isinstance(x, int) and isinstance(y, int):
         return x <= y
     difference = y - x
     assert isinstance(difference, Form)
-    if provable(difference, 0, None):
-        return True
-    lowest = {v.name: v.lo for v in difference.variables()}
-    positive = all(least >= 0 for least in lowest.values())
-    return positive and is_at_least(polynomial_of(difference, lowest), 0, lowest)
-
-
-def _operation(opaque: Opaque, lowest: Mapping[str, int]) -> Polynomial:
-    operands = [polynomial_of(x, lowest) for x in opaque.operands]
-    if opaque.op == "*":
-        return reduce(mul, operands)
-    if opaque.op == "max":
-        return largest(operands, lowest)
-    dividend, divisor = operands
-    return dividend // divisor if opaque.op == "//" else _remainder(dividend, divisor)
-
-
-def _remainder(dividend: Polynomial, divisor: Polynomial) -> Polynomial:
-    return dividend - (dividend // divisor) * divisor
+    return provable(difference, 0, None)
 
 
 def _forms(fusion: Fusion) -> Iterator[Form]:

@@ -15,12 +15,11 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
-from thunder_fuser.ir.integer.counts import conditions, count, decided, without_implied
-from thunder_fuser.ir.integer.polynomial import SMALLEST, Polynomial, polynomial
-from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.integer.counts import SMALLEST, conditions, count, without_implied
+from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.ir.rebuild import rebound
 from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
-from thunder_fuser.ir.symbolic import polynomial_of, size_variables, variable_of
+from thunder_fuser.ir.symbolic import size_variables, variable_of
 from thunder_fuser.runtime.sizes import check_agreement
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
 from thunder_fuser.segment.planner import Optimise, partition_after
@@ -46,39 +45,45 @@ def plan_open(
     solution = Solution()
     solution.add(equations(fusion))
     known = {name: solution.of(form) for name, form in size_variables(fusion).items()}
-    free = dict.fromkeys(name for p in known.values() for name in p.names())
-    renamed = {name: polynomial(f"i{k}") for k, name in enumerate(free)}
-    known = {name: p.replaced(renamed) for name, p in known.items()}
-    names = [str(p) for p in renamed.values()]
+    free = dict.fromkeys(v.name for form in known.values() for v in _in_order(form))
+    names = [f"i{k}" for k in range(len(free))]
+    context = Context()
+    renamed = {old: context.var(new, SMALLEST, None) for old, new in zip(free, names, strict=True)}
+    known = {name: context.lift(form.evaluate(renamed)) for name, form in known.items()}
     values = _values(fusion, known, names, dict(wanted or {}))
     others = [name for name in names if name not in (wanted or {})]
-    sizes = [polynomial_of(n).replaced(known) for n in _symbolic(fusion)]
+    sizes = [n.evaluate(known) for n in _symbolic(fusion)]
     values = _fitted(solution.left, known, sizes, values, others)
-    check_agreement(fusion, {name: p.at(values) for name, p in known.items()})
+    check_agreement(fusion, {name: form.evaluate(values) for name, form in known.items()})
+    counts = {name: count(form, values) for name, form in known.items()}
+    bound = rebound(fusion, lambda extent: _counted(extent, counts))
     if not values:
-        return partition_after(optimise, _bound(fusion, known, values), None, device)
+        return partition_after(optimise, bound, None, device)
     with conditions() as assumed:
         for equation in solution.left:
-            sides = [_decided(side.extent, known, values) for side in _extents(equation)]
+            sides = [_counted(side.extent, counts) for side in _extents(equation)]
             assert sides[0] == sides[1]
         for extent in _symbolic(fusion):
-            _decided(extent, known, values)
-    plan = partition_after(optimise, _bound(fusion, known, values), None, device)
+            _counted(extent, counts)
+    plan = partition_after(optimise, bound, None, device)
     holding = without_implied([*plan.conditions, *assumed])
     places = _named(_places(fusion, plan.fusion), known, values)
     return replace(plan, sizes=OpenSizes(places, values), conditions=holding)
 
 
-def _bound(fusion: Fusion, known: Mapping[str, Polynomial], values: Mapping[str, int]) -> Fusion:
-    """The fusion with counts for its sizes."""
-    return rebound(fusion, lambda extent: _decided(extent, known, values))
-
-
-def _decided(extent: Extent, known: Mapping[str, Polynomial], values: Mapping[str, int]) -> Extent:
+def _counted(extent: Extent, counts: Mapping[str, int]) -> Extent:
     """An extent as a count; which of several is the largest is a condition of its formula."""
-    if isinstance(extent, Form):
-        return count(decided(polynomial_of(extent).replaced(known), values), values)
-    return extent
+    return extent.evaluate(counts) if isinstance(extent, Form) else extent
+
+
+def _in_terms_of(known: Mapping[str, Form], extent: Extent) -> Extent:
+    """An extent as a form of free sizes."""
+    return extent.evaluate(known) if isinstance(extent, Form) else extent
+
+
+def _in_order(form: Form) -> list[Variable]:
+    """Its variables by name: T2 before T10."""
+    return sorted(form.variables(), key=lambda v: (len(v.name), v.name))
 
 
 def _symbolic(fusion: Fusion) -> list[Form]:
@@ -90,7 +95,7 @@ def _symbolic(fusion: Fusion) -> list[Form]:
 
 def _values(
     fusion: Fusion,
-    known: Mapping[str, Polynomial],
+    known: Mapping[str, Form],
     names: Sequence[str],
     wanted: Mapping[str, int],
 ) -> dict[str, int]:
@@ -115,36 +120,38 @@ def _values(
     }
 
 
-def _unit(name: str, known: Mapping[str, Polynomial]) -> int:
+def _unit(name: str, known: Mapping[str, Form]) -> int:
     """What a dimension is the multiple of: it is as large as others, and this size a part of it."""
     return max((factor for p in known.values() if (factor := _factor(p, name))), default=1)
 
 
-def _factor(p: Polynomial, name: str) -> int:
+def _factor(form: Form, name: str) -> int:
     """k for k * name, 0 for everything else."""
-    match p.terms:
-        case (((str(only),), factor),) if only == name:
-            return factor
-    return 0
+    size = form.context.var(name, SMALLEST, None)
+    factor = form.coefficient(size) or 0
+    return factor if form.equals(size * factor) else 0
 
 
 def _fitted(
     equations: Sequence[Equation],
-    known: Mapping[str, Polynomial],
-    sizes: Sequence[Polynomial],
+    known: Mapping[str, Form],
+    sizes: Sequence[Form],
     values: dict[str, int],
     names: Sequence[str],
 ) -> dict[str, int]:
     """Values near these such that all equations hold, and there are elements; only `names` may
     change.
     """
-    differences = [
-        polynomial_of(left.extent).replaced(known) - polynomial_of(right.extent).replaced(known)
-        for left, right in map(_extents, equations)
-    ]
+    differences: list[Form] = []
+    for left, right in map(_extents, equations):
+        difference = _in_terms_of(known, left.extent) - _in_terms_of(known, right.extent)
+        assert isinstance(difference, Form)
+        differences.append(difference)
 
     def fit(tried: Mapping[str, int]) -> bool:
-        return not any(d.at(tried) for d in differences) and all(n.at(tried) > 0 for n in sizes)
+        return not any(d.evaluate(tried) for d in differences) and all(
+            n.evaluate(tried) > 0 for n in sizes
+        )
 
     if not differences or fit(values):
         return values
@@ -158,7 +165,7 @@ def _fitted(
                 for root in sorted(found):
                     if fit(tried | {name: root}):
                         return tried | {name: root}
-    wrong = [e for e, d in zip(equations, differences, strict=True) if d.at(values)]
+    wrong = [e for e, d in zip(equations, differences, strict=True) if d.evaluate(values)]
     failed = [*wrong, *equations][0]
     raise FuserValueError(
         f"{failed.place}: the sizes of the inputs that make {failed.left} ({failed.left.extent}) "
@@ -167,9 +174,9 @@ def _fitted(
     )
 
 
-def _root(difference: Polynomial, name: str, values: Mapping[str, int]) -> Iterator[int]:
+def _root(difference: Form, name: str, values: Mapping[str, int]) -> Iterator[int]:
     """Where a difference that is linear in a size is 0."""
-    at_0, at_1 = (difference.at({**values, name: n}) for n in (0, 1))
+    at_0, at_1 = (difference.evaluate({**values, name: n}) for n in (0, 1))
     if at_0 != at_1 and at_0 % (at_0 - at_1) == 0 and at_0 // (at_0 - at_1) >= SMALLEST:
         yield at_0 // (at_0 - at_1)
 
@@ -193,12 +200,12 @@ def _places(fusion: Fusion, planned: Fusion) -> Iterator[tuple[str, str]]:
 
 
 def _named(
-    found: Iterable[tuple[str, str]], known: Mapping[str, Polynomial], values: Mapping[str, int]
+    found: Iterable[tuple[str, str]], known: Mapping[str, Form], values: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
     """The dimensions that are each free size, or a multiple of it."""
     places: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
     for variable, place in found:
-        for name in known[variable].names():
+        for name in (v.name for v in _in_order(known[variable])):
             factor = _factor(known[variable], name)
             if factor:
                 places[name] += (place if factor == 1 else f"{place} // {factor}",)

@@ -1,1 +1,1 @@
-"""The integer algebra: forms with floor semantics, bounds, divisions; sizes as polynomials."""
+"""The integer algebra: forms with floor semantics, bounds, divisions, products, counts."""

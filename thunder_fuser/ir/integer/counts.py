@@ -2,44 +2,47 @@
 
 A fusion whose sizes are open is planned for representative sizes, as any other. These are Counts,
 and every byte count that comes out is one: its value is that of the representative sizes, its
-formula holds for others (torch.SymInt with its hint is the same idea). What a comparison decides on
-the way to a count is a condition of the formula; `conditions()` collects those that are not always
-true. What decides between plans is no such condition: another plan is another formula.
+formula, a form of the sizes i0, i1, ..., holds for others (torch.SymInt with its hint is the same
+idea). What a comparison decides on the way to a count is a condition of the formula; `conditions()`
+collects those that are not always true. What decides between plans is no such condition: another
+plan is another formula.
 """
 
 from __future__ import annotations
 
 import contextvars
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal, cast
 
-from thunder_fuser.ir.integer.polynomial import (
-    Atom,
-    Floor,
-    Largest,
-    Polynomial,
-    is_at_least,
-    largest,
-    polynomial,
-)
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.integer.forms import larger, plain_variable
+from thunder_fuser.ir.integer.products import long_division
+from thunder_fuser.ir.integer.symint import Context, Form, provable
+
+SMALLEST = 2
+"""Formulas hold for sizes of at least this: 0 leaves nothing to do, and 1 may broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """`formula` is at least 0, or 0."""
 
-    formula: Polynomial
+    formula: Form
     relation: Literal[">=", "=="]
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        value = self.formula.at(sizes)
+        value = self.formula.evaluate(sizes)
         return value >= 0 if self.relation == ">=" else value == 0
 
     def __str__(self) -> str:
-        left = Polynomial(tuple(t for t in self.formula.terms if t[1] > 0))
-        return f"{left} {self.relation} {left - self.formula}"
+        form = self.formula
+        terms = tuple(term for term in form.terms if term[1] > 0)
+        left = form.context.interned(max(form.const, 0), terms)
+        return f"{left:,} {self.relation} {left - form:,}"
 
 
 _collected: contextvars.ContextVar[dict[Condition, None] | None] = contextvars.ContextVar(
@@ -60,14 +63,33 @@ def conditions() -> Iterator[dict[Condition, None]]:
 
 def without_implied(found: Iterable[Condition]) -> tuple[Condition, ...]:
     """The conditions that do not follow from those on a single size."""
-    lowest: dict[str, int] = {}
-    for condition in found:
-        match condition.formula.terms:
-            case (((str(name),), 1), ((), least)) if condition.relation == ">=":
-                lowest[name] = max(lowest.get(name, 0), -least)
-    bounds = [Condition(polynomial(n) - polynomial(k), ">=") for n, k in lowest.items()]
-    others = [c for c in found if c.relation == "==" or not is_at_least(c.formula, 0, lowest)]
+    conditions = list(found)
+    lowest: dict[Form, int] = {}
+    for condition in conditions:
+        size = _size_of_bound(condition)
+        if size is not None:
+            lowest[size] = max(lowest.get(size, 0), -condition.formula.const)
+    bounds = [Condition(size - least, ">=") for size, least in lowest.items()]
+    context = Context()
+    known = {plain_variable(size).name: least for size, least in lowest.items()}
+
+    def is_implied(condition: Condition) -> bool:
+        names = [v.name for v in condition.formula.variables()]
+        sizes = {name: context.var(name, known.get(name, SMALLEST), None) for name in names}
+        return condition.relation == ">=" and provable(condition.formula.evaluate(sizes), 0, None)
+
+    others = [c for c in conditions if not is_implied(c)]
     return tuple(dict.fromkeys([*sorted(bounds, key=str), *others]))
+
+
+def _size_of_bound(condition: Condition) -> Form | None:
+    """The size that a condition says to be at least a number, if that is all it says."""
+    size = condition.formula - condition.formula.const
+    try:
+        plain_variable(size)
+    except FuserValueError:
+        return None
+    return size if condition.relation == ">=" else None
 
 
 class NoFormula(Exception):
@@ -77,24 +99,24 @@ class NoFormula(Exception):
 class Count(int):
     """formula  its value for any sizes
     sizes    the representative ones, by name
-    exact    an upper bound where it is not: data decide, or no polynomial says it
+    exact    an upper bound where it is not: data decide, or no form says it
     """
 
-    formula: Polynomial
+    formula: Form
     sizes: Mapping[str, int]
     exact: bool
 
     def __add__(self, other: int) -> int:
-        return _combined(self, other, Polynomial.__add__)
+        return _combined(self, other, operator.add)
 
     def __sub__(self, other: int) -> int:
-        return _combined(self, other, Polynomial.__sub__)
+        return _combined(self, other, operator.sub)
 
     def __rsub__(self, other: int) -> int:
-        return _combined(other, self, Polynomial.__sub__)
+        return _combined(other, self, operator.sub)
 
     def __mul__(self, other: int) -> int:
-        return _combined(self, other, Polynomial.__mul__)
+        return _combined(self, other, operator.mul)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -153,7 +175,7 @@ class Count(int):
     __hash__ = int.__hash__
 
     def __str__(self) -> str:
-        return f"{'' if self.exact else 'at most '}{self.formula}"
+        return f"{'' if self.exact else 'at most '}{self.formula:,}"
 
     __repr__ = __str__
 
@@ -161,43 +183,23 @@ class Count(int):
         return str(self)
 
 
-def count(known: Polynomial, sizes: Mapping[str, int], *, exact: bool = True) -> int:
+def count(known: Form | int, sizes: Mapping[str, int], *, exact: bool = True) -> int:
     """A formula's value at representative sizes; a plain int if it depends on none."""
-    if known.constant is not None and exact:
-        return known.constant
-    made = Count(known.at(sizes))
+    if isinstance(known, int) or (known.is_constant and exact):
+        return int(known)
+    made = Count(known.evaluate(sizes))
     made.formula, made.sizes, made.exact = known, sizes, exact
     return made
 
 
-def decided(p: Polynomial, sizes: Mapping[str, int]) -> Polynomial:
-    """A formula that says what is the largest of several: what it is at representative sizes."""
-    total = Polynomial()
-    for monomial, coefficient in p.terms:
-        term = polynomial(coefficient)
-        for atom in monomial:
-            term = term * _decided(atom, sizes)
-        total = total + term
-    return total
+def formula(number: int) -> Form | int:
+    """The form that a number of a plan is; an int where it depends on no size."""
+    return number.formula if isinstance(number, Count) else number
 
 
-def _decided(atom: Atom, sizes: Mapping[str, int]) -> Polynomial:
-    match atom:
-        case str():
-            return polynomial(atom)
-        case Floor(dividend, divisor):
-            return decided(dividend, sizes) // decided(divisor, sizes)
-        case Largest(of):
-            candidates = [decided(q, sizes) for q in of]
-            best = max(candidates, key=lambda q: q.at(sizes))
-            for other in candidates:
-                _assume(best - other, 0)
-            return best
-
-
-def formula(number: int) -> Polynomial:
-    """The polynomial that a number of a plan is."""
-    return number.formula if isinstance(number, Count) else polynomial(number)
+def evaluated(number: int, sizes: Mapping[str, int]) -> int:
+    """A number of a plan for other sizes than it was planned for."""
+    return number.formula.evaluate(sizes) if isinstance(number, Count) else number
 
 
 def at_most(number: int) -> int:
@@ -212,7 +214,7 @@ def most(numbers: Iterable[int]) -> int:
     if some is None:
         return max(found, default=0)
     exact = all(n.exact for n in found if isinstance(n, Count))
-    return count(largest(map(formula, found)), some.sizes, exact=exact)
+    return count(reduce(larger, map(formula, found)), some.sizes, exact=exact)
 
 
 def listed(number: int) -> int:
@@ -229,7 +231,7 @@ def _known(*numbers: int) -> tuple[Mapping[str, int], bool]:
     return sizes[0].sizes, all(n.exact for n in sizes)
 
 
-def _combined(a: int, b: int, operation: Callable[[Polynomial, Polynomial], Polynomial]) -> int:
+def _combined(a: int, b: int, operation: Callable[[Any, Any], Form]) -> int:
     if not isinstance(a, int) or not isinstance(b, int):
         return NotImplemented
     sizes, exact = _known(a, b)
@@ -239,28 +241,37 @@ def _combined(a: int, b: int, operation: Callable[[Polynomial, Polynomial], Poly
 def _divided(a: int, b: int) -> tuple[int, int]:
     if not isinstance(a, int) or not isinstance(b, int):
         return NotImplemented
+    if not int(b):
+        raise ZeroDivisionError(f"({a}) divided by 0")
     sizes, exact = _known(a, b)
-    dividend, divisor = formula(a), formula(b)
-    quotient, rest = divmod(dividend, divisor)
-    left = rest.at(sizes)
+    dividend, divisor = _lifted(formula(a), formula(b))
+    quotient, rest = long_division(dividend, divisor)
+    left = rest.evaluate(sizes)
     if _collected.get() is not None and 0 <= left < int(b):
         _assume(rest, 0)
         _assume(divisor - rest, 1)
     else:
-        quotient = dividend // divisor
-        rest = dividend - quotient * divisor
+        quotient, rest = divmod(dividend, divisor)
     return count(quotient, sizes, exact=exact), count(rest, sizes, exact=exact)
 
 
-def _assume(difference: Polynomial, least: int) -> None:
+def _lifted(a: Form | int, b: Form | int) -> tuple[Form, Form]:
+    """Two formulas as forms; one of them is."""
+    context = a.context if isinstance(a, Form) else cast(Form, b).context
+    return context.lift(a), context.lift(b)
+
+
+def _assume(difference: Form | int, least: int) -> None:
     """A difference is at least `least` at the representative sizes, and was used so."""
     found = _collected.get()
-    if found is not None and not is_at_least(difference, least):
-        found[Condition(difference - polynomial(least), ">=")] = None
+    if found is None or isinstance(difference, int):
+        return
+    if not provable(difference, least, None):
+        found[Condition(difference - least, ">=")] = None
 
 
-def _require(difference: Polynomial) -> None:
+def _require(difference: Form | int) -> None:
     found = _collected.get()
-    if found is not None and difference.terms:
+    if found is not None and isinstance(difference, Form) and difference.terms:
         positive = difference.terms[0][1] > 0
         found[Condition(difference if positive else -difference, "==")] = None

@@ -9,17 +9,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.integer.bounds import (
     Bound,
+    Interval,
     larger_bounds,
     product_bounds,
     quotient_bounds,
     remainder_bounds,
-    sum_bounds,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ def larger(x: Any, y: Any) -> Any:
     """The larger of two integers or forms."""
     if isinstance(x, Form):
         return x.context.larger(x, x.context.lift(y))
-    return larger(y, x) if isinstance(y, Form) else max(x, y)
+    if isinstance(y, Form):
+        return larger(y, x)
+    best, other = (x, y) if int(x) >= int(y) else (y, x)
+    # Asked of the two as they are: of counts it is a condition, no stricter than it must be.
+    return best if best >= other else other
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -50,6 +54,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "%": _remainder,
     "max": larger,
 }
+Number = TypeVar("Number")
 Term: TypeAlias = "tuple[Digit, int]"
 Leaf: TypeAlias = "Callable[[Digit], Form | None]"
 
@@ -88,13 +93,13 @@ class Opaque:
             lo, hi = (quotient_bounds if op == "//" else remainder_bounds)(*bounds)
         self.lo: Final = lo
         self.hi: Final = hi
-        # For x % d: the term (digit, coef) of (x // d) * d, with which it makes x again.
-        self.whole: Term | None = None
+        # For x % d: (x // d) * d, with which it makes x again.
+        self.whole: Form | None = None
 
     def __repr__(self) -> str:
         if self.op == "max":
             return f"max({', '.join(map(str, self.operands))})"
-        return f" {self.op} ".join(f"({x})" if len(x.terms) > 1 else str(x) for x in self.operands)
+        return self.op.join(f"({x})" if len(x.terms) > 1 else str(x) for x in self.operands)
 
 
 class Digit:
@@ -128,18 +133,26 @@ class Form:
     """An immutable, interned integer expression.  Made by a `Context`; combine with + - * // %.
 
     `lo` and `hi` bound its values (inclusive; None: unbounded): exact where its digits are
-    independent of each other, which reshapes, splits and merges preserve.  `==` is identity;
+    independent of each other, which reshapes, splits and merges preserve; where products share
+    factors, as `products.py` proves them.  `==` is identity;
     compare with an int through `equals`.
     """
 
     __slots__ = ("_variables", "const", "context", "divisions", "hi", "lo", "ordinal", "terms")
 
-    def __init__(self, context: Context, const: int, terms: tuple[Term, ...], ordinal: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        const: int,
+        terms: tuple[Term, ...],
+        bounds: Interval,
+        ordinal: int,
+    ) -> None:
         self.context: Final = context
         self.const: Final = const
         self.terms: Final = terms
         self.ordinal: Final = ordinal
-        lo, hi = sum_bounds(const, [((digit.lo, digit.hi), coef) for digit, coef in terms])
+        lo, hi = bounds
         self.lo: Final = lo
         self.hi: Final = hi
         self.divisions: dict[int, tuple[Form, Form]] = {}
@@ -262,23 +275,31 @@ class Form:
             rest -= var * coef
         return (rest.const, tuple(coefs)) if rest.is_constant else None
 
-    def evaluate(self, env: Mapping[str, int]) -> int:
-        """The value at the point that gives each variable's value by name."""
-        values: dict[int, int] = {}
+    def evaluate(self, env: Mapping[str, Number]) -> Number:
+        """The value at the point that gives each variable's value by name: integers, or what
+        computes like them, such as forms of another context.
+
+        Raises FuserValueError where a variable has none.
+        """
+        values: dict[int, Any] = {}
         for form in nested([self]):
-            total = form.const
+            total: Any = form.const
             for digit, coef in form.terms:
                 base = digit.base
                 if isinstance(base, Variable):
-                    value = env[base.name]
+                    if base.name not in env:
+                        has = ", ".join(env) or "nothing"
+                        raise FuserValueError(f"{self} needs {base.name}; got {has}")
+                    value: Any = env[base.name]
                 elif isinstance(base, Opaque):
                     value = reduce(OPERATORS[base.op], [values[x.ordinal] for x in base.operands])
                 else:
                     value = values[base.ordinal]
-                value //= digit.s
+                value = value // digit.s if digit.s != 1 else value
                 total += coef * (value if digit.e is None else value % digit.e)
             values[form.ordinal] = total
-        return values[self.ordinal]
+        found: Number = values[self.ordinal]
+        return found
 
     # ---------------------------------------------------------------------------------- rewriting
 
@@ -348,18 +369,49 @@ class Form:
         raise FuserTypeError(f"the truth of ({self}) is not defined: ask equals(0) or is_constant")
 
     def __repr__(self) -> str:
+        return format(self, "")
+
+    def __format__(self, number: str) -> str:
+        """As a sum of products, those of more factors first; `number` formats the integers."""
+        # Factors of a product are forms; the order of terms of one factor is that of their making.
+        terms = sorted(self.terms, key=lambda term: _degree(term[0]), reverse=True)
         parts = []
-        for digit, coef in self.terms:
-            plain = digit.s == 1 and digit.e is None and isinstance(digit.base, Variable)
-            shown = str(digit) if plain else f"({digit})"
-            parts.append((coef < 0, shown if abs(coef) == 1 else f"{abs(coef)}*{shown}"))
+        for digit, coef in terms:
+            shown = _product_text(digit)
+            scale = f"{abs(coef):{number}}*" if abs(coef) != 1 else ""
+            parts.append((coef < 0, scale + shown))
         if self.const or not parts:
-            parts.append((self.const < 0, str(abs(self.const))))
+            parts.append((self.const < 0, f"{abs(self.const):{number}}"))
         text = "".join(f" {'-' if negative else '+'} {part}" for negative, part in parts)
         return text[3:] if text.startswith(" + ") else "-" + text[3:]
 
 
 Base: TypeAlias = Variable | Opaque | Form
+
+
+def is_product(digit: Digit) -> bool:
+    """Whether a digit is a product and nothing else."""
+    base = digit.base
+    return isinstance(base, Opaque) and base.op == "*" and digit.s == 1 and digit.e is None
+
+
+def _degree(digit: Digit) -> int:
+    return len(operands_of(digit.base)) if is_product(digit) else 1
+
+
+def _product_text(digit: Digit) -> str:
+    """A digit as a factor, in parentheses where it is more than a name or a call."""
+    if is_product(digit):
+        return "*".join(_factor_text(x) for x in operands_of(digit.base))
+    base = digit.base
+    whole = digit.s == 1 and digit.e is None
+    is_word = isinstance(base, Variable) or (isinstance(base, Opaque) and base.op == "max")
+    return str(digit) if whole and is_word else f"({digit})"
+
+
+def _factor_text(form: Form) -> str:
+    single = len(form.terms) == 1 and not form.const and form.terms[0][1] == 1
+    return _product_text(form.terms[0][0]) if single else f"({form})"
 
 
 def add_into(terms: dict[Digit, int], form: Form, k: int) -> int:

@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 from thunder_fuser.ir.integer.bounds import Bound, Interval, both, sum_bounds
 from thunder_fuser.ir.integer.forms import Digit, Form, variables_of
+from thunder_fuser.ir.integer.products import is_never_negative
 
 
 def provable(form: Form, lo: Bound, hi: Bound) -> bool:
     """Whether the bounds show lo <= form <= hi (None: no bound is asked for)."""
-    return (lo is None or (form.lo is not None and form.lo >= lo)) and (
-        hi is None or (form.hi is not None and form.hi <= hi)
-    )
+    return (lo is None or _is_at_least(form, lo)) and (hi is None or _is_at_least(-form, -hi))
+
+
+def _is_at_least(form: Form, lo: int) -> bool:
+    return is_never_negative(form - lo) if form.lo is None else form.lo >= lo
 
 
 def impossible(form: Form, lo: Bound, hi: Bound) -> bool:

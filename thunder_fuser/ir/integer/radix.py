@@ -80,14 +80,8 @@ def over(form: Form, k: int) -> Form:
     return form if k == 1 else form.context.interned(form.const // k, terms)
 
 
-def primitive(form: Form) -> tuple[int, Form]:
-    """(k, form / k), the quotient without integer factors and with a positive first term."""
-    k = content(form) if form.terms[0][1] > 0 else -content(form)
-    return k, over(form, k)
-
-
 def factors_of(form: Form) -> tuple[Form, ...]:
-    """The factors of a primitive form: those of a plain product, else itself."""
+    """The factors of a form that is a product and nothing else; else itself."""
     return _operands(form, "*")
 
 

@@ -22,13 +22,11 @@ What no fact applies to becomes an opaque digit over the interned remainder.
 
 from __future__ import annotations
 
-from functools import reduce
 from math import gcd
-from operator import mul
 from typing import TypeAlias
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.ir.integer.bounds import Bound, period_of
+from thunder_fuser.ir.integer.bounds import Bound, Interval, period_of, sum_bounds
 from thunder_fuser.ir.integer.forms import (
     Base,
     Digit,
@@ -40,17 +38,15 @@ from thunder_fuser.ir.integer.forms import (
     add_into,
 )
 from thunder_fuser.ir.integer.guard import Restriction, impossible, provable, restrict
+from thunder_fuser.ir.integer.products import long_division, lower_bound, monomials
 from thunder_fuser.ir.integer.radix import (
     can_cut,
     content,
     division_steps,
-    factors_of,
     is_remainder_by,
     mixed_radix,
     operands_of_max,
     over,
-    primitive,
-    without,
 )
 
 __all__ = [
@@ -131,8 +127,19 @@ class Context:
         """The form of terms that are already normal."""
         form = self._forms.get((const, terms))
         if form is None:
-            form = self._forms[const, terms] = Form(self, const, terms, self._next())
+            bounds = self._bounds(const, terms)
+            form = self._forms[const, terms] = Form(self, const, terms, bounds, self._next())
         return form
+
+    def _bounds(self, const: int, terms: tuple[Term, ...]) -> Interval:
+        lo, hi = sum_bounds(const, [((digit.lo, digit.hi), coef) for digit, coef in terms])
+        if len(terms) > 1:
+            if lo is None:
+                lo = lower_bound(self, const, terms)
+            if hi is None:
+                least = lower_bound(self, -const, [(digit, -coef) for digit, coef in terms])
+                hi = None if least is None else -least
+        return lo, hi
 
     def normal(self, const: int, terms: dict[Digit, int]) -> Form:
         """The normal form of const + sum of coef * digit: digits that belong together joined."""
@@ -168,10 +175,12 @@ class Context:
                         joined = self._joined(digit, high)
                         if joined is not None:
                             return [digit, high], [(joined, coef)]
-            elif isinstance(base, Opaque) and base.whole is not None and digit.e is None:
-                quotient, unit = base.whole
-                if digit.s == 1 and terms.get(quotient) == coef * unit:
-                    return [digit, quotient], [(base.operands[0], coef)]
+            elif isinstance(base, Opaque) and base.whole is not None:
+                whole = base.whole
+                plain = digit.s == 1 and digit.e is None
+                if plain and all(terms.get(part) == coef * k for part, k in whole.terms):
+                    rest = base.operands[0] - whole.const
+                    return [digit, *(part for part, _ in whole.terms)], [(rest, coef)]
         return None
 
     def _joined(self, low: Digit, high: Digit) -> Form | None:
@@ -298,7 +307,7 @@ class Context:
 
     def _opaque_divmod(self, x: Form, f: int) -> tuple[Form, Form]:
         """No rule applies: digits over x itself, moved by periods so that x does not go below 0."""
-        shift = 0 if x.lo is None else x.lo // f
+        shift = 0 if x.lo is None else min(0, x.lo // f)
         base = x - shift * f
         return self._digit(base, f, None) + shift, self._digit(base, 1, f)
 
@@ -327,14 +336,22 @@ class Context:
     # ------------------------------------------------------------------------ products, symbols
 
     def product(self, x: Form, y: Form) -> Form:
-        """x * y of two forms that are not constant: integer factors outside, one opaque product.
+        """x * y of two forms that are not constant, written out as a sum of products.
 
-        So the known multiple of a variable is a coefficient of every product that it enters.
+        The known multiple of a variable is a coefficient of every product that it enters.
         """
-        kx, px = primitive(x)
-        ky, py = primitive(y)
-        factors = sorted((*factors_of(px), *factors_of(py)), key=lambda factor: factor.ordinal)
-        return self._digit(self._opaque("*", tuple(factors)), 1, None) * (kx * ky)
+        terms, const = dict[Digit, int](), 0
+        for p, j in monomials(x):
+            for q, k in monomials(y):
+                factors = sorted((*p, *q), key=lambda factor: factor.ordinal)
+                const += add_into(terms, self._monomial(factors), j * k)
+        return self.normal(const, terms)
+
+    def _monomial(self, factors: list[Form]) -> Form:
+        """The product of single digits."""
+        if len(factors) < 2:
+            return factors[0] if factors else self.const(1)
+        return self._digit(self._opaque("*", tuple(factors)), 1, None)
 
     def larger(self, x: Form, y: Form) -> Form:
         """The larger of two forms: the one that bounds prove to be it, else opaque."""
@@ -350,22 +367,8 @@ class Context:
 
     def divmod_form(self, x: Form, d: Form) -> tuple[Form, Form]:
         """Division by a symbol: peel the multiples of d; the rest is below d or stays opaque."""
-        unit, divisor = primitive(d)
-        quotient, rest = self.const(0), self.const(x.const)
-        for digit, coef in x.terms:
-            left = without(factors_of(self.interned(0, ((digit, 1),))), factors_of(divisor))
-            if left is None or coef % unit:
-                rest += self.interned(0, ((digit, coef),))
-            else:
-                quotient += reduce(mul, left, self.const(coef // unit))
-        lead, coef = d.terms[0]
-        times, inexact = divmod(dict(rest.terms).get(lead, 0), coef)
-        if times and not inexact:
-            less = rest - d * times
-            if len(less.terms) <= len(rest.terms) - len(d.terms):
-                quotient, rest = quotient + times, less
-        below = 0 if d.lo is None else max(d.lo - 1, 0)
-        if provable(rest, 0, below):
+        quotient, rest = long_division(x, d)
+        if provable(rest, 0, None) and provable(d - rest, 1, None):
             return quotient, rest
         common = gcd(content(rest), content(d))
         rest, d = over(rest, common), over(d, common)
@@ -373,9 +376,7 @@ class Context:
             return quotient, rest * common
         high = self._digit(self._opaque("//", (rest, d)), 1, None)
         low = self._opaque("%", (rest, d))
-        whole = high * d
-        if len(whole.terms) == 1 and not whole.const:
-            low.whole = whole.terms[0]
+        low.whole = high * d
         return quotient + high, self._digit(low, 1, None) * common
 
     def _opaque(self, op: Operation, operands: tuple[Form, ...]) -> Opaque:
