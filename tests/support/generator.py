@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from tests.support import oracle
+from tests.support.generator_calls import call_step
 from tests.support.generator_draws import draw_step
 from tests.support.generator_indexing import gather_step
 from tests.support.generator_pointwise import pointwise_step, scalar_step
@@ -68,6 +69,7 @@ def random_case(
     gathers: bool = False,
     draws: bool = False,
     scans: bool = False,
+    calls: bool = False,
     counters: bool = False,
     sizes: tuple[int, ...] = SIZES,
     special: bool = False,
@@ -78,7 +80,7 @@ def random_case(
     `dtypes` and `operations` are what is drawn from; others appear where those need them. With
     `reductions` a third of the steps folds dimensions, with `groups` rows and groups of them, with
     `gathers` as many read at indices that data decide, with `draws` as many draw random numbers,
-    with `scans` as many scan one.
+    with `scans` as many scan one, with `calls` as many call torch.
     `counters`: with numbers in CPU tensors, which are updated. `special`: with extreme numbers.
     """
     p = Program(seed, max_numel, tuple(dtypes), tuple(operations), sizes=sizes, special=special)
@@ -95,6 +97,7 @@ def random_case(
     weights |= {gather_step: 60} if gathers else {}
     weights |= {draw_step: 60} if draws else {}
     weights |= {scan_step: 60} if scans else {}
+    weights |= {call_step: 60} if calls else {}
     for _ in range(steps):
         p.rng.choices(list(weights), list(weights.values()))[0](p)
     if groups:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tests.support import oracle_reductions, oracle_scans
+from tests.support import oracle_calls, oracle_reductions, oracle_scans
 from thunder_fuser.ir.dtypes import Category, DataType, Number, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -115,6 +116,8 @@ class Oracle:
                 error = self._scan(expr)
             case GatherOp():
                 error = self._gathered(expr)
+            case OpaqueOp():
+                error = self._called(expr)
         self.errors[expr.output] = error
 
     def _iota(self, expr: IotaOp) -> torch.Tensor:
@@ -179,6 +182,13 @@ class Oracle:
         error = gathered(expr, source, self.value(expr.index))
         unsure = (self.error(expr.index) > 0).any()
         return torch.full_like(error, torch.inf) if unsure else error
+
+    def _called(self, expr: OpaqueOp) -> torch.Tensor:
+        values = [self.value(v) for v in expr.inputs]
+        errors = [self.error(v) for v in expr.inputs]
+        error = oracle_calls.bound(expr, values, errors, self.value(expr.output))
+        stays = expr.output.dtype.category < Category.FLOAT
+        return error if stays else self._stored(expr.output, error)
 
     def _stored(self, view: Val, error: torch.Tensor) -> torch.Tensor:
         """The bound after rounding to the storage dtype, which is done to the value as well."""

@@ -41,6 +41,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -249,6 +250,14 @@ def _regions(expr: Expr, region: Region) -> Iterator[tuple[Val, Region]]:
             row = interval(0, expr.input.sizes[expr.dim])
             boxes = ((*box[: expr.dim], row, *box[expr.dim + 1 :]) for box in region.boxes)
             yield expr.input, Region(tuple(dict.fromkeys(boxes)), region.exact)
+        case OpaqueOp():
+            yield from _all_of(expr)
+
+
+def _all_of(expr: OpaqueOp) -> Iterator[tuple[Val, Region]]:
+    """A call reads its operands, whatever is wanted of its results."""
+    for operand in dict.fromkeys(expr.inputs):
+        yield operand, everything(operand.domain.logical)
 
 
 def _point(region: Region) -> Region:

@@ -17,6 +17,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -64,7 +65,7 @@ def _has_one_answer(expr: Expr) -> bool:
             return not _is_real_or_complex(expr.output)
         case RandomOp():
             return random.lookup(expr.op).reproducible
-        case ReductionOp() | ScanOp():
+        case ReductionOp() | ScanOp() | OpaqueOp():
             return False
 
 

@@ -7,7 +7,7 @@ to other tensors are equal values, however their values are called in the whole.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from thunder_fuser.ir.domain import TensorDomain, tensor_domain
@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FullOp,
     Fusion,
+    OpaqueOp,
     Scalar,
     TensorView,
     Update,
@@ -90,6 +91,7 @@ class _Part:
     def __init__(self) -> None:
         self.new: dict[Val, Val] = {}
         self.values: list[Val] = []
+        self._calls: dict[int, int] = {}
 
     def tensor(self, old: Val) -> TensorView:
         found = self.new[old]
@@ -116,7 +118,11 @@ class _Part:
             if value not in self.new and isinstance(value, Scalar):
                 self._scalar(value)
         self._output(expr.output)
-        return with_values(expr, self.new)
+        made = with_values(expr, self.new)
+        if isinstance(made, OpaqueOp):
+            number = self._calls.setdefault(made.call, len(self._calls))
+            return replace(made, call=number)
+        return made
 
     def _output(self, old: Val) -> Val:
         return self._scalar(old) if isinstance(old, Scalar) else self._tensor(old, old.domain)

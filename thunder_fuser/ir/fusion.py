@@ -16,6 +16,7 @@ from thunder_fuser.ir.domain import Extent, Reduce, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables.indexing import lookup
+from thunder_fuser.ir.tables.opaque import Attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +365,42 @@ class GatherOp:
         return f"{self.output.name} = {self.op}({self.input.name}, {self.index.name}, {self.dim})"
 
 
-Expr = PointwiseOp | MoveOp | CatOp | FullOp | IotaOp | RandomOp | ReductionOp | ScanOp | GatherOp
+@dataclass(frozen=True, slots=True)
+class OpaqueOp:
+    """One result of a call that torch runs; a row of `opaque.TABLE`. What it reads is in memory
+    before the call, and its results are when it has run.
+
+    parameters  the row's names of the operands
+    attributes  constants of the call, by name
+    result      which of the row's results
+    call        the number of the call: expressions that have it in common are results of one
+    """
+
+    op: str
+    inputs: tuple[TensorView, ...]
+    parameters: tuple[str, ...]
+    attributes: tuple[tuple[str, Attribute], ...]
+    result: int
+    call: int
+    output: TensorView
+    origin: Origin = field(default=Origin(), compare=False)
+
+
+Expr = (
+    PointwiseOp
+    | MoveOp
+    | CatOp
+    | FullOp
+    | IotaOp
+    | RandomOp
+    | ReductionOp
+    | ScanOp
+    | GatherOp
+    | OpaqueOp
+)
 E = TypeVar("E", bound=Expr)
 _ARGUMENTS = {family: tuple(f.name for f in fields(family) if f.init) for family in get_args(Expr)}
-"""The fields that an op family is made with. Those that are tuples hold values."""
+"""The fields that an op family is made with. Values are in tuples, or by themselves."""
 
 
 def with_values(expr: E, new: Mapping[Val, Val]) -> E:
@@ -453,6 +486,14 @@ class Fusion:
 
         needed = backward_slice([v for v in roots if v in definitions], producers)
         return [definitions[v] for v in sorted(needed, key=self._places.__getitem__)]
+
+    def calls(self) -> dict[int, list[OpaqueOp]]:
+        """The results of each call that torch runs, in order."""
+        found: dict[int, list[OpaqueOp]] = {}
+        for expr in self.exprs:
+            if isinstance(expr, OpaqueOp):
+                found.setdefault(expr.call, []).append(expr)
+        return found
 
     def uses(self) -> dict[Val, list[Expr]]:
         """The expressions that read each value, in order."""

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.domain import Extent, Transform
@@ -27,6 +27,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     MoveOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -39,7 +40,8 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.integer.symint import Digit, Form, Opaque, Variable
 from thunder_fuser.ir.symbolic import variable_of
-from thunder_fuser.ir.tables import random, reductions, scans
+from thunder_fuser.ir.tables import opaque, random, reductions, scans
+from thunder_fuser.ir.tables.opaque import Attribute
 from thunder_fuser.ir.view_arguments import (
     Argument,
     stride_order_of,
@@ -95,8 +97,13 @@ class _Printer:
         for value in self._fusion.inputs:
             if value not in unnamed:
                 self._input(value)
+        calls = self._fusion.calls()
+        read = {v for expr in self._fusion.exprs for v in expr.inputs} | {*self._fusion.results}
         for expr in self._fusion.exprs:
-            self._define(expr.output, self._call(expr))
+            if not isinstance(expr, OpaqueOp):
+                self._define(expr.output, self._call(expr))
+            elif results := calls.pop(expr.call, ()):
+                self._torch_call(results, read)
         for output in self._fusion.outputs:
             self._lines.append(f"fd.add_output({self._names[output]})")
         for update in self._fusion.updates:
@@ -112,10 +119,23 @@ class _Printer:
         ]
         return offsets if drawing == offsets else ()
 
+    def _torch_call(self, results: Sequence[OpaqueOp], read: Container[Val]) -> None:
+        """All results of one call; those have names that anybody wants."""
+        count = len(opaque.lookup(results[0].op).names)
+        names = ["_"] * count
+        for expr in results:
+            if expr.output in read:
+                names[expr.result] = self._named(expr.output)
+        self._lines.append(f"{', '.join(names)} = {self._call(results[0])}")
+
     def _define(self, value: Val, expression: str) -> str:
+        name = self._named(value)
+        self._lines.append(f"{name} = {expression}")
+        return name
+
+    def _named(self, value: Val) -> str:
         number = value.id if self._numbers is None else next(self._numbers)
         name = f"{value.name[0]}{number}"
-        self._lines.append(f"{name} = {expression}")
         self._names[value] = name
         if isinstance(value, TensorView):
             for k, extent in enumerate(value.domain.shape):
@@ -189,6 +209,10 @@ class _Printer:
                 return f"fd.ops.{expr.op}({operands}, dim={expr.dim})"
             case RandomOp():
                 return f"fd.ops.{expr.op}({_keywords(self._drawn(expr))})"
+            case OpaqueOp():
+                named = dict(zip(expr.parameters, map(self._value, expr.inputs), strict=True))
+                named |= {name: _constant(value) for name, value in expr.attributes}
+                return f"fd.ops.{expr.op}({_keywords(named)})"
             case IotaOp():
                 (length,) = expr.output.domain.shape
                 return "fd.ops.iota({}, {})".format(
@@ -332,6 +356,10 @@ class _Printer:
                 return f" {base.op} ".join(operands)
             case Form():
                 return self._form(base)
+
+
+def _constant(value: Attribute) -> str:
+    return number_text(value) if isinstance(value, int | float) else repr(value)
 
 
 def _grouped(text: str) -> str:

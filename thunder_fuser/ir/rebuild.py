@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -112,7 +113,7 @@ class Rebuild:
             match expr:
                 case PointwiseOp(output=TensorView()) | ReductionOp() | ScanOp():
                     return b.repeat(expr, vals)
-                case ViewOp() | CopyOp() | CutOp() | PadOp():
+                case ViewOp() | CopyOp() | CutOp() | PadOp() | OpaqueOp():
                     return b.repeat(expr, vals)
         match expr:
             case PointwiseOp():
@@ -155,6 +156,10 @@ class Rebuild:
                 return b.scanned(expr.op, x, axis, expr.accumulate, expr.output.dtype)
             case GatherOp():
                 return b.gather(expr.op, self.tensor(expr.input), expr.dim, self.tensor(expr.index))
+            case OpaqueOp():
+                operands = dict(zip(expr.parameters, map(self.tensor, expr.inputs), strict=True))
+                attributes = dict(expr.attributes)
+                return b.result_of(expr.op, operands, attributes, expr.result, expr.call)
 
     def _transform(self, step: Transform) -> Transform:
         match step:

@@ -43,6 +43,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -54,7 +55,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.tables import indexing, pointwise, random, reductions, scans
+from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
 
 
 class Results(NamedTuple):
@@ -115,6 +116,7 @@ class Evaluator:
         self.keep_kind = keep_kind
         self.values: dict[Val, torch.Tensor] = {}
         self._given: dict[Val, torch.Tensor] = {}
+        self._calls: dict[int, dict[int, torch.Tensor]] = {}
 
     def run_all(self, fusion: Fusion, inputs: Sequence[torch.Tensor | Number]) -> None:
         """Runs a fusion on inputs; only results are held in the end, and others no longer than
@@ -252,6 +254,8 @@ class Evaluator:
                 value = self._scan(expr)
             case GatherOp():
                 value = gathered(expr, self[expr.input], self[expr.index])
+            case OpaqueOp():
+                value = self._called(expr)
         self.values[expr.output] = value
 
     def operands(self, expr: PointwiseOp) -> list[torch.Tensor]:
@@ -313,6 +317,20 @@ class Evaluator:
         row = random.lookup(expr.op)
         drawn = row.numbers(seed, offset, (first, second), expr.output.numel, dtype)
         return self.convert(drawn.reshape(expr.output.sizes), wide, dtype)
+
+    def _called(self, expr: OpaqueOp) -> torch.Tensor:
+        """One result of a call; the others wait until they are asked for."""
+        waiting = self._calls.get(expr.call)
+        if waiting is None or expr.result not in waiting:
+            tensors = {
+                name: self.from_carrier(self[tensor], tensor.dtype)
+                for name, tensor in zip(expr.parameters, expr.inputs, strict=True)
+            }
+            row = opaque.lookup(expr.op)
+            results = row.evaluate(tensors, dict(expr.attributes), double=self.double)
+            waiting = self._calls[expr.call] = dict(enumerate(results))
+        found = waiting.pop(expr.result)
+        return self.to_carrier(found.to(self.torch_dtype(expr.output.dtype)))
 
 
 def _wrapped(value: int, dtype: DataType) -> int:

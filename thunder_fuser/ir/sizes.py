@@ -18,6 +18,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
     GatherOp,
+    OpaqueOp,
     Origin,
     PadOp,
     PointwiseOp,
@@ -30,6 +31,7 @@ from thunder_fuser.ir.integer.products import long_division, monomials
 from thunder_fuser.ir.integer.radix import content, over
 from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.ir.reshape import product
+from thunder_fuser.ir.tables import opaque
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
             yield from _aligned(expr.inputs, but=expr.dim - expr.output.rank)
         case GatherOp("take_along_axis"):
             yield from _aligned((expr.input, expr.index), but=expr.dim - expr.output.rank)
+        case OpaqueOp():
+            yield from _of_call(expr)
         case ViewOp("reshape"):
             before, after = expr.input.domain.shape, expr.output.domain.shape
             yield Side(product(before), expr.input), Side(product(after), expr.output)
@@ -106,6 +110,17 @@ def _sides(expr: Expr) -> Iterator[tuple[Side, Side]]:
             isinstance(t, Assume) for t in expr.output.domain.transforms
         ):
             yield from _stated(expr)
+
+
+def _of_call(expr: OpaqueOp) -> Iterator[tuple[Side, Side]]:
+    """The dimensions of operands that the row says are one."""
+    tensors = dict(zip(expr.parameters, expr.inputs, strict=True))
+    shaped = {name: opaque.Shaped(t.domain.shape, t.dtype) for name, t in tensors.items()}
+    for sides in opaque.lookup(expr.op).equal(shaped, dict(expr.attributes)):
+        left, right = (
+            Side(shaped[name].shape[k], tensors[name], k % shaped[name].rank) for name, k in sides
+        )
+        yield left, right
 
 
 def _stated(expr: ViewOp | PadOp) -> Iterator[tuple[Side, Side]]:

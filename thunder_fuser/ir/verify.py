@@ -24,6 +24,7 @@ from thunder_fuser.ir.domain import (
     Squeeze,
     TensorDomain,
     broadcast,
+    constant_if_known,
     replay,
 )
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
@@ -44,9 +45,10 @@ from thunder_fuser.ir.fusion import (
     TensorView,
     Val,
     ViewOp,
+    shape_text,
 )
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.tables import indexing, pointwise, random, reductions, scans
+from thunder_fuser.ir.tables import indexing, opaque, pointwise, random, reductions, scans
 
 Check = Callable[[Fusion], Iterator[tuple[Expr | None, str]]]
 """Yields (the expression at fault, or None, what is wrong with it)."""
@@ -381,6 +383,30 @@ def _gathers(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
             yield expr, "it changes no element, and so no dtype"
 
 
+def _calls(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
+    """Results have the sizes and dtypes that the row gives them; those of a call agree on it."""
+    for results in fusion.calls().values():
+        first = results[0]
+        if len({expr.result for expr in results}) < len(results):
+            yield first, "two results of a call are the same one"
+        for expr in results:
+            same = (expr.op, expr.inputs, expr.parameters, expr.attributes)
+            if same != (first.op, first.inputs, first.parameters, first.attributes):
+                yield expr, f"{first.output.name} is of the same call, and another operation"
+            operands = {
+                name: opaque.Shaped(t.domain.shape, t.dtype)
+                for name, t in zip(expr.parameters, expr.inputs, strict=True)
+            }
+            try:
+                made = opaque.lookup(expr.op).check(operands, dict(expr.attributes))[expr.result]
+            except (FuserError, IndexError) as error:
+                yield expr, str(error)
+                continue
+            shape = tuple(map(constant_if_known, made.shape))
+            if expr.output.domain.shape != shape or expr.output.dtype is not made.dtype:
+                yield expr, f"it should be {made.dtype!r} of sizes {shape_text(shape)}"
+
+
 def _static(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
     """No symbolic size is left."""
     for value in fusion.inputs:
@@ -405,6 +431,7 @@ _ALWAYS: tuple[Check, ...] = (
     _reductions,
     _scans,
     _gathers,
+    _calls,
     _pointwise,
 )
 

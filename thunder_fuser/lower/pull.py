@@ -24,6 +24,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -142,6 +143,8 @@ class Pull:
                 return self._folded(expr, index)
             case GatherOp():
                 return self._gather(expr, index, context)
+            case OpaqueOp():
+                raise InternalError(f"{value}, which torch computes, is not in memory")
             case None:
                 raise InternalError(f"{value} has neither a definition nor memory")
 

@@ -7,6 +7,7 @@ Leaves: no two equal expressions, except segment_sets and results that are memor
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -17,6 +18,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -27,7 +29,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables import opaque, pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
 from thunder_fuser.passes.rewrite import Precision, Rewrite
 
@@ -35,8 +37,13 @@ from thunder_fuser.passes.rewrite import Precision, Rewrite
 def common_subexpressions(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     known: dict[Hashable, Val] = {}
+    calls: dict[Hashable, int] = {}
     for expr in rewrite.walk():
         key = _key(expr, rewrite)
+        if isinstance(expr, OpaqueOp) and key not in known:
+            # One call has all the results that equal ones have.
+            call = calls.setdefault(_call(expr, rewrite), expr.call)
+            expr = replace(expr, call=call)
         found = known.get(key)
         if found is not None and _is_replaceable(expr, found, rewrite):
             rewrite.replace(expr.output, found)
@@ -73,6 +80,16 @@ def _key(expr: Expr, rewrite: Rewrite) -> Hashable:
             return (*common, expr.accumulate, expr.dims)
         case GatherOp():
             return (*common, expr.dim)
+        case OpaqueOp():
+            return (*common, _call(expr, rewrite), expr.result)
+
+
+def _call(expr: OpaqueOp, rewrite: Rewrite) -> Hashable:
+    """What a call computes. Two that draw numbers draw others."""
+    operands = tuple(_operand(rewrite[v]) for v in expr.inputs)
+    attributes = tuple((name, repr(value)) for name, value in expr.attributes)
+    is_random = opaque.lookup(expr.op).is_random(dict(expr.attributes))
+    return expr.op, operands, expr.parameters, attributes, expr.call if is_random else None
 
 
 def _operand(value: Val) -> Hashable:

@@ -20,7 +20,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserIndexError, Refusal
 from thunder_fuser.ir.domain import IterDomain, static
-from thunder_fuser.ir.fusion import GatherOp, TensorView, Val
+from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.residents import now
@@ -67,6 +67,7 @@ class Executable:
         self._empty = steps.allocator(device)
         self._launched: dict[Step, int] = {}  # steps that launch a kernel, and its segment
         self._evaluated: dict[Step, int] = {}  # steps that torch does instead
+        self._called: dict[Step, int] = {}  # calls of torch that are segments
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
         updated = {u.value: u.target for u in plan.fusion.updates}
@@ -148,6 +149,9 @@ class Executable:
         for segment in self.plan.segments:
             if segment.kind == "alias":
                 found += self._aliases(segment)
+            elif segment.kind == "opaque":
+                found.append(self._call(segment))
+                known.update(segment.outputs)
             else:
                 made = dict.fromkeys(map(self.plan.placement.owner, segment.outputs))
                 found += [self._allocate(t) for t in made if t not in known]
@@ -233,6 +237,36 @@ class Executable:
         step = steps.evaluate(fusion, inputs, outputs, self.device)
         self._evaluated[step] = segment.index
         return step
+
+    def _call(self, segment: Segment) -> Step:
+        """A call of torch, on tensors in memory; results lie as the plan has them."""
+        results = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
+        names = segment.values
+        layouts = self.plan.placement.layouts
+        operands = []
+        for tensor in results[0].inputs:
+            whole = names[tensor.id]
+            assert isinstance(whole, TensorView)
+            operands.append(self._operand(whole))
+        places = []
+        for expr in results:
+            whole = names[expr.output.id]
+            assert isinstance(whole, TensorView)
+            made = steps.Made(expr.result, self._slot(whole), whole.sizes, layouts[whole].strides)
+            places.append(made)
+        call = steps.call(results[0], operands, places)
+        self._called[call] = segment.index
+        return call
+
+    def _operand(self, tensor: TensorView) -> Read:
+        """A tensor as torch's operations know it."""
+        place = self.plan.placement.get(self.plan.placement.behind_cuts(tensor))
+        if isinstance(place, SliceOf):
+            view = place.view
+            return steps.Memory(self._pointer(tensor), view.sizes, view.strides)
+        owner = self.plan.placement.owner(tensor)
+        is_input = owner in self.plan.fusion.inputs
+        return steps.tensor(self._slot(tensor), owner if is_input else None)
 
     def _scratch(self) -> Slot:
         """A slot that belongs to no tensor of the fusion."""

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from thunder_fuser.analysis.layout import View
+from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import reference
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView
+from thunder_fuser.ir.tables import opaque
 from thunder_fuser.runtime.target import Launch
 
 Slot = int
@@ -197,6 +199,59 @@ def evaluate(
                 memory(values).copy_(result)
 
     return step
+
+
+def tensor(slot: Slot, view: TensorView | None) -> Read:
+    """The tensor in a slot as operations of torch know it. The input `view` may be bound to another
+    one than it shows.
+    """
+    if view is not None and view.domain.transforms:
+        return lambda values: reference.moved(values[slot], view, None)
+    return lambda values: values[slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result of a call: which of them, where it goes, and how it lies there."""
+
+    result: int
+    slot: Slot
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[Made]) -> Step:
+    """A call of torch. What it gives is a result as it is where its strides are the plan's."""
+    row, attributes = opaque.lookup(expr.op), dict(expr.attributes)
+    run, named = row.run, tuple(zip(expr.parameters, operands, strict=True))
+
+    def step(values: Values) -> None:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            found = run(**{name: read(values) for name, read in named}, **attributes)
+        several = found if isinstance(found, tuple) else (found,)
+        for made in results:
+            values[made.slot] = _laid_out(several[made.result], made, expr)
+
+    return step
+
+
+def _laid_out(found: torch.Tensor, made: Made, expr: OpaqueOp) -> torch.Tensor:
+    if tuple(found.shape) != made.sizes:
+        raise InternalError(f"torch's {expr.op} gave sizes {list(found.shape)}, not {made.sizes}")
+    if _same_steps(found, made.strides):
+        return found
+    out = torch.empty_strided(made.sizes, made.strides, dtype=found.dtype, device=found.device)
+    return out.copy_(found)
+
+
+def _same_steps(found: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether elements lie as far apart; single ones have no distance."""
+    own = found.stride()
+    return (
+        own == strides
+        or not found.numel()
+        or all(n == 1 or a == b for n, a, b in zip(found.shape, own, strides, strict=True))
+    )
 
 
 def alias(slot: Slot, base: Pointer, view: View) -> Step:

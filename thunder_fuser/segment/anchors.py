@@ -35,6 +35,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     FoldOp,
     Fusion,
+    OpaqueOp,
     TensorView,
     Val,
 )
@@ -65,8 +66,8 @@ class Dependencies:
 
     folds    reductions and scans that it reads
     behind   anchors that must be in memory before a kernel that computes it starts: it is behind
-             cuts of theirs
-    sources  tensors in memory that it reads: inputs, and results of cuts
+             cuts of theirs, or behind calls that read them
+    sources  tensors in memory that it reads: inputs, and results of cuts and of torch's calls
     """
 
     folds: Anchors = 0
@@ -117,7 +118,7 @@ class AnchorGraph:
         """`reasons`: of cuts that the definition does not have. `promised`: the orders of outputs
         in memory. `sliced`: which pieces kernels write into slices of other tensors.
         """
-        self.reasons = reasons or {}
+        self.reasons = dict(reasons or {})
         self.prices = Prices.of(device)
         tensors = fusion.tensor_inputs
         self.placement = Placement(layouts_of_inputs(fusion, layouts))
@@ -138,14 +139,21 @@ class AnchorGraph:
             t: Dependencies(sources=frozenset({t})) for t in tensors
         }
         cut = (e.input for e in self.fusion.exprs if isinstance(e, CutOp))
-        shown = dict.fromkeys((*self.fusion.results, *cut))
+        calls = [e for results in fusion.calls().values() for e in results]
+        read = (t for e in calls for t in e.inputs)
+        shown = dict.fromkeys((*self.fusion.results, *cut, *read))
         self._seen_by = Counter(source for t in shown for source in (t, *self._sources(t)))
         self._written = self.sliced.written
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, FoldOp) for expr in fusion.exprs)
         self._walk()
+        # What torch computes, and reads.
+        self.calls = {e.output: e for e in calls if e.output in self.layouts}
+        self.called = frozenset(t for e in self.calls.values() for t in e.inputs)
         # Tensors in memory that every kernel reads where it needs them.
-        self.stops = frozenset((*self.fusion.tensor_inputs, *self.placement.of(SameAs)))
+        self.stops = frozenset(
+            (*self.fusion.tensor_inputs, *self.placement.of(SameAs), *self.calls)
+        )
         self.users = self._users()
 
     def reach(self, value: Val) -> Dependencies:
@@ -216,6 +224,9 @@ class AnchorGraph:
                 self._reach[output] = known if here is None else here.with_(known)
             if isinstance(expr, FoldOp) and (output.numel or output in needed):
                 self._anchor(output, expr, is_stored=False)
+            if isinstance(expr, OpaqueOp) and (output.numel or output in needed):
+                self._call(expr, output, bases)
+                continue
             source = expr.input if isinstance(expr, CutOp) else None
             if source is not None and source not in overwritten:
                 self._settle(source, bases)
@@ -296,11 +307,31 @@ class AnchorGraph:
     def _cut(self, output: TensorView, source: TensorView) -> None:
         """What reads `output` runs in a later kernel than what makes `source`."""
         self.placement.put(output, SameAs(source), self._logical_layout(source))
-        made = self.placement.written(source)
-        # The anchors that it consists of: itself, its pieces, or none.
+        self._reach[output] = Dependencies(0, self._makers(source), frozenset({output}))
+
+    def _makers(self, tensor: TensorView) -> Anchors:
+        """The anchors that a tensor in memory consists of: itself, or its pieces; of what torch
+        computes, those that must be there before.
+        """
+        made = self.placement.written(tensor)
         parts = self.sliced.pieces.get(made, (made,))
-        behind = union(1 << self.number[part] for part in parts if part in self.number)
+        if isinstance(self.definitions.get(made), OpaqueOp) and made not in self.number:
+            return self.reach(made).behind
+        return union(1 << self.number[part] for part in parts if part in self.number)
+
+    def _call(self, expr: OpaqueOp, output: TensorView, bases: set[TensorView]) -> None:
+        """What torch computes from operands in memory is in memory, and later kernels read it."""
+        behind = 0
+        for operand in expr.inputs:
+            self._settle(operand, bases)
+            behind |= self._makers(operand)
+            made = self.placement.written(operand)
+            told = Refusal("call", f"torch's {expr.op} reads it", made.name)
+            for part in self.sliced.pieces.get(made, (made,)):
+                self.reasons.setdefault(part, told)
+        self.layouts[output] = self.layout_of(output)
         self._reach[output] = Dependencies(0, behind, frozenset({output}))
+        bases.add(output)
 
     def _needed(self) -> set[Val]:
         """What results are made of. A result without elements is made of nothing, not even where a

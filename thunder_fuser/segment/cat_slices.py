@@ -49,6 +49,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     Fusion,
     MoveOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     TensorView,
@@ -156,7 +157,7 @@ def _late(fusion: Fusion) -> set[Val]:
             folded.update(v for v in expr.inputs if isinstance(v, TensorView))
     found = folded & set(fusion.inputs)
     for expr in fusion.exprs:
-        first = isinstance(expr, FoldOp | CutOp)
+        first = isinstance(expr, FoldOp | CutOp | OpaqueOp)
         if first or not found.isdisjoint(expr.inputs):
             found.add(expr.output)
     return found | many
@@ -284,7 +285,8 @@ class _Finder:
         found = strides
         while self._is_free(tensor, base):
             expr = self.definitions.get(tensor)
-            if expr is None:
+            # What torch computes it writes where it likes.
+            if expr is None or isinstance(expr, OpaqueOp):
                 break
             if not isinstance(expr, CutOp):
                 best, found = tensor, strides

@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     FoldOp,
     Fusion,
     GatherOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     ReductionOp,
@@ -72,8 +73,8 @@ def _found(
         if here is None or not isinstance(output, TensorView):
             continue
         count, size = len(here), operations.get(output, 0)
-        # A reduction or a scan is done once, for all its rows.
-        is_read = output in stored or isinstance(expr, FoldOp)
+        # A reduction, a scan or a call is done once, for all.
+        is_read = output in stored or isinstance(expr, FoldOp | OpaqueOp)
         if not is_read and count > 1 and size and (count > MAX_PLACES or count * size > most):
             found[output] = count
             is_read = True
@@ -110,6 +111,8 @@ class _Ways:
                 return [(expr.input, self._behind(place, expr.output.id, 0)), (expr.index, place)]
             case ReductionOp() | ScanOp():
                 return [(expr.input, 0)]
+            case OpaqueOp():
+                return [(v, 0) for v in dict.fromkeys(expr.inputs)]
             case _:
                 return [(v, place) for v in dict.fromkeys(expr.inputs)]
 
@@ -164,6 +167,8 @@ class _Indices:
                 ]
             case ReductionOp() | ScanOp():
                 return [(expr.input, self.own(expr.input))]
+            case OpaqueOp():
+                return [(v, self.own(v)) for v in dict.fromkeys(expr.inputs)]
             case _:
                 return []
 

@@ -36,9 +36,14 @@ class Writer:
 
 
 def updates_in_place(
-    fusion: Fusion, placement: Placement, kernels: Sequence[Writer]
+    fusion: Fusion,
+    placement: Placement,
+    kernels: Sequence[Writer],
+    calls: Sequence[Writer] = (),
 ) -> dict[TensorView, TensorView]:
-    """Value -> target of the updates that their kernel writes directly; they are placed there."""
+    """Value -> target of the updates that their kernel writes directly; they are placed there.
+    What `calls` of torch read is not overwritten before.
+    """
     if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
     values = Counter(u.value for u in fusion.updates)
@@ -60,8 +65,9 @@ def updates_in_place(
         and u.value not in shared
     }
     readers: dict[TensorView, list[TensorView]] = {target: [] for target in targets}
-    check = _Check(fusion.definitions(), placement.layouts, kernel, readers)
-    for tensor in kernel:
+    reading = kernel | {t: call for call in calls for t in call.outputs}
+    check = _Check(fusion.definitions(), placement.layouts, reading, readers)
+    for tensor in reading:
         for source in check.sources(tensor) if tensor.numel else ():
             if source in readers:
                 readers[source].append(tensor)

@@ -22,6 +22,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     GatherOp,
     MoveOp,
+    OpaqueOp,
     PointwiseOp,
     Scalar,
     TensorView,
@@ -109,7 +110,7 @@ class _Limits:
 
     def _take(self, place: int, expr: Expr) -> None:
         output = expr.output
-        if output in self.settled or expr.op == "segment_set":
+        if output in self.settled or isinstance(expr, CutOp | OpaqueOp):
             self._stored(output)
             return
         operands = dict.fromkeys(expr.inputs)

@@ -28,9 +28,9 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
-Kind = Literal["pointwise", "reduction", "scan", "alias", "concat"]
-"""Three kinds of kernels; views of memory that exists; a tensor whose pieces kernels have written
-where it has them.
+Kind = Literal["pointwise", "reduction", "scan", "opaque", "alias", "concat"]
+"""Three kinds of kernels; a call of torch; views of memory that exists; a tensor whose pieces
+kernels have written where it has them.
 """
 
 MENTIONED_BYTES = 1024
@@ -56,6 +56,7 @@ class Segment:
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          the reductions and scans that it does, in order
     refusals       why it is not one kernel with those before it that share data with it
+    flops          arithmetic of a call of torch; that of kernels hides behind their bytes
     """
 
     index: int
@@ -73,6 +74,7 @@ class Segment:
     views: tuple[View, ...] = ()
     folds: tuple[FoldOp, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    flops: int = 0
 
     @property
     def alias_of(self) -> TensorView | None:
@@ -122,6 +124,10 @@ class Segment:
         return f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
 
     def __str__(self) -> str:
+        if self.kind == "opaque":
+            cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
+            work = f", {self.flops:,} FLOPs" if self.flops else ""
+            return f"{self.head}: torch's {self.operations[0]}, {cost}{work}"
         if not self.kernels:
             why = (
                 "written in place" if self.kind == "concat" else "views" if self.views else "empty"
@@ -193,6 +199,11 @@ class SegmentedFusion:
         return sum(s.kernels for s in self.segments) + self.copies
 
     @property
+    def calls(self) -> int:
+        """Calls of torch, whatever these launch."""
+        return sum(s.kind == "opaque" for s in self.segments)
+
+    @property
     def copies(self) -> int:
         """Updates that cannot be written in place and are copied when everything else has run."""
         return len(self._copied)
@@ -204,7 +215,9 @@ class SegmentedFusion:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the kernels move: distinct inputs read plus outputs written, per kernel."""
+        """Bytes that kernels and calls of torch move: distinct inputs read plus outputs written, of
+        each.
+        """
         return sum(s.bytes for s in self.segments) + sum(2 * t.bytes for t in self._copied)
 
     @property
@@ -223,8 +236,9 @@ class SegmentedFusion:
         return most(accumulate(change))
 
     def __str__(self) -> str:
+        calls = f" and {counted(self.calls, 'call')} of torch" if self.calls else ""
         head = (
-            f"plan: {counted(self.kernels, 'kernel')}, {self.bytes:,} B moved "
+            f"plan: {counted(self.kernels, 'kernel')}{calls}, {self.bytes:,} B moved "
             f"(ideal {self.bytes_ideal:,} B), "
             f"peak {self.peak_bytes:,} B"
         )

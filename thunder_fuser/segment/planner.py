@@ -21,10 +21,12 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.garbage import uncollected
+from thunder_fuser.ir.builder.opaque import shapes_of
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.extract import Extract, extract
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val
+from thunder_fuser.ir.fusion import Expr, Fusion, OpaqueOp, TensorView, Val
 from thunder_fuser.ir.integer.counts import conditions, without_implied
+from thunder_fuser.ir.tables import opaque
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tensors
@@ -32,6 +34,7 @@ from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import limited
+from thunder_fuser.segment.order import in_program_order
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
@@ -152,8 +155,12 @@ class _Partition:
             elif tensor not in sliced.slices and any(piece in self.level for piece in pieces):
                 # Nobody reads the whole, but what is read of it lies in its memory.
                 self.layouts[tensor] = self.program.layout_of(tensor)
-        for tensor in (*self.placement.of(ViewOf), *self.placement.of(SameAs)):
-            self.level[tensor] = self.level[self.placement.written(tensor)]
+        self._position = {v: k for k, v in enumerate(program.definitions)}
+        shown = (*self.placement.of(ViewOf), *self.placement.of(SameAs), *program.calls)
+        for tensor in sorted(shown, key=self._position.__getitem__):
+            expr = program.calls.get(tensor)
+            read = expr.inputs if expr is not None else (self.placement.written(tensor),)
+            self.level[tensor] = max((self.level[t] for t in read), default=-1)
         order_boundaries(self.program, self.groups, self._unseen())
 
     def _unseen(self) -> list[TensorView]:
@@ -161,7 +168,8 @@ class _Partition:
         if self.fusion.updates:
             return []
         place = self.placement
-        shown = {place.written(t) for t in (*self.fusion.results, *place.of(ViewOf))}
+        seen = (*self.fusion.results, *place.of(ViewOf), *self.program.called)
+        shown = set(map(place.written, seen))
         shown.update(place.of(SliceOf))
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
@@ -199,10 +207,11 @@ class _Partition:
                 Writer(tuple(g.outputs), g.loads(program), g.kernel.kind != "pointwise")
                 for g in self.groups
             ],
+            [Writer((t,), program.stops, is_reduction=True) for t in program.calls],
         )
         with conditions() as assumed:
-            segments = self._segments()
-            ideal = self._ideal()
+            segments = in_program_order(self._segments(), self.fusion, self.placement)
+            ideal = self._ideal(sum(s.bytes for s in segments if s.kind == "opaque"))
         return SegmentedFusion(
             self.fusion,
             tuple(segments),
@@ -220,7 +229,11 @@ class _Partition:
         pieces = self.program.sliced.pieces
         joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
         seen = self.placement.views
+        waiting = {e.output for e in _firsts(self.program.calls.values())}
         views = _by_level((self.level[t], t) for t in seen)
+        if waiting:
+            both = sorted((*seen, *waiting), key=self._position.__getitem__)
+            views = _by_level((self.level[t], t) for t in both)
         for level in sorted(set(self.level.values())):
             for group in groups.get(level, ()):
                 made = self._segment(group, touching, len(segments))
@@ -230,6 +243,9 @@ class _Partition:
             for tensor in joins.get(level, ()):
                 segments.append(self._free("concat", len(segments), pieces[tensor], tensor))
             for tensor in views.get(level, ()):
+                if tensor in waiting:
+                    segments.append(self._called(self.program.calls[tensor], len(segments)))
+                    continue
                 view = seen[tensor]
                 alias = self._free("alias", len(segments), (view.base,), tensor)
                 segments.append(replace(alias, views=(view,)))
@@ -256,6 +272,29 @@ class _Partition:
         found = extract(self.fusion, (tensor,), set(sources), {})
         layouts = self._layouts_of(found)
         return Segment(index, kind, sources, (tensor,), (), found.fusion, found.values, layouts)
+
+    def _called(self, expr: OpaqueOp, index: int) -> Segment:
+        """A segment that is a call of torch."""
+        results = [e for e in self.program.calls.values() if e.call == expr.call]
+        outputs = tuple(e.output for e in results)
+        inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
+        found = extract(self.fusion, outputs, set(expr.inputs), {})
+        reads = footprint(self.fusion, outputs, set(expr.inputs))
+        shapes = shapes_of(dict(zip(expr.parameters, expr.inputs, strict=True)))
+        return Segment(
+            index,
+            "opaque",
+            inputs,
+            outputs,
+            (expr.op,),
+            found.fusion,
+            found.values,
+            self._layouts_of(found),
+            bytes_read=sum(self.program.bytes_wanted(t, f) for t, f in reads.items()),
+            bytes_written=sum(t.bytes for t in outputs),
+            sector_bytes=sum(self.program.bytes_read(t, f) for t, f in reads.items()),
+            flops=opaque.lookup(expr.op).flops(shapes, dict(expr.attributes)),
+        )
 
     def _layouts_of(self, part: Extract) -> tuple[Layout, ...]:
         """Of what is loaded, and of what is stored."""
@@ -334,13 +373,18 @@ class _Partition:
         cut = map(owner, self.placement.of(SameAs))
         reasons = self.program.reasons
         why: dict[TensorView, str] = {t: str(reasons.get(t, CUT)) for t in cut}
+        for tensor, expr in self.program.calls.items():
+            why.setdefault(tensor, f"torch's {expr.op} makes it")
+            for read in map(owner, expr.inputs):
+                why.setdefault(read, str(reasons[read]) if read in reasons else "torch reads it")
         for group in self.groups:
             for tensor, offer in group.reads.items():
                 apart = offer.reason or self.cost.apart(group.anchors, offer.writer.anchors)
                 why.setdefault(tensor, apart)
         readers_of: dict[TensorView, list[int]] = {}
         for s in segments:
-            for tensor in dict.fromkeys(map(owner, s.inputs)) if s.kernels else ():
+            runs = s.kernels or s.kind == "opaque"
+            for tensor in dict.fromkeys(map(owner, s.inputs)) if runs else ():
                 readers_of.setdefault(tensor, []).append(s.index)
         found: list[Boundary] = []
         for tensor, reason in why.items():
@@ -350,14 +394,23 @@ class _Partition:
                 found.append(Boundary(tensor, producer, readers, tensor.bytes, reason))
         return tuple(found)
 
-    def _ideal(self) -> int:
-        """Bytes if nothing but inputs and results touched memory."""
+    def _ideal(self, called: int) -> int:
+        """Bytes if nothing but inputs, results and what torch reads and makes touched memory."""
         program = self.program
-        owners = dict.fromkeys(map(self.placement.written, self.fusion.results))
-        made = [t for t in owners if t in program.definitions]
-        reads = footprint(self.fusion, made, set(self.fusion.tensor_inputs))
+        wanted = (*self.fusion.results, *program.called)
+        owners = dict.fromkeys(map(self.placement.written, wanted))
+        made = [t for t in owners if t in program.definitions and t not in program.calls]
+        reads = footprint(self.fusion, made, {*self.fusion.tensor_inputs, *program.calls})
         read = sum(program.bytes_wanted(t, f) for t, f in reads.items() if not t.is_cpu)
-        return read + sum(t.bytes for t in made)
+        return read + sum(t.bytes for t in made) + called
+
+
+def _firsts(calls: Iterable[OpaqueOp]) -> Iterable[OpaqueOp]:
+    """The first result of each call."""
+    found: dict[int, OpaqueOp] = {}
+    for expr in calls:
+        found.setdefault(expr.call, expr)
+    return found.values()
 
 
 def _by_level(leveled: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:

@@ -61,4 +61,6 @@ def _elements(fusion: Fusion, tensor: TensorView) -> str:
     if tensor.dtype.is_floating or tensor.dtype.is_complex:
         return ", low=-1, high=1"
     extents = [e.input.sizes[e.dim] for e in fusion.exprs if isinstance(e, GatherOp)]
+    # The first place is one that every call has.
+    extents += [1 for results in fusion.calls().values() if tensor in results[0].inputs]
     return f", low=0, high={int(min(extents))}" if extents and tensor.dtype.is_integral else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -184,10 +183,3 @@ def test_embedding_as_scripts_call_it() -> None:
         )
     expected = F.embedding(index, weight.clone(), max_norm=1.0)
     torch.testing.assert_close(fd.execute([index, weight])[0], expected)
-
-
-def test_matmul_and_triu_are_told_apart() -> None:
-    with FusionDefinition() as fd:
-        assert hasattr(fd.ops, "triu")
-        with pytest.raises(AttributeError, match=re.escape("it is a matrix product; use torch.ma")):
-            fd.ops.matmul(None, None)

@@ -14,6 +14,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
     GatherOp,
+    OpaqueOp,
     PointwiseOp,
     ReductionOp,
     ScanOp,
@@ -24,6 +25,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.printer import number_text
 from thunder_fuser.ir.rebuild import rebound
+from thunder_fuser.ir.tables import opaque
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -77,6 +79,11 @@ def _right(expr: Expr) -> str:
             return f"cast({names[0]}, {expr.output.dtype.name})"
         case ReductionOp():
             return f"{expr.op}({names[0]}, dims={list(expr.dims)})"
+        case OpaqueOp():
+            shown = [f"{name}={value}" for name, value in expr.attributes]
+            which = opaque.lookup(expr.op).names
+            part = f".{which[expr.result]}" if len(which) > 1 else ""
+            return f"{expr.op}({', '.join([*names, *shown])}){part}"
         case CatOp() | GatherOp() | ScanOp():
             return f"{expr.op}({', '.join(names)}, dim={expr.dim})"
         case _:

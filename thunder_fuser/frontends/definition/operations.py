@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.frontends.definition.indexing import INDEXING
+from thunder_fuser.frontends.definition.opaque import OPAQUE
 from thunder_fuser.frontends.definition.origin import calling_origin
 from thunder_fuser.frontends.definition.random import RANDOM
 from thunder_fuser.frontends.definition.reductions import REDUCTIONS
@@ -83,4 +84,5 @@ _BUILDERS = {name: _pointwise(row) for name, row in TABLE.items()} | {
     **INDEXING,
     **RANDOM,
     **SELECTIONS,
+    **OPAQUE,
 }

@@ -27,6 +27,7 @@ from thunder_fuser.ir.fusion import (
     GatherOp,
     IotaOp,
     MoveOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -37,7 +38,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
-from thunder_fuser.ir.tables import pointwise, reductions, scans
+from thunder_fuser.ir.tables import opaque, pointwise, reductions, scans
 from thunder_fuser.ir.tables.pointwise import Fact
 
 _ULPS_OF_RANDOM_NUMBERS = 8
@@ -79,6 +80,8 @@ class ErrorAnalysis(Evaluator):
                     return torch.full_like(self[expr.output], math.inf, dtype=torch.float64)
                 error = self.errors.get(expr.input)
                 return None if error is None else gathered(expr, error, self[expr.index])
+            case OpaqueOp():
+                return self._of_call(expr)
             case RandomOp():
                 sizes = [self[v].abs() for v in (*expr.parameters, expr.output)]
                 return 2 * self._rounding("normal", expr.output.dtype, sum(sizes))
@@ -121,6 +124,42 @@ class ErrorAnalysis(Evaluator):
             return error
         rounding = torch.finfo(narrow.torch).eps / 2 * value.abs().double()
         return rounding if error is None else rounding + error
+
+    def _of_call(self, expr: OpaqueOp) -> torch.Tensor | None:
+        """Of what is linear in each operand: its value for the operands' sizes and errors."""
+        row, result = opaque.lookup(expr.op), self[expr.output]
+        known = [v in self.errors for v in expr.inputs]
+        is_exact = not any(known)
+        attributes = dict(expr.attributes)
+        shaped = {n: opaque.Shaped(v.domain.shape, v.dtype) for n, v in self._named(expr)}
+        terms = row.terms(shaped, attributes)
+        if is_exact and row.answer is opaque.Answer.CHOICE:
+            return None
+        unsure = any(v in self.errors for v in expr.inputs if v.dtype.category < Category.FLOAT)
+        if row.answer is not opaque.Answer.LINEAR or unsure or result.is_complex():
+            return torch.full_like(result, math.inf, dtype=torch.float64)
+        if is_exact and (not terms or expr.output.dtype.category < Category.FLOAT):
+            return None
+        sizes = {n: self._size(v) for n, v in self._named(expr)}
+        reach = {n: self._size(v, with_error=True) for n, v in self._named(expr)}
+        largest = row.evaluate(reach, attributes, double=True)[expr.result]
+        total = largest - row.evaluate(sizes, attributes, double=True)[expr.result]
+        if terms and expr.output.dtype.category >= Category.FLOAT:
+            wide = torch.finfo(compute_dtype(expr.output.dtype).torch).eps
+            total = total + min(terms, 8 + math.isqrt(terms)) * wide * largest
+            total = total + self._rounding("cast", expr.output.dtype, result)
+        return total
+
+    def _named(self, expr: OpaqueOp) -> list[tuple[str, TensorView]]:
+        return list(zip(expr.parameters, expr.inputs, strict=True))
+
+    def _size(self, value: TensorView, *, with_error: bool = False) -> torch.Tensor:
+        """How large numbers are; indices stay what they are."""
+        if value.dtype.category < Category.FLOAT:
+            return self[value]
+        size = self[value].abs().double()
+        error = self.errors.get(value) if with_error else None
+        return size if error is None else size + error
 
     # ---- rounding
 

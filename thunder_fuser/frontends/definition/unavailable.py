@@ -17,22 +17,11 @@ _BLOCKS = "a quantisation to 4-bit floats in blocks; use the library that quanti
 
 OPERATIONS: MappingProxyType[str, str] = MappingProxyType(
     {
-        "topk": f"a partial sort; use torch.topk {_BETWEEN}",
-        "argsort": f"a sort; use torch.argsort {_BETWEEN}",
-        "scatter": f"a write at indices that data decide; use torch.scatter {_BETWEEN}",
-        "matmul": f"a matrix product; use torch.matmul {_BETWEEN}",
-        "linear": f"a matrix product; use torch.nn.functional.linear {_BETWEEN}",
-        "grouped_mm": f"a matrix product for each group of rows; use torch._grouped_mm {_BETWEEN}",
-        "scaled_mm": _SCALED,
         "cutlass_nvfp4_grouped_mm": f"{_SCALED}, once for each group of rows",
         "preprocess_grouped_matmul_input_sf": "a layout of block scales for CUTLASS's grouped "
         "matrix product; it has no use without that product",
         "nv_block_quantize": _BLOCKS + _BETWEEN,
         "nv_grouped_block_quantize": _BLOCKS + _BETWEEN,
-        "sdpfa_fwd": "attention; use torch.nn.functional.scaled_dot_product_attention "
-        f"{_BETWEEN}, or write it as softmax between two matrix products of torch",
-        "sdpfa_bwd": "the gradient of attention; use autograd of "
-        f"torch.nn.functional.scaled_dot_product_attention {_BETWEEN}",
     }
 )
 """Operations of fd.ops."""

@@ -11,6 +11,7 @@ import copy
 
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder.indexing import IndexBuilder
+from thunder_fuser.ir.builder.opaque import OpaqueBuilder
 from thunder_fuser.ir.builder.random import RandomBuilder
 from thunder_fuser.ir.builder.scans import ScanBuilder
 from thunder_fuser.ir.builder.values import Size
@@ -20,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     Expr,
     Fusion,
     MoveOp,
+    OpaqueOp,
     PointwiseOp,
     ReductionOp,
     Scalar,
@@ -35,7 +37,7 @@ from thunder_fuser.ir.sizes import equations_of_update
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 
 
-class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder):
+class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
     def size(self, x: TensorView, dim: int) -> Scalar:
@@ -43,7 +45,9 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder):
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
 
     def repeat(
-        self, expr: PointwiseOp | MoveOp | ReductionOp | ScanOp, operands: tuple[Val, ...]
+        self,
+        expr: PointwiseOp | MoveOp | ReductionOp | ScanOp | OpaqueOp,
+        operands: tuple[Val, ...],
     ) -> TensorView:
         """A tensor expression on operands of the same form as its own: nothing is inferred."""
         old = expr.output
@@ -56,7 +60,10 @@ class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder):
                 self._append(ReductionOp(expr.op, x, expr.accumulate, out, self.origin))
             case ScanOp(), (TensorView() as x,):
                 self._append(ScanOp(expr.op, x, expr.dim, expr.accumulate, out, self.origin))
+            case OpaqueOp(), _:
+                self._append(self.known_call(expr, operands, out))
             case _, (TensorView() as x, *rest):
+                assert isinstance(expr, MoveOp)
                 self._append(move_op(expr.op, x, out, rest[0] if rest else None, self.origin))
         return out
 

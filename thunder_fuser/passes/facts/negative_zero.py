@@ -11,6 +11,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -52,7 +53,7 @@ class PositiveZeros:
             case ReductionOp("sum"):
                 # Sums start from 0.0. Rounding takes small negative ones to -0.0.
                 return expr.output.dtype is expr.accumulate
-            case IotaOp() | RandomOp() | ReductionOp() | ScanOp():
+            case IotaOp() | RandomOp() | ReductionOp() | ScanOp() | OpaqueOp():
                 return False
 
     def _holds_for_operation(self, op: str, operands: tuple[Val, ...], expr: PointwiseOp) -> bool:

@@ -20,6 +20,7 @@ from thunder_fuser.ir.fusion import (
     FullOp,
     GatherOp,
     IotaOp,
+    OpaqueOp,
     PadOp,
     PointwiseOp,
     RandomOp,
@@ -96,7 +97,7 @@ class Uniform:
             case FullOp():
                 return expr.fill in self
             # An index that is out of range must stay an error.
-            case IotaOp() | RandomOp() | ReductionOp() | ScanOp() | GatherOp():
+            case IotaOp() | RandomOp() | ReductionOp() | ScanOp() | GatherOp() | OpaqueOp():
                 return False
 
     def _is_reproducible(self, expr: PointwiseOp) -> bool:

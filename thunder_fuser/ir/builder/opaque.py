@@ -1,0 +1,81 @@
+"""The part of FusionBuilder that calls torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from thunder_fuser.errors import FuserError
+from thunder_fuser.ir.builder.values import ValueBuilder
+from thunder_fuser.ir.domain import constant_if_known, iteration, tensor_domain
+from thunder_fuser.ir.fusion import OpaqueOp, TensorView, Val
+from thunder_fuser.ir.tables import opaque
+from thunder_fuser.ir.tables.opaque import Attribute, Shaped
+
+
+class OpaqueBuilder(ValueBuilder):
+    """Calls that torch runs: `op` is a row of `opaque.TABLE`."""
+
+    _calls = 0
+
+    def call(
+        self, op: str, operands: Mapping[str, TensorView], attributes: Mapping[str, Attribute]
+    ) -> tuple[TensorView, ...]:
+        """All results of a call of the operands that there are."""
+        for tensor in operands.values():
+            self._expect_tensor(op, tensor)
+        number = self._calls
+        shaped = self._shaped(op, operands, attributes)
+        return tuple(
+            self._result(op, operands, attributes, k, number, made) for k, made in enumerate(shaped)
+        )
+
+    def result_of(
+        self,
+        op: str,
+        operands: Mapping[str, TensorView],
+        attributes: Mapping[str, Attribute],
+        result: int,
+        call: int,
+    ) -> TensorView:
+        """One result of the call of that number."""
+        made = self._shaped(op, operands, attributes)[result]
+        return self._result(op, operands, attributes, result, call, made)
+
+    def known_call(self, expr: OpaqueOp, operands: tuple[Val, ...], out: TensorView) -> OpaqueOp:
+        """The same result, of other operands."""
+        tensors = tuple(v for v in operands if isinstance(v, TensorView))
+        self._calls = max(self._calls, expr.call + 1)
+        return replace(expr, inputs=tensors, output=out, origin=self.origin)
+
+    def _shaped(
+        self, op: str, operands: Mapping[str, TensorView], attributes: Mapping[str, Attribute]
+    ) -> tuple[Shaped, ...]:
+        try:
+            return opaque.lookup(op).check(shapes_of(operands), attributes)
+        except FuserError as error:
+            error.args = (f"{op}: {error}".replace(f"{op}: {op}: ", f"{op}: "),)
+            raise
+
+    def _result(
+        self,
+        op: str,
+        operands: Mapping[str, TensorView],
+        attributes: Mapping[str, Attribute],
+        result: int,
+        call: int,
+        made: Shaped,
+    ) -> TensorView:
+        self._calls = max(self._calls, call + 1)
+        dims = [iteration(constant_if_known(size)) for size in made.shape]
+        domain = tensor_domain(dims, allocation=made.order or None)
+        out = TensorView(self._id(), made.dtype, domain)
+        names, tensors = tuple(operands), tuple(operands.values())
+        constants = tuple(attributes.items())
+        self._append(OpaqueOp(op, tensors, names, constants, result, call, out, self.origin))
+        return out
+
+
+def shapes_of(operands: Mapping[str, TensorView]) -> dict[str, Shaped]:
+    """Operands as rows of the table see them."""
+    return {name: Shaped(t.domain.shape, t.dtype) for name, t in operands.items()}
