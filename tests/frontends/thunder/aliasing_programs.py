@@ -118,6 +118,7 @@ class _Writer:
                     *(f"F.softmax({name}, {k})", f"torch.where({name} > 0, {name}, {other})"),
                     *(f"{name} * 1", f"torch.floor({name})", f"{name}.expand(2, -1, -1) * 1"),
                     *(f"torch.stack(({name}, {other}), {k})", f"{name}.repeat(1, 1)"),
+                    f"{name}.repeat_interleave(1, {k})",
                     *(f"{name}.t() * {name}", f"torch.zeros_like({name})", f"{name}.float()"),
                     *(f"torch.amax({name}, {k})", f"F.layer_norm({name}, (4,))"),
                 )

@@ -24,6 +24,7 @@ from thunder.executors.data_dependent_partition import (
     Node,
     consecutive_fusion,
 )
+from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
@@ -238,8 +239,12 @@ def _refuse_part(part: RegionCandidate, facts: TraceInfo) -> Refusal | None:
     prims = [prim for bsym in part.symbols for prim in flatten(bsym)]
     # Torch would draw other numbers the second time.
     is_repeated = any(p.name in facts.repeated for prim in prims for p in prim.flat_proxy_outs)
-    # Nor would it copy where the end of a call is left without the call (`repeat`, differentiated).
-    is_copied = any(not b.subsymbols and facts.aliases.is_owner(b) for b in part.symbols)
+    # Nor would it copy where a call is left to it in parts: the end of one that was differentiated
+    # (`repeat`), or one that Thunder's torch executor does not know whole (`repeat_interleave`).
+    is_copied = any(
+        facts.aliases.is_owner(b) and not (b.subsymbols and torch_executor.can_execute(b))
+        for b in part.symbols
+    )
     is_worth = any(TABLE[prim.sym.id].role.is_worth_a_kernel for prim in prims)
     if not (is_worth or is_repeated or is_copied):
         text = "views, copies and new tensors alone gain nothing from being fused"
