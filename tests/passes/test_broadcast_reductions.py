@@ -95,6 +95,19 @@ def test_the_plan_has_no_reduction_left() -> None:
     assert (plan.kernels, plan.bytes) == (1, 2 * 1024 * 4)
 
 
+def test_rows_of_one_element_are_not_folded() -> None:
+    """A sum over a batch of one goes along with sums that have other rows, and with zeros."""
+    b = FusionBuilder()
+    x, y = b.tensor([1, 64, 4, 256], F32), b.tensor([1, 64, 4, 256], F32)
+    both = b.pointwise("mul", x, y)
+    b.output(b.reduce("sum", op(b, "exp", both), [0]))
+    b.output(b.reduce("sum", both, [0, 2]))
+    b.output(b.full([64, 256], 0, F32))
+    plan = CompiledFusion(b.build()).plan()
+    assert [s.kind for s in plan.segments] == ["reduction"]
+    assert plan.bytes == plan.bytes_ideal
+
+
 # ---- where it must not
 
 

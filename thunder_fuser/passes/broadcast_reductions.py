@@ -1,10 +1,11 @@
 """broadcast_reductions: what folds copies of one element is arithmetic on that element.
 
 Needs: static sizes.
-Leaves: reductions over dimensions that hold different elements; of complex numbers any; those over
-dimensions of size 1, unless they fold what was folded: only then they are a stage more, and often
-a kernel of its own. Gradients are full of these: a norm's sums, kept with size 1, are summed again
-where they were broadcast. Others go along with the folds of their shape.
+Leaves: reductions over dimensions that hold different elements, and over those of size 1 beside
+them; of complex numbers any. Reductions over nothing but dimensions of size 1 go: they are a stage
+more, or a kernel with rows of its own. So do those of size 1 of what was folded. Gradients are full
+of these: a norm's sums, kept with size 1, are summed again where they were broadcast, and the heads
+of a batch of one over the batch.
 
 The sum of n equal numbers is n times the number, their product its n-th power, and their maximum,
 minimum, any and all the number itself: a column of the table of reductions. One rounding takes the
@@ -41,8 +42,11 @@ def broadcast_reductions(fusion: Fusion, _precision: Precision = "strict") -> Fu
 
 def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
     dims = expr.input.domain.logical
+    folds_nothing = all(dims[k].is_broadcast for k in expr.dims)
     equal = [
-        k for k in expr.dims if dims[k].is_broadcast and (of_folded or static(dims[k].size) != 1)
+        k
+        for k in expr.dims
+        if dims[k].is_broadcast and (of_folded or folds_nothing or static(dims[k].size) != 1)
     ]
     copies = math.prod(static(dims[k].size) for k in equal)
     # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.

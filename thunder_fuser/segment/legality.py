@@ -128,8 +128,12 @@ class Legality:
     def may_meet(self, a: Anchors, b: Anchors) -> bool:
         """Whether it is worth asking about the kernel of two sets between which nothing is near."""
         ours, theirs = self._shape(a), self._shape(b)
-        if bool(ours.points) != bool(theirs.points) or not self.has_room(a, b):
+        if not self.has_room(a, b):
             return False
+        if bool(ours.points) != bool(theirs.points):
+            # What is made of nothing costs a launch, unless another kernel has its points.
+            alone = theirs if ours.points else ours
+            return alone.pointers == alone.stored
         return not ours.points or bool(
             ours.points & (theirs.points | theirs.rows) or ours.rows & theirs.points
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import thunder
 import torch
 
-from tests.frontends.thunder.programs import jit
-from tests.zoo.rope import turned
+from tests.frontends.thunder.programs import fake, jit, traced
+from tests.zoo.rope import rope, turned
 from thunder_fuser.frontends.thunder import fusions, refusals
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -82,6 +83,19 @@ def test_unusual_arguments_stay_with_torch() -> None:
         jit(lambda x: torch.roll(x, (1, 2), 0))(x)
     empty = torch.ones(0, 3)
     torch.testing.assert_close(jit(lambda x: torch.roll(x, 1, 0))(empty), empty)
+
+
+def test_the_gradient_of_rotary_embeddings_is_one_kernel() -> None:
+    """LitGPT's, whose values nobody reads, of one sequence: the gradient of the queries is summed
+    over the batch, that of the keys over the batch and the queries that share a key, that of the
+    values is zeros; all of them are written where the projection's gradient has them.
+    """
+    (qkv,) = fake((1, 8192, 8 * 6 * 128), dtype=torch.bfloat16, grad=True)
+    tables = fake((8192, 128), (8192, 128), dtype=torch.bfloat16)
+    program = partial(rope, groups=8, per_group=4, values=False)
+    plan = traced(lambda *tensors: program(*tensors), qkv, *tables)[-1].plan
+    assert (plan.kernels, plan.bytes) == (1, 239_075_328)
+    assert plan.bytes == plan.bytes_ideal
 
 
 def test_rotary_embedding_of_two_thirds_of_a_projection() -> None:
