@@ -17,7 +17,6 @@ from tests.support.plans import (
 )
 from tests.zoo.plan_programs import (
     BATCH,
-    HEADS,
     HIDDEN,
     LENGTH,
     PROGRAMS,
@@ -54,23 +53,24 @@ def test_definitions(definition: Definition) -> None:
 
 
 def test_what_a_block_must_move() -> None:
-    """By hand: tensors of tokens in bf16, scores of attention, statistics of norms, tables.
+    """By hand: tensors of tokens in bf16, statistics of norms, tables.
 
-    Matrix products, attention's among them, are torch's: what they read and write is in memory.
+    Matrix products and attention are torch's: what they read and write is in memory.
     """
     token = BATCH * LENGTH * 2
-    x, hidden, scores = token * WIDTH, token * HIDDEN, token * HEADS * LENGTH
+    x, hidden = token * WIDTH, token * HIDDEN
     weight, rows, tables = 2 * WIDTH, 2 * token, 2 * 2 * LENGTH * SIZE
     found = planned("Llama block [2, 2048, 1024]")
-    norm, turn, attend = 2 * x + weight + rows, 4 * x + tables, 2 * scores
-    assert found.forward.bytes == norm + turn + attend + (norm + 2 * x) + 3 * hidden + 3 * x
+    norm, turn = 2 * x + weight + rows, 4 * x + tables
+    assert found.forward.bytes == norm + turn + (norm + 2 * x) + 3 * hidden + 3 * x
     assert found.backward is not None
     # Of each norm the gradient of its weight as well; queries and keys turn back beside values.
     norm += weight
-    turned, attended = 6 * x + tables, 3 * scores
+    turned = 6 * x + tables
     swiglu = 5 * hidden
-    least = (norm + 2 * x) + turned + attended + (norm + 3 * x) + swiglu
-    assert least <= found.backward.bytes <= 1.10 * least
+    least = (norm + 2 * x) + turned + (norm + 3 * x) + swiglu
+    # In the order of the trace, a product is between SwiGLU's two gradients.
+    assert least <= found.backward.bytes == least + 3 * hidden
 
 
 def test_what_is_cut_shares_its_storage() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.frontends.thunder.memory import halves, held
-from tests.frontends.thunder.programs import check, jit
+from tests.frontends.thunder.programs import check, fake, jit
 from tests.zoo.plan_programs import BATCH, BLOCK, HEADS, LENGTH
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.runtime import steps
@@ -43,16 +43,21 @@ def test_a_block_of_llama_takes_no_more_than_torch() -> None:
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.peak < other.peak
     forward, backward = ours
-    assert (len(forward.fusions), len(backward.fusions)) == (6, 7)
-    assert forward.kernels <= 6
-    assert backward.kernels <= 7
-    assert forward.bytes_over_ideal <= 1.05
+    assert (len(forward.fusions), len(backward.fusions)) == (5, 6)
+    assert forward.kernels <= 5
+    assert backward.kernels <= 6
+    assert forward.bytes_over_ideal <= 1.001
     assert backward.bytes_over_ideal <= 1.10
 
 
 def test_attention_weights_are_saved_once() -> None:
     """Matrix products read the softmax under another name than its own gradient."""
-    forward, _ = halves(BLOCK.function, *BLOCK.inputs())
+
+    def by_parts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    operands = fake(*[(BATCH, HEADS, LENGTH, 64)] * 3, dtype=torch.bfloat16, grad=True)
+    forward, _ = halves(by_parts, *operands)
     saved = forward.trace.bound_symbols[-1].args[1][0]
     squares = [p.name for p in saved if tuple(p.shape) == (BATCH, HEADS, LENGTH, LENGTH)]
     assert len(squares) == 1

@@ -17,7 +17,14 @@ from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 BLOCKS = [Llama, Gelu]
 STEPS = 3
-LEFT_TO_TORCH = {"linear", "matmul", "take_along_dim (take_along_axis)", "nll_loss_backward"}
+LEFT_TO_TORCH = {
+    "linear",
+    "matmul",
+    "take_along_dim (take_along_axis)",
+    "nll_loss_backward",
+    "fuser_attention_forward",
+    "fuser_attention_backward",
+}
 
 
 def gradients(block: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -27,7 +27,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
-from thunder_fuser.frontends.thunder import regions, reorder_regions, repro
+from thunder_fuser.frontends.thunder import attention, regions, reorder_regions, repro
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
@@ -78,6 +78,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._prefix = prefix
         self._tank = Tank()
         self._draw = register_draw(self)
+        attention.register(self)
         self._lookasides.update(lookasides())
         for symbol in {**TABLE, **RULES}:
             self.register_supported(

@@ -52,6 +52,7 @@ _WRITES_AT_INDEX = (
 
 _PRODUCT = "a matrix product, which torch's libraries compute"
 _SCAN = "a scan: each element waits for the one before it"
+_ATTENTION = "attention, for which torch has kernels"
 _SORT = "a sort: data decide where each element goes"
 
 # Why primitives, and calls by name, that a reader may look for in the table are not in it.
@@ -59,7 +60,9 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.MATMUL: _PRODUCT,
     PrimIDs.LINEAR: _PRODUCT,
     PrimIDs.CONVOLUTION: "a convolution, which torch's libraries compute",
-    "scaled_dot_product_attention": "attention, for which torch has kernels",
+    "scaled_dot_product_attention": _ATTENTION,
+    **dict.fromkeys(("fuser_attention", "fuser_attention_forward"), _ATTENTION),
+    "fuser_attention_backward": _ATTENTION,
     PrimIDs.SORT: _SORT,
     PrimIDs.TOPK: _SORT,
     "argsort": _SORT,

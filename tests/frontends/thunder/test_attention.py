@@ -1,0 +1,128 @@
+"""Attention through Thunder: one call forward and one backward, whichever kernel torch picks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from thunder.extend import OperatorExecutor
+from thunder.torch import scaled_dot_product_attention
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import thunder_fuser
+from tests.frontends.thunder.programs import fake, jit
+
+FORWARD, BACKWARD = "fuser_attention_forward", "fuser_attention_backward"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "kept": {"attn_mask": torch.arange(60).reshape(6, 10) % 3 > 0},
+    "added": {"attn_mask": torch.arange(120.0).reshape(2, 1, 6, 10).sin()},
+    "scaled": {"scale": 0.3},
+    "dropped": {"dropout_p": 0.5},
+}
+
+
+def attended(**options: Any) -> Callable[..., torch.Tensor]:
+    """Attention with something to fuse before and behind it."""
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q * 1.5, k, v.sin(), **options) * 2
+
+    return program
+
+
+def operands(dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    made = [torch.randn(2, 3, n, 8, generator=generator) for n in (6, 10, 10)]
+    return [x.to(dtype).requires_grad_() for x in made]
+
+
+def calls(compiled: Any) -> list[str]:
+    traces = [thunder.last_traces(compiled)[-1], *thunder.last_backward_traces(compiled)[-1:]]
+    names = [b.sym.name for t in traces for b in t.bound_symbols if b.sym.executor is not None]
+    return [n for n in names if n.startswith(("fuser", "sdp")) or "matmul" in n]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_is_one_call_each_way_and_torchs(name: str, dtype: torch.dtype) -> None:
+    options = dict(OPTIONS[name])
+    if name == "added":
+        options["attn_mask"] = options["attn_mask"].to(dtype)
+    program = attended(**options)
+    compiled = jit(program)
+    g = torch.linspace(-1, 1, 2 * 3 * 6 * 8).reshape(2, 3, 6, 8).to(dtype)
+    found = []
+    for function in (compiled, program):
+        inputs = operands(dtype)
+        torch.manual_seed(7)  # of what is dropped
+        output = function(*inputs)
+        found.append([output, *torch.autograd.grad(output, inputs, g)])
+    loose = 1e-12 if dtype is torch.float64 else 2e-2
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=loose, atol=loose)
+    assert calls(compiled) == ["fuser0", FORWARD, "fuser1", "fuser2", BACKWARD, "fuser3"]
+
+
+def test_without_gradients_nothing_is_saved() -> None:
+    program = attended(is_causal=True)
+    compiled = jit(program)
+    with torch.no_grad():
+        inputs = operands(torch.float32)
+        torch.testing.assert_close(compiled(*inputs), program(*inputs))
+    assert calls(compiled) == ["fuser0", "fuser_attention", "fuser1"]
+
+
+def test_the_backward_is_of_the_kernel_that_ran_forward() -> None:
+    """Whatever torch's switches say by then."""
+    inputs = operands(torch.float64)
+    expected = torch.autograd.grad(attended()(*inputs).sum(), inputs)
+    for first, then in (
+        (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION),
+        (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH),
+    ):
+        with sdpa_kernel(first):
+            output = jit(attended())(*inputs)
+        with sdpa_kernel(then):
+            found = torch.autograd.grad(output.sum(), inputs)
+        torch.testing.assert_close(found, expected)
+
+
+def test_of_cuda_tensors_as_well() -> None:
+    inputs = fake(*[(2, 4, 64, 32)] * 3, dtype=torch.bfloat16, grad=True)
+    compiled = jit(attended(is_causal=True))
+    thunder.compile_data(compiled).get_computation_and_inputs(*inputs)
+    assert calls(compiled) == ["fuser0", FORWARD, "fuser1", "fuser2", BACKWARD, "fuser3"]
+
+
+def test_executors_in_front_keep_what_they_claim() -> None:
+    other = OperatorExecutor("attention_of_others")
+    fn = functional.scaled_dot_product_attention
+    theirs = other.register_operator("sdp_of_others", like=scaled_dot_product_attention, fn=fn)
+    other.register_implementation(scaled_dot_product_attention, theirs)
+    compiled = thunder.jit(attended(), executors=[other, thunder_fuser.executor])
+    with torch.no_grad():
+        compiled(*operands(torch.float32))
+    assert calls(compiled) == ["fuser0", "sdp_of_others", "fuser1"]
+
+
+def test_what_is_taken_apart() -> None:
+    """A mask that wants a gradient; heads that broadcast."""
+    q, k, v = operands(torch.float64)
+    mask = torch.zeros(6, 10, dtype=torch.float64, requires_grad=True)
+
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, m)
+
+    for program, inputs in ((masked, (q, k, v, mask)), (attended(), (q, k[:, :1], v[:, :1]))):
+        compiled = jit(program)
+        leaves = [x for x in inputs if x.is_leaf]
+        found = torch.autograd.grad(compiled(*inputs).sum(), leaves)
+        expected = torch.autograd.grad(program(*inputs).sum(), leaves)
+        torch.testing.assert_close(found, expected)
+        assert not {FORWARD, BACKWARD} & {*calls(compiled)}
