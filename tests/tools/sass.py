@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,24 +38,37 @@ SKIP_REASON = "" if find_nvdisasm() else "no nvdisasm: not in a triton wheel, $C
 class Sass:
     """The machine code of one kernel: its instructions' names with their modifiers, in order, and
     what stands behind each name.
+
+    predicates   what an instruction is done under; ""
+    labels       name -> the instruction that it is before
+    subroutines  the first instruction that is only called
     """
 
     opcodes: tuple[str, ...]
     operands: tuple[str, ...]
+    predicates: tuple[str, ...]
+    labels: Mapping[str, int]
+    subroutines: int
+
+    def target(self, place: int) -> int | None:
+        """Where the branch at a place goes; None for what is none."""
+        found = re.search(r"`\((\.L_x_\d+)\)", self.operands[place])
+        is_branch = base(self.opcodes[place]) == "BRA" and found
+        return self.labels.get(found[1]) if is_branch and found else None
 
     def count(self, *bases: str) -> int:
         """Instructions whose name, without modifiers, is one of `bases`."""
-        return sum(_base(opcode) in bases for opcode in self.opcodes)
+        return sum(base(opcode) in bases for opcode in self.opcodes)
 
     @property
     def load_bits(self) -> Counter[int]:
         """Width in bits -> number of loads from global memory."""
-        return Counter(_width(op) for op in self.opcodes if _base(op) in ("LDG", "LD"))
+        return Counter(width(op) for op in self.opcodes if base(op) in ("LDG", "LD"))
 
     @property
     def store_bits(self) -> Counter[int]:
         """Width in bits -> number of stores to global memory."""
-        return Counter(_width(op) for op in self.opcodes if _base(op) in ("STG", "ST"))
+        return Counter(width(op) for op in self.opcodes if base(op) in ("STG", "ST"))
 
     @property
     def bytes_awaited(self) -> list[int]:
@@ -73,9 +87,9 @@ class Sass:
             for load in used:
                 del under_way[load]
             target = re.match(r"R(\d+)", operands)
-            if target and _base(opcode) in ("LDG", "LD"):
-                words, first = max(_width(opcode) // 32, 1), int(target[1])
-                under_way[place] = (set(range(first, first + words)), _width(opcode) // 8)
+            if target and base(opcode) in ("LDG", "LD"):
+                words, first = max(width(opcode) // 32, 1), int(target[1])
+                under_way[place] = (set(range(first, first + words)), width(opcode) // 8)
                 is_new = True
         return found
 
@@ -109,22 +123,37 @@ def disassemble(image: bytes) -> dict[str, Sass]:
     return {name: _parse(code) for name, code in zip(parts[::2], parts[1::2], strict=True)}
 
 
-# An address in a comment, perhaps a predicate, then the instruction and its operands.
-_INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE
+# A label; or an address in a comment, perhaps a predicate, then the instruction and its operands.
+_LINE = re.compile(
+    r"^(?:([.$]\S+):|\s*/\*[0-9a-f]{4,}\*/\s+(?:(@!?\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);)",
+    re.MULTILINE,
 )
 
 
 def _parse(code: str) -> Sass:
-    found = [(name, rest) for name, rest in _INSTRUCTION.findall(code) if name != "NOP"]
-    return Sass(tuple(name for name, _ in found), tuple(rest for _, rest in found))
+    found: list[tuple[str, str, str]] = []
+    labels: dict[str, int] = {}
+    for label, predicate, name, operands in _LINE.findall(code):
+        if label:
+            labels[label] = len(found)
+        elif name != "NOP":
+            found.append((name, operands, predicate))
+    called = [place for name, place in labels.items() if name.startswith("$")]
+    return Sass(
+        tuple(name for name, _, _ in found),
+        tuple(operands for _, operands, _ in found),
+        tuple(predicate for _, _, predicate in found),
+        labels,
+        min(called, default=len(found)),
+    )
 
 
-def _base(opcode: str) -> str:
+def base(opcode: str) -> str:
+    """An instruction's name without modifiers."""
     return opcode.partition(".")[0]
 
 
-def _width(opcode: str) -> int:
+def width(opcode: str) -> int:
     """Bits that one thread moves.  Without a modifier that names them they are 32."""
     named = re.search(r"\.[US]?(8|16|64|128|256)(?=\.|$)", opcode)
     return int(named[1]) if named else 32

@@ -1,0 +1,157 @@
+"""What the time model knows of instructions: equal ones are one, loops do not repeat what they need
+not, sectors are those of a warp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.generator import random_case
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.instruction_mix import instruction_regions
+from thunder_fuser.lower.instruction_values import Region, sector_share
+from thunder_fuser.lower.pipes import Pipe
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.lower import lower
+
+BLOCK, THREAD = ir.LaunchIndex.BLOCK, ir.LaunchIndex.THREAD
+X, Y = ir.Var("x"), ir.Var("y")
+
+
+def regions(*body: ir.Stmt, threads: int = 256, blocks: int = 8) -> list[Region]:
+    parameters = tuple(
+        ir.Parameter(name, DataType.Float, ir.Scratch(4), True, written=name == "y")
+        for name in ("x", "y")
+    )
+    kernel = ir.KernelIR("test", (), parameters, DataType.Int32, blocks, threads, 0, 0, tuple(body))
+    return instruction_regions(kernel, "sm_90")
+
+
+def stored(*numbers: ir.Expr) -> list[ir.Stmt]:
+    """Each to an element of its own."""
+    return [
+        ir.Assign(ir.Element(Y, ir.add(THREAD, ir.Int(256 * k))), number)
+        for k, number in enumerate(numbers)
+    ]
+
+
+def of(op: str, *operands: ir.Expr) -> ir.Expr:
+    return ir.Apply(op, operands)
+
+
+def loaded(at: ir.Expr = THREAD) -> list[ir.Stmt]:
+    return [ir.Let("t", DataType.Float, ir.Element(X, at))]
+
+
+def pipes(found: Sequence[Region], pipe: Pipe) -> float:
+    return sum(region.mix[pipe] for region in found)
+
+
+def arithmetic(*numbers: ir.Expr) -> float:
+    """What the results of `numbers` take, beside an element that is loaded and stored as it is."""
+    plain = regions(*loaded(), *stored(*[ir.Var("t")] * len(numbers)))
+    return sum(pipes(regions(*loaded(), *stored(*numbers)), p) - pipes(plain, p) for p in Pipe)
+
+
+T = ir.Var("t")
+TWO = ir.Literal(2.0, DataType.Float)
+PRODUCT = of("mul", T, T)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([of("add", T, T)], 1),
+        ([of("neg", T)], 0),
+        ([of("add", TWO, TWO)], 0),
+        # A sum takes a product along; a product that something else wants is one of its own.
+        ([of("add", PRODUCT, T)], 1),
+        ([of("add", PRODUCT, T), of("exp", PRODUCT)], 1 + 1 + 8),
+        # Equal expressions are one, and nobody computes what nobody stores.
+        ([of("exp", T), of("exp", T)], 8),
+        ([of("div", T, TWO)], 1),
+        ([of("div", T, ir.Literal(3.0, DataType.Float))], 10.25),
+    ],
+)
+def test_instructions_of_expressions(numbers: list[ir.Expr], expected: float) -> None:
+    assert arithmetic(*numbers) == expected
+
+
+def test_what_a_loop_does_not_change_is_before_it() -> None:
+    at = ir.add(ir.times(ir.Int(256), ir.Var("r")), THREAD)
+    body = (
+        ir.Let("e", DataType.Float, of("exp", T)),
+        ir.Assign(ir.Element(Y, at), of("add", ir.Var("e"), T)),
+    )
+    outside, loop = regions(*loaded(), ir.Loop("r", ir.Int(100), body))
+    assert (outside.is_loop, loop.is_loop, loop.times) == (False, True, 100)
+    assert outside.mix[Pipe.XU] == 1
+    assert loop.mix[Pipe.XU] == 0
+    # The store, its address and the loop's own.
+    assert loop.mix[Pipe.LSU] == 1
+    assert loop.bytes == 4
+
+
+def test_loops_that_are_written_out_have_constants_for_their_numbers() -> None:
+    """Four vectors of a thread: one address, four loads."""
+    k = ir.Var("k")
+    at = ir.add(ir.times(k, ir.Int(1024)), ir.times(ir.Int(4), THREAD))
+    body = (
+        ir.Registers("v", DataType.Float, (4,)),
+        ir.VectorLoad(4, ir.Address(X, at), ir.Var("v")),
+        ir.VectorStore(4, ir.Address(Y, at), ir.Var("v")),
+    )
+    (found,) = regions(ir.Loop("k", ir.Int(4), body, ir.LoopKind.UNROLLED))
+    # Two parameters, and the addresses that belong to them.
+    assert found.mix[Pipe.LSU] == 2 + 8
+    assert found.mix[Pipe.FMA] == 2
+    assert found.bytes == 8 * 16
+
+
+@pytest.mark.parametrize(
+    ("stride", "size", "share"), [(4, 4, 4), (16, 16, 16), (2, 2, 2), (64, 2, 32), (0, 4, 1)]
+)
+def test_sectors_are_those_of_a_warp(stride: int, size: int, share: float) -> None:
+    """Neighbours share them; threads that lie apart move 32 bytes each, one address one sector."""
+    addresses = tuple(stride * lane for lane in range(WARP_SIZE))
+    assert sector_share(addresses, size, 32) == share
+    assert sector_share(None, size, 32) == 32
+
+
+def test_accesses_say_their_sectors() -> None:
+    (found,) = regions(*loaded(ir.times(ir.Int(100), THREAD)), *stored(T))
+    load, store = found.accesses
+    assert (load.tensor, load.is_store, load.bytes, load.sectors) == ("x", False, 4, 32)
+    assert (store.tensor, store.is_store, store.bytes, store.sectors) == ("y", True, 4, 4)
+
+
+def test_what_some_warps_do_counts_for_these() -> None:
+    test = ir.less(THREAD, 32)
+    outside, inside = regions(*loaded(), ir.If((test,), tuple(stored(T))), blocks=1)
+    assert not outside.accesses[1:]
+    assert inside.times == 0.25
+    assert not inside.is_loop
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [{}, {"reductions": True, "groups": True}, {"gathers": True}, {"draws": True}, {"scans": True}],
+    ids=lambda kinds: " ".join(kinds) or "pointwise",
+)
+def test_any_kernel_has_a_mix(kinds: dict[str, bool]) -> None:
+    for seed in range(8):
+        case = random_case(seed, **kinds)  # type: ignore[arg-type]
+        for segment in CompiledFusion(case.fusion).plan(case.inputs).segments:
+            if segment.kernels:
+                kernel = lower(schedule_segment(segment, H200), segment.body.updates)
+                found = instruction_regions(kernel, H200.arch)
+                assert all(region.times >= 0 for region in found)
+                assert math.isfinite(sum(r.total * r.instructions for r in found))
+                assert sum(r.bytes for r in found) > 0

@@ -1,0 +1,549 @@
+"""Expressions of kernel IR as instructions: what each leaves in registers, and what that takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower import instruction_table as table
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.instruction_values import (
+    Access,
+    Form,
+    Number,
+    Sample,
+    ValueNumbering,
+    sampled_threads,
+    sector_share,
+)
+from thunder_fuser.lower.pipes import Mix
+
+ACCESS_BYTES = 16
+"""Of the widest load or store of a thread."""
+_SECTOR = 32
+
+Value = Number | Form
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in memory: elements behind a parameter; "" where that is none of global memory.
+
+    step  elements from one to the next
+    """
+
+    tensor: str
+    offset: Form
+    step: int
+
+
+class ExpressionMix:
+    """Goes through the expressions of one kernel.
+
+    environment  what names stand for: numbers, indices, places, registers by their indices
+    types        of names
+    """
+
+    def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
+        self.values = ValueNumbering(kernel.index is DataType.Int)
+        self.environment: dict[str, Any] = {}
+        self.types: dict[str, ir.Type] = {}
+        self._arch = arch
+        self._memory: dict[str, ir.Parameter] = {}
+        self._loaded: set[Number] = set()
+        self._serial = 0
+        root = self.values.root
+        places = list(sampled_threads(kernel.blocks, kernel.threads))
+        self._launch = {
+            ir.LaunchIndex.BLOCK: Number(root, Mix(), known=tuple(b for b, _ in places)),
+            ir.LaunchIndex.THREAD: Number(root, Mix(), known=tuple(t for _, t in places)),
+            ir.LaunchIndex.BLOCKS: Number(root, Mix(), known=(kernel.blocks,) * len(places)),
+        }
+        for p in kernel.parameters:
+            found = self.values.number(("parameter", p.name), table.of_parameter(arch))
+            if p.is_pointer:
+                self._memory[p.name] = p
+            else:
+                self.environment[p.name] = found
+
+    # ---- expressions: indices and tests
+
+    def expr(self, e: ir.Expr) -> Any:
+        return self.EXPRESSIONS[type(e)](self, e)
+
+    def form(self, e: ir.Expr) -> Form:
+        found = self.expr(e)
+        return found if isinstance(found, Form) else Form(0, ((self.register(found), 1),))
+
+    def _launch_index(self, e: ir.LaunchIndex) -> Value:
+        return Form(0, ((self._launch[e], 1),))
+
+    def _var(self, e: ir.Var) -> Any:
+        if e.name in self._memory:
+            return Place(e.name, Form(0), 1)
+        return self.environment.get(e.name) or self.values.opaque()
+
+    def _int(self, e: ir.Int) -> Value:
+        return Form(e.value)
+
+    def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> Value:
+        left, right = self.form(e.left), self.form(e.right)
+        if e.op in ("+", "-"):
+            return left.plus(right if e.op == "+" else right.times(-1))
+        if e.op == "*" and not (left.terms and right.terms):
+            return right.times(left.const) if right.terms else left.times(right.const)
+        function = _OPERATORS[e.op]
+        if not (left.terms or right.terms):
+            return Form(int(function(left.const, right.const)))
+
+        def sample() -> Sample | None:
+            a, b = left.values(), right.values()
+            return None if a is None or b is None else tuple(map(int, map(function, a, b)))
+
+        registers = [r for r in map(self.values.register, (left, right)) if r is not None]
+        found = self.values.number(
+            (e.op, left, right), _index_mix(e, right), registers, sample=sample
+        )
+        is_test = e.op in ("<", "<=", ">", ">=", "==", "!=")
+        return found if is_test else Form(0, ((found, 1),))
+
+    def _negative(self, e: ir.Negative) -> Value:
+        return self.form(e.value).times(-1)
+
+    def _min(self, e: ir.Min) -> Value:
+        return self._chosen(("min",), self.form(e.left), self.form(e.right))
+
+    def _advanced(self, e: ir.Advanced) -> Value:
+        start = self.form(e.start)
+        return self._chosen(("advanced",), start.plus(Form(e.step)), self.form(e.bound))
+
+    def _chosen(self, key: tuple[str, ...], left: Form, right: Form) -> Form:
+        if not (left.terms or right.terms):
+            return Form(min(left.const, right.const))
+
+        def sample() -> Sample | None:
+            a, b = left.values(), right.values()
+            return None if a is None or b is None else tuple(map(min, a, b))
+
+        registers = [r for r in map(self.values.register, (left, right)) if r is not None]
+        found = self.values.number((*key, left, right), table.mix(0, 2), registers, sample=sample)
+        return Form(0, ((found, 1),))
+
+    def _same(self, e: Any) -> Any:
+        return self.expr(e.value)
+
+    def _index_number(self, e: ir.IndexNumber) -> Value:
+        return self._apply_to(("number",), table.mix(0, 1), [self.expr(e.index)])
+
+    def _tests(self, e: ir.All | ir.Either) -> Value:
+        found = [self.register(self.expr(t)) for t in e.tests]
+        word = "all" if isinstance(e, ir.All) else "either"
+        join = all_of if isinstance(e, ir.All) else any_of
+
+        def sample() -> Sample | None:
+            return join([t.values() for t in found], len(found))
+
+        return self.values.number((word, *found), Mix(), found, sample=sample)
+
+    def _truth(self, e: ir.Truth) -> Value:
+        found = self.values.constant()
+        found.known = (int(e.value),) * (4 * WARP_SIZE)
+        return found
+
+    def _select(self, e: ir.Select) -> Value:
+        parts = [self.expr(x) for x in (e.test, e.inside, e.outside)]
+        found = self._apply_to(("select",), table.mix(0, 1), parts)
+        is_index = all(isinstance(p, Form) for p in parts[1:])
+        return Form(0, ((found, 1),)) if is_index else found
+
+    # ---- expressions: memory
+
+    def _element(self, e: ir.Element) -> Any:
+        base, index = self.path(e)
+        found = self.environment.get(base)
+        if isinstance(found, dict):
+            at = tuple(f.const for f in index)
+            if any(f.terms for f in index) or at not in found:
+                parts = [v for v in found.values() if isinstance(v, Number)]
+                if any(f.terms for f in index):
+                    return self._apply_to(("chosen", *index), table.mix(0, 1), parts)
+                deeper = {k[len(at) :]: v for k, v in found.items() if k[: len(at)] == at}
+                return deeper or self.values.constant()
+            return found[at]
+        return self.load(ir.Address(e.base, e.index), 1, self.dtype(e))(0)
+
+    def _address(self, e: ir.Address) -> Any:
+        base = self.expr(e.pointer)
+        index = self.form(e.index)
+        if isinstance(base, Place):
+            return Place(base.tensor, base.offset.plus(index.times(base.step)), base.step)
+        return Place("", index, 1)
+
+    def _reinterpret(self, e: ir.Reinterpret) -> Any:
+        return self.expr(e.address)
+
+    def _fetched(self, e: ir.Fetched) -> Any:
+        return self.load(e.address, e.width, self.dtype(e.address))(0)
+
+    def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
+        """What a load leaves in registers, element by element."""
+        pointer, form = self.place(address)
+        size = width * dtype.itemsize
+        parameter = self._memory.get(pointer)
+        operand = self.values.address(pointer, form)
+        operands = () if operand is None else (operand,)
+        count = -(-size // ACCESS_BYTES)
+        stable = parameter is not None and not parameter.written and not parameter.aliased
+        key: tuple[Any, ...] = ("load", pointer, form, width)
+        if not stable:
+            key = (*key, self.fresh())
+        whole = self.values.number(key, table.lsu(count), operands)
+        if parameter is not None and whole not in self._loaded:
+            self._loaded.add(whole)
+            whole.region.accesses.append(self._access(parameter, False, size, form, dtype))
+        self.values.use([whole])
+        return lambda k: self.values.number((*key, "element", k, whole), Mix(), (whole,))
+
+    def store(self, address: ir.Expr, size: int, operands: Sequence[Number]) -> None:
+        pointer, form = self.place(address)
+        count = -(-size // ACCESS_BYTES)
+        self.values.effect(table.lsu(count), [self.values.address(pointer, form), *operands])
+        parameter = self._memory.get(pointer)
+        if parameter is not None:
+            dtype = parameter.dtype or DataType.Float
+            self.values.here.accesses.append(self._access(parameter, True, size, form, dtype))
+
+    def _access(
+        self, parameter: ir.Parameter, is_store: bool, size: int, form: Form, dtype: DataType
+    ) -> Access:
+        places = form.values()
+        sample = None if places is None else tuple(p * dtype.itemsize for p in places)
+        return Access(parameter.name, is_store, size, sector_share(sample, size, _SECTOR))
+
+    def place(self, address: ir.Expr) -> tuple[str, Form]:
+        found = self.expr(address)
+        if isinstance(found, Place):
+            return found.tensor, found.offset
+        return "", found if isinstance(found, Form) else Form(0)
+
+    # ---- expressions: numbers
+
+    def _literal(self, e: ir.Literal) -> Value:
+        return self.values.constant()
+
+    def _convert(self, e: ir.Convert) -> Value:
+        mixed = table.of_conversion(e.source, e.dtype, self._arch)
+        widens = e.dtype.itemsize > e.source.itemsize
+        key = ("cast", e.source, e.dtype)
+        return self._apply_to(key, mixed, [self.expr(e.value)], widens=widens)
+
+    def _round(self, e: ir.Round) -> Value:
+        return self._apply_to(("round", e.dtype), table.ROUND, [self.expr(e.value)])
+
+    def _narrow(self, e: ir.Narrow) -> Value:
+        return self._apply_to(("narrow", e.dtype), table.NARROW, [self.expr(e.value)])
+
+    def _apply(self, e: ir.Apply) -> Value:
+        operands = [self.expr(x) for x in e.operands]
+        dtype = self._type_of(e.operands[-1])
+        mixed = table.of_operation(e.op, dtype)
+        if e.op in ("div", "truediv") and _is_power_of_two(e.operands[1]):
+            mixed = table.of_operation("mul", dtype)
+        return self._apply_to(
+            (e.op, dtype),
+            mixed,
+            operands,
+            is_sum=e.op in ("add", "sub") and dtype.is_floating,
+            is_product=e.op == "mul" and dtype.is_floating,
+        )
+
+    def _apply_to(
+        self,
+        key: tuple[Any, ...],
+        mixed: Mix,
+        operands: Sequence[Any],
+        *,
+        is_sum: bool = False,
+        is_product: bool = False,
+        widens: bool = False,
+    ) -> Number:
+        registers = [self.register(o) for o in operands]
+        if registers and all(r.constant for r in registers):
+            return self.values.constant()
+        return self.values.number(
+            (*key, *registers),
+            mixed,
+            registers,
+            is_sum=is_sum,
+            is_product=is_product,
+            widens=widens,
+        )
+
+    def _divide_by_constant(self, e: ir.DivideByConstant) -> Value:
+        return self._apply_to(("div by", e.high), table.mix(2), [self.expr(e.value)])
+
+    def _make_complex(self, e: ir.MakeComplex) -> Value:
+        return self._apply_to(("complex",), Mix(), [self.expr(e.real), self.expr(e.imag)])
+
+    def _checked_position(self, e: ir.CheckedPosition) -> Value:
+        operands = [self.expr(e.value), self.expr(e.needed)]
+        found = self._apply_to(("position", e.extent), table.mix(0, 3, 0, 1), operands)
+        return Form(0, ((found, 1),))
+
+    def _selected(self, e: ir.Selected) -> Value:
+        array = self.expr(e.array)
+        parts = list(array.values()) if isinstance(array, dict) else [array]
+        mixed = table.mix(0, 2.0 * len(parts))
+        return self._apply_to(("selected",), mixed, [*parts, self.expr(e.index)])
+
+    def _random_number(self, e: ir.RandomNumber) -> Value:
+        operands = [self.expr(x) for x in (*e.parameters, e.number)]
+        return self._apply_to((e.op,), table.mix(1), operands)
+
+    # ---- expressions: reductions
+
+    def _start(self, e: ir.Start) -> Value:
+        return self.values.constant()
+
+    def _as_element(self, e: ir.AsElement) -> Value:
+        return self.register(self.expr(e.value))
+
+    def _take(self, e: ir.Take) -> Value:
+        operands = [self.expr(e.accumulator), self.expr(e.element)]
+        if e.position is not None:
+            operands.append(self.expr(e.position))
+        mixed = table.of_take(e.reducer.op, e.reducer.accumulate)
+        is_sum = e.reducer.op == "sum" and e.reducer.accumulate.is_floating
+        return self._apply_to(("take", e.reducer), mixed, operands, is_sum=is_sum)
+
+    def _take_vector(self, e: ir.TakeVector) -> Value:
+        elements = self.expr(e.elements)
+        parts = list(elements.values()) if isinstance(elements, dict) else [elements]
+        mixed = table.of_vector(e.reducer.op, e.reducer.accumulate, len(parts))
+        operands = [self.expr(e.accumulator), *parts]
+        return self._apply_to(("take vector", e.reducer), mixed, operands)
+
+    def _present(self, e: ir.Present) -> Value:
+        return self.form(e.last)
+
+    def _combine(self, e: ir.Combine) -> Value:
+        operands = [self.expr(e.left), self.expr(e.right)]
+        mixed = table.of_combine(e.reducer.op, e.reducer.accumulate)
+        is_sum = e.reducer.op == "sum" and e.reducer.accumulate.is_floating
+        return self._apply_to(("combine", e.reducer), mixed, operands, is_sum=is_sum)
+
+    def _finish(self, e: ir.Finish) -> Value:
+        mixed = table.mix(2) if words(e.reducer) > 1 else Mix()
+        return self._apply_to(("finish", e.reducer), mixed, [self.expr(e.accumulator)])
+
+    def _lane(self, e: ir.Lane) -> Value:
+        found: Value = self.expr(ir.Element(e.lanes, e.lane))
+        return found
+
+    def _warp_reduce(self, e: ir.WarpReduce) -> Value:
+        steps = int(math.log2(max(e.threads, 1)))
+        self.values.here.exchanges += steps
+        mixed = exchanges(e.reducer, steps)
+        return self._effect_of(mixed, [self.expr(e.value)])
+
+    def _block_reduce(self, e: ir.BlockReduce) -> Value:
+        warps = e.threads // WARP_SIZE
+        steps = 5 + (math.ceil(math.log2(warps)) if warps > 1 else 0)
+        mixed = exchanges(e.reducer, steps)
+        self.values.here.exchanges += steps
+        if warps > 1:
+            self.values.here.barriers += 1
+            mixed.update(table.lsu(2 * words(e.reducer)))
+            mixed.update(table.mix(0, 3, 0, 2))
+        return self._effect_of(mixed, [self.expr(e.value)])
+
+    def _combine_parts(self, e: ir.CombineParts) -> Value:
+        groups = max(1, e.threads // e.points)
+        rounds = -(-e.count // groups)
+        steps = math.ceil(math.log2(groups)) if groups > 1 else 0
+        each = words(e.reducer)
+        mixed = Mix()
+        for _ in range(rounds + steps):
+            mixed.update(table.of_combine(e.reducer.op, e.reducer.accumulate))
+        mixed.update(table.lsu((rounds + 2 * steps) * each))
+        mixed.update(table.mix(2 * rounds, 2.0 * rounds))
+        self.values.here.barriers += 2
+        return self._effect_of(mixed, [self.expr(e.point)])
+
+    def _effect_of(self, mixed: Mix, operands: Sequence[Any]) -> Number:
+        """What threads compute together: never shared, and never left out."""
+        self.values.effect(mixed, [self.register(o) for o in operands])
+        return self.values.opaque()
+
+    # ---- names
+
+    def register(self, value: Any) -> Number:
+        if isinstance(value, Form):
+            return self.values.register(value) or self.values.constant()
+        if isinstance(value, dict):
+            parts = [self.register(v) for v in value.values()]
+            return self.values.number(("struct", *parts), Mix(), parts)
+        return value if isinstance(value, Number) else self.values.constant()
+
+    def path(self, e: ir.Expr) -> tuple[str, tuple[Form, ...]]:
+        """The name of an array, and the indices into it."""
+        index: list[Form] = []
+        while isinstance(e, ir.Element):
+            index.append(self.form(e.index))
+            e = e.base
+        name = e.name if isinstance(e, ir.Var) else ""
+        return name, tuple(reversed(index))
+
+    def assign(self, target: ir.Expr, value: Any) -> None:
+        base, index = self.path(target)
+        if isinstance(target, ir.Var):
+            self.environment[target.name] = value
+            return
+        found = self.environment.get(base)
+        if isinstance(found, dict):
+            found[tuple(f.const for f in index)] = value
+            return
+        assert isinstance(target, ir.Element)
+        dtype = self.dtype(target)
+        self.store(ir.Address(target.base, target.index), dtype.itemsize, [self.register(value)])
+
+    def fresh(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # ---- types
+
+    def dtype(self, e: ir.Expr) -> DataType:
+        """Of the elements of an array, or of memory."""
+        while isinstance(e, (ir.Element, ir.Address)):
+            e = e.base if isinstance(e, ir.Element) else e.pointer
+        name = e.name if isinstance(e, ir.Var) else ""
+        if name in self._memory:
+            return self._memory[name].dtype or DataType.Float
+        found = self.types.get(name)
+        return found if isinstance(found, DataType) else DataType.Float
+
+    def _type_of(self, e: ir.Expr) -> DataType:
+        """Of a number."""
+        match e:
+            case ir.Literal() | ir.Convert():
+                return e.dtype
+            case ir.Var() | ir.Element():
+                return self.dtype(e)
+            case ir.Apply():
+                return self._type_of(e.operands[-1])
+            case ir.Select():
+                return self._type_of(e.inside)
+        return DataType.Float
+
+    EXPRESSIONS: ClassVar[dict[type, Callable[[ExpressionMix, Any], Any]]] = {
+        ir.LaunchIndex: _launch_index,
+        ir.Var: _var,
+        ir.Int: _int,
+        ir.Binary: _binary,
+        ir.Negative: _negative,
+        ir.UnsignedBinary: _binary,
+        ir.Min: _min,
+        ir.Advanced: _advanced,
+        ir.IntCast: _same,
+        ir.IndexNumber: _index_number,
+        ir.All: _tests,
+        ir.Either: _tests,
+        ir.Truth: _truth,
+        ir.Select: _select,
+        ir.Element: _element,
+        ir.Address: _address,
+        ir.Reinterpret: _reinterpret,
+        ir.Fetched: _fetched,
+        ir.Literal: _literal,
+        ir.Convert: _convert,
+        ir.Round: _round,
+        ir.Narrow: _narrow,
+        ir.Apply: _apply,
+        ir.DivideByConstant: _divide_by_constant,
+        ir.MakeComplex: _make_complex,
+        ir.CheckedPosition: _checked_position,
+        ir.Selected: _selected,
+        ir.RandomNumber: _random_number,
+        ir.Start: _start,
+        ir.AsElement: _as_element,
+        ir.Take: _take,
+        ir.TakeVector: _take_vector,
+        ir.Present: _present,
+        ir.Combine: _combine,
+        ir.Finish: _finish,
+        ir.Lane: _lane,
+        ir.WarpReduce: _warp_reduce,
+        ir.BlockReduce: _block_reduce,
+        ir.CombineParts: _combine_parts,
+    }
+
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a // b if b else 0,
+    "%": lambda a, b: a % b if b else 0,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+def _index_mix(e: ir.Binary | ir.UnsignedBinary, right: Form) -> Mix:
+    """Powers of two are shifts and masks; other constants a product with their reciprocal."""
+    if e.op not in ("/", "%"):
+        return table.mix(1) if e.op == "*" else table.mix(0, 1)
+    if right.const & (right.const - 1) == 0:
+        return table.mix(0, 1)
+    return table.mix(1, 1) if e.op == "/" else table.mix(2, 1)
+
+
+def all_of(samples: Sequence[Sample | None], count: int) -> Sample | None:
+    known = [s for s in samples if s is not None]
+    if len(known) < count:
+        return None
+    return tuple(int(all(each)) for each in zip(*known, strict=True))
+
+
+def any_of(samples: Sequence[Sample | None], count: int) -> Sample | None:
+    known = [s for s in samples if s is not None]
+    if len(known) < count:
+        return None
+    return tuple(int(any(each)) for each in zip(*known, strict=True))
+
+
+def _is_power_of_two(e: ir.Expr) -> bool:
+    """Whether a divisor's reciprocal is exact."""
+    if not isinstance(e, ir.Literal) or isinstance(e.value, complex) or not e.dtype.is_floating:
+        return False
+    return abs(math.frexp(e.value)[0]) == 0.5
+
+
+def words(reducer: ir.Reducer) -> int:
+    each = max(1, reducer.accumulate.itemsize // ir.WORD)
+    return each * reductions.lookup(reducer.op).accumulator.words
+
+
+def exchanges(reducer: ir.Reducer, steps: int) -> Mix:
+    """So many times, an accumulator of another thread and this one as one."""
+    found = Mix()
+    for _ in range(steps):
+        found.update(table.lsu(words(reducer)))
+        found.update(table.of_combine(reducer.op, reducer.accumulate))
+    return found
+
+
+def array_name(e: ir.Expr) -> str:
+    while isinstance(e, ir.Element):
+        e = e.base
+    return e.name if isinstance(e, ir.Var) else ""

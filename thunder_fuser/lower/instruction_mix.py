@@ -1,0 +1,346 @@
+"""Instruction mix of a kernel: how many instructions of a thread each pipe takes, and how often.
+
+The statements are gone through as a compiler does it: loops that it writes out are written out,
+equal expressions are one, what nobody uses is not there. What is left are regions: the loops, and
+what is in none. Tests compare them with machine code (tests/codegen/test_instruction_mix.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.tables import random
+from thunder_fuser.lower import instruction_table as table
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.instruction_expressions import (
+    ACCESS_BYTES,
+    ExpressionMix,
+    Place,
+    all_of,
+    array_name,
+    exchanges,
+    words,
+)
+from thunder_fuser.lower.instruction_values import Form, Number, Region, Sample
+from thunder_fuser.lower.pipes import Mix, Pipe
+
+_WRITTEN_OUT = 8
+"""Iterations of a loop that a compiler writes out unasked."""
+_STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
+"""Of a loop: counting, comparing, jumping."""
+_START = Mix({Pipe.OTHER: 5.0})
+"""Of a kernel: where it is, and its end."""
+
+
+def instruction_regions(kernel: ir.KernelIR, arch: str) -> list[Region]:
+    """What a thread of the kernel does: what is in no loop first."""
+    return InstructionMix(kernel, arch).regions
+
+
+class InstructionMix(ExpressionMix):
+    """Goes through the statements of one kernel."""
+
+    def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
+        super().__init__(kernel, arch)
+        self._kernel = kernel
+        self._zeroed: set[str] = set()
+        self._tested = 0
+        self.values.root.mix.update(_START)
+        self._body(kernel.body)
+        self.regions = self.values.finish()
+
+    def _body(self, body: ir.Body) -> None:
+        for statement in body:
+            self.STATEMENTS[type(statement)](self, statement)
+
+    def _nothing(self, s: ir.Stmt) -> None:
+        pass
+
+    def _let(self, s: ir.Let) -> None:
+        self.types[s.name] = s.type
+        self.environment[s.name] = self.expr(s.value)
+
+    def _let_pointer(self, s: ir.LetPointer) -> None:
+        self.environment[s.name] = Place("", Form(0), s.row or 1)
+        self.types[s.name] = s.type
+
+    def _registers(self, s: ir.Registers) -> None:
+        self.types[s.name] = s.type
+        self.environment[s.name] = {} if s.sizes else self.values.constant()
+        if s.zeroed and isinstance(s.type, DataType):
+            # What some threads do not load is 0, two registers at a time.
+            count = math.prod(s.sizes) * s.type.itemsize / ir.WORD
+            self.values.effect(table.mix(0, count / 2))
+            self._zeroed.add(s.name)
+
+    def _pack(self, s: ir.Pack) -> None:
+        self.types[s.name] = s.type
+        self.environment[s.name] = {(k,): self.expr(v) for k, v in enumerate(s.values)}
+
+    def _assign(self, s: ir.Assign) -> None:
+        self.assign(s.target, self.expr(s.value))
+
+    def _flip(self, s: ir.Flip) -> None:
+        self.environment[s.name] = self.values.number(("flip", self.fresh()), table.mix(0, 1))
+
+    def _set_lane(self, s: ir.SetLane) -> None:
+        self.assign(ir.Element(s.lanes, s.lane), self.expr(s.value))
+
+    def _vector_load(self, s: ir.VectorLoad) -> None:
+        dtype = self.dtype(s.target)
+        loaded = self.load(s.address, s.width, dtype)
+        if self._tested and dtype.itemsize < ir.WORD and array_name(s.target) not in self._zeroed:
+            # Parts of words that are used elsewhere are taken out of them where they are loaded.
+            self.values.effect(table.mix(0, s.width * (1 - dtype.itemsize / ir.WORD)))
+        for k in range(s.width):
+            self.assign(ir.Element(s.target, ir.Int(k)), loaded(k))
+
+    def _pick_lanes(self, s: ir.PickLanes) -> None:
+        source, target = self.expr(s.source), self.environment[array_name(s.target)]
+        for lane, pick in enumerate(s.picks):
+            if pick is not None and isinstance(source, dict) and isinstance(target, dict):
+                target[(lane,)] = source.get((pick,), self.values.constant())
+
+    def _vector_store(self, s: ir.VectorStore) -> None:
+        dtype = self.dtype(s.source)
+        operands = [
+            self.register(self.expr(ir.Element(s.source, ir.Int(k)))) for k in range(s.width)
+        ]
+        self.store(s.address, s.width * dtype.itemsize, operands)
+
+    def _unpack(self, s: ir.Unpack) -> None:
+        fetched = self.register(self.expr(s.words))
+        for k in range(ACCESS_BYTES):
+            part = self.values.number(("unpack", fetched, k), Mix(), (fetched,))
+            self.assign(ir.Element(s.target, ir.Int(k)), part)
+
+    def _prefetch(self, s: ir.Prefetch) -> None:
+        pointer, form = self.place(s.address)
+        self.values.effect(table.lsu(), [self.values.address(pointer, form)])
+
+    def _draw_numbers(self, s: ir.DrawNumbers) -> None:
+        operands = [self.register(self.expr(e)) for e in (s.seed, s.first, s.offset)]
+        size = random.numbers_per_call(s.dtype) * s.calls
+        # Ten rounds of two products, then each number from its bits.
+        each = Mix({Pipe.FMA: 40.0 / 4, Pipe.ALU: 50.0 / 4})
+        each.update(table.mix(2, 2, 1))
+        self.types[s.array] = s.dtype
+        self.environment[s.array] = {
+            (k,): self.values.number(("draw", s.array, self.fresh()), each, operands)
+            for k in range(size)
+        }
+
+    def _if(self, s: ir.If) -> None:
+        tests = [self.expr(test) for test in s.tests]
+        inside = all_of([t.values() for t in tests if isinstance(t, Number)], len(tests))
+        self.values.effect(Mix(), [t for t in tests if isinstance(t, Number)])
+        self._tested += 1
+        for body, holds in ((s.body, True), (s.otherwise, False)):
+            share = _share(inside, holds)
+            if not body:
+                continue
+            if share == 1.0:
+                self._body(body)
+            else:
+                self.values.enter(False, share)
+                self._body(body)
+                self.values.leave()
+        if any(isinstance(t, Number) and not t.constant for t in tests):
+            self.values.effect(Mix({Pipe.OTHER: 1.0}))
+        self._tested -= 1
+
+    def _loop(self, s: ir.Loop) -> None:
+        begin, end = self.form(s.begin), self.form(s.end)
+        step = self._kernel.blocks if s.step is ir.LaunchIndex.BLOCKS else s.step
+        if s.step is ir.LaunchIndex.THREAD:
+            step = self._kernel.threads
+        assert isinstance(step, int)
+        known = not (begin.terms or end.terms)
+        trips = _trips(begin, end, step)
+        asked = s.kind is not ir.LoopKind.SERIAL
+        if known and (asked or (s.unroll is None and trips <= _WRITTEN_OUT)):
+            for k in range(begin.const, end.const, step):
+                self.environment[s.axis] = Form(k)
+                self._body(s.body)
+            return
+        region = self.values.enter(True, trips)
+        written = s.unroll or 1
+        region.mix.update({pipe: n / written for pipe, n in _STEP.items()})
+        self.environment[s.axis] = Form(0, ((self.values.opaque(begin.values()), 1),))
+        changed = sorted(_assigned(s.body))
+        self._forget(changed)
+        self._body(s.body)
+        self._want(changed)
+        self.values.leave()
+        self._forget(changed)
+
+    def _scope(self, s: ir.Scope) -> None:
+        self._body(s.body)
+
+    def _shared(self, s: ir.Shared) -> None:
+        self.environment[s.name] = Place("", Form(0), 1)
+
+    def _barrier(self, s: ir.Barrier) -> None:
+        self.values.here.barriers += 1
+        self.values.effect(Mix({Pipe.OTHER: 1.0}))
+
+    def _grid_barrier(self, s: ir.GridBarrier) -> None:
+        self.values.here.grid_barriers += 1
+        self.values.effect(Mix({Pipe.OTHER: 20.0, Pipe.LSU: 3.0}))
+
+    def _transpose_tile(self, s: ir.TransposeTile) -> None:
+        self.types[s.name] = s.dtype
+        self.environment[s.name] = s
+
+    def _tile_put(self, s: ir.TilePut) -> None:
+        tile = self.environment[s.tile]
+        operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
+        found = [
+            self.register(self.expr(ir.at(s.source, ir.Int(n), ir.Int(w))))
+            for w in range(tile.width)
+            for n in range(s.depth)
+        ]
+        size = tile.dtype.itemsize
+        stores = tile.width * max(1, s.depth * size // ACCESS_BYTES)
+        # Elements of one column lie in different registers: words are put together.
+        packing = tile.width * s.depth * (2 // size if size < 4 else 0)
+        mixed = table.mix(0, packing)
+        mixed.update(table.times(table.of_tile_place(tile.dtype, self._arch), stores))
+        mixed.update(table.lsu(stores))
+        self.values.effect(mixed, [*operands, *found])
+
+    def _tile_get(self, s: ir.TileGet) -> None:
+        tile = self.environment[s.tile]
+        operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
+        loads = max(1, s.vector * tile.dtype.itemsize // ACCESS_BYTES)
+        self.values.effect(table.lsu(loads), operands)
+        self.values.effect(table.times(table.of_tile_place(tile.dtype, self._arch), loads))
+        for k in range(s.vector):
+            self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
+
+    def _stacked_reduce(self, s: ir.StackedReduce) -> None:
+        steps = max(0, int(math.log2(max(WARP_SIZE // s.groups, 1))))
+        array = self.environment[s.accumulators]
+        found = [self.register(v) for v in array.values()] if isinstance(array, dict) else []
+        mixed = Mix()
+        for _ in range(s.vector):
+            mixed.update(exchanges(s.reducer, steps))
+        self.values.effect(mixed, found)
+        self.values.here.exchanges += steps
+        warps = s.threads // WARP_SIZE
+        if warps > 1:
+            each = words(s.reducer)
+            self.values.here.barriers += 2
+            self.values.effect(table.lsu(2 * s.vector * each))
+            # The first threads join what warps have left.
+            share = min(1.0, s.groups * s.vector / s.threads)
+            for _ in range(warps):
+                joined = Mix(table.of_combine(s.reducer.op, s.reducer.accumulate))
+                joined.update(table.lsu(each))
+                self.values.effect(Mix({p: n * share for p, n in joined.items()}))
+        if isinstance(array, dict):
+            for place in array:
+                array[place] = self.values.opaque()
+
+    def _block_scan(self, s: ir.BlockScan) -> None:
+        steps = int(math.log2(s.threads))
+        value = self.register(self.expr(s.value))
+        self.values.effect(exchanges(s.reducer, steps + 1), [value])
+        self.values.here.exchanges += steps
+        if s.slots is not None:
+            self.values.here.barriers += 2
+            self.values.effect(table.lsu(4 * words(s.reducer)))
+        self.environment[s.name] = self.values.opaque()
+        self.environment[s.running] = self.values.opaque()
+
+    def _forget(self, names: Sequence[str]) -> None:
+        """What a loop changes is unknown where it begins, and when it has ended."""
+        for name in names:
+            found = self.environment.get(name)
+            if isinstance(found, dict):
+                for place in found:
+                    found[place] = self.values.opaque()
+            elif isinstance(found, Form):
+                self.environment[name] = Form(0, ((self.values.opaque(found.values()), 1),))
+            elif isinstance(found, Number):
+                self.environment[name] = self.values.opaque()
+
+    def _want(self, names: Sequence[str]) -> None:
+        """What the next iteration reads."""
+        for name in names:
+            found = self.environment.get(name)
+            values = found.values() if isinstance(found, dict) else [found]
+            self.values.use([self.register(v) for v in values if isinstance(v, (Number, Form))])
+
+    STATEMENTS: ClassVar[dict[type, Callable[[InstructionMix, Any], None]]] = {
+        ir.Comment: _nothing,
+        ir.Let: _let,
+        ir.LetPointer: _let_pointer,
+        ir.Registers: _registers,
+        ir.Pack: _pack,
+        ir.Assign: _assign,
+        ir.Flip: _flip,
+        ir.SetLane: _set_lane,
+        ir.VectorLoad: _vector_load,
+        ir.PickLanes: _pick_lanes,
+        ir.VectorStore: _vector_store,
+        ir.Unpack: _unpack,
+        ir.Prefetch: _prefetch,
+        ir.DrawNumbers: _draw_numbers,
+        ir.If: _if,
+        ir.Loop: _loop,
+        ir.Scope: _scope,
+        ir.Shared: _shared,
+        ir.Barrier: _barrier,
+        ir.GridBarrier: _grid_barrier,
+        ir.TransposeTile: _transpose_tile,
+        ir.TilePut: _tile_put,
+        ir.TileGet: _tile_get,
+        ir.StackedReduce: _stacked_reduce,
+        ir.BlockScan: _block_scan,
+    }
+
+
+def _trips(begin: Form, end: Form, step: int) -> float:
+    """Iterations of a loop, of the average thread."""
+    if not (begin.terms or end.terms):
+        return float(max(0, -(-(end.const - begin.const) // step)))
+    first, last = begin.values(), end.values()
+    if first is None or last is None:
+        return 1.0
+    trips = [max(0.0, (b - a) / step) for a, b in zip(first, last, strict=True)]
+    average = sum(trips) / len(trips)
+    return max(1.0, round(average)) if average < 8 else average
+
+
+def _share(inside: Sample | None, holds: bool) -> float:
+    """Of the warps that do what is behind a test: a warp does what one of its threads does."""
+    if inside is None:
+        return 1.0 if holds else 0.5
+    warps = [inside[k : k + WARP_SIZE] for k in range(0, len(inside), WARP_SIZE)]
+    return sum(any(bool(v) is holds for v in warp) for warp in warps) / len(warps)
+
+
+def _assigned(body: ir.Body) -> Iterator[str]:
+    """Names that statements change."""
+    for s in body:
+        match s:
+            case ir.Assign() | ir.VectorLoad() | ir.Unpack() | ir.PickLanes() | ir.TileGet():
+                yield array_name(s.target)
+            case ir.SetLane():
+                yield array_name(s.lanes)
+            case ir.Flip(name=name):
+                yield name
+            case ir.StackedReduce(accumulators=name):
+                yield name
+            case ir.BlockScan(running=name):
+                yield name
+            case ir.If():
+                yield from _assigned(s.body)
+                yield from _assigned(s.otherwise)
+            case ir.Loop() | ir.Scope():
+                yield from _assigned(s.body)

@@ -1,0 +1,283 @@
+"""Value numbering of kernel IR: what is left when equal expressions are one, and what loops do not
+change is before them.
+
+An index is a form of what a compiler does not know: `const + coef * atom + ..`. Constants go into
+instructions and addresses; what a thread computes is the rest, once for all accesses that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.lower.pipes import Mix, Pipe
+
+SAMPLED_WARPS = 4
+_MANY_TERMS = 3
+_LONG_SUM = Mix({Pipe.ALU: 2.0})
+"""Addresses of so many terms are added up in 64 bits."""
+Sample = tuple[int, ...]
+"""A number of each thread of some warps of a grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load or store of global memory by one thread.
+
+    bytes    of the elements
+    sectors  bytes of memory sectors that it moves, its share of those of a warp
+    """
+
+    tensor: str
+    is_store: bool
+    bytes: int
+    sectors: float
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Statements that are done equally often: a kernel's, a loop's, those of some warps alone.
+
+    times      for each time that the region around it is done
+    mix        instructions, once through
+    exchanges  shuffles that wait for each other
+    """
+
+    parent: Region | None
+    is_loop: bool
+    times: float
+    mix: Mix = field(default_factory=Mix)
+    accesses: list[Access] = field(default_factory=list)
+    barriers: int = 0
+    grid_barriers: int = 0
+    exchanges: int = 0
+
+    @property
+    def total(self) -> float:
+        """How often a thread does it."""
+        return self.times * (1.0 if self.parent is None else self.parent.total)
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.parent is None else 1 + self.parent.depth
+
+    @property
+    def line(self) -> list[Region]:
+        """The regions that it is in, itself first."""
+        return [self, *([] if self.parent is None else self.parent.line)]
+
+    @property
+    def instructions(self) -> float:
+        return sum(self.mix.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(a.bytes for a in self.accesses)
+
+
+@dataclass(slots=True, eq=False)
+class Number:
+    """What instructions leave in a register.
+
+    is_sum      it is one, which takes a product along: one instruction for both
+    is_product  it is one
+    sample      says what the sampled threads have, once it is asked
+    known       and what that was
+    constant    it is part of the instructions that use it
+    """
+
+    region: Region
+    mix: Mix
+    operands: tuple[Number, ...] = ()
+    is_sum: bool = False
+    is_product: bool = False
+    sample: Callable[[], Sample | None] | None = None
+    known: Sample | None = None
+    constant: bool = False
+
+    def values(self) -> Sample | None:
+        """In the sampled threads, where that is known."""
+        if self.sample is not None:
+            self.known, self.sample = self.sample(), None
+        return self.known
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An index: `const + sum(coef * atom)`, atoms in the order of their regions."""
+
+    const: int
+    terms: tuple[tuple[Number, int], ...] = ()
+
+    def plus(self, other: Form) -> Form:
+        coefs = dict(self.terms)
+        for atom, coef in other.terms:
+            coefs[atom] = coefs.get(atom, 0) + coef
+        terms = sorted(((a, c) for a, c in coefs.items() if c), key=lambda t: t[0].region.depth)
+        return Form(self.const + other.const, tuple(terms))
+
+    def times(self, factor: int) -> Form:
+        terms = tuple((a, c * factor) for a, c in self.terms) if factor else ()
+        return Form(self.const * factor, terms)
+
+    def values(self) -> Sample | None:
+        """In the sampled threads."""
+        found = [self.const] * (SAMPLED_WARPS * WARP_SIZE)
+        for atom, coef in self.terms:
+            sample = atom.values()
+            if sample is None:
+                return None
+            found = [v + coef * s for v, s in zip(found, sample, strict=True)]
+        return tuple(found)
+
+
+class ValueNumbering:
+    """The values of a kernel. `is_wide`: indices have 64 bits."""
+
+    def __init__(self, is_wide: bool) -> None:
+        self.root = Region(None, False, 1.0)
+        self.here = self.root
+        self.regions = [self.root]
+        self._index = Mix({Pipe.FMA: 2.0 if is_wide else 1.0})
+        self._known: dict[Hashable, Number] = {}
+        self._numbers: list[Number] = []
+        self._effects: list[Number] = []
+
+    # ---- regions
+
+    def enter(self, is_loop: bool, times: float) -> Region:
+        """Go into a region of its own."""
+        self.here = Region(self.here, is_loop, times)
+        self.regions.append(self.here)
+        return self.here
+
+    def leave(self) -> None:
+        assert self.here.parent is not None
+        self.here = self.here.parent
+
+    def _home(self, operands: Sequence[Number]) -> Region:
+        """The outermost region where something can be computed, out of loops alone."""
+        needed = {operand.region for operand in operands}
+        for region in self.here.line:
+            if region in needed or not region.is_loop:
+                return region
+        return self.root
+
+    # ---- numbers
+
+    def number(
+        self,
+        key: Hashable,
+        mix: Mix,
+        operands: Sequence[Number] = (),
+        *,
+        is_sum: bool = False,
+        is_product: bool = False,
+        widens: bool = False,
+        sample: Callable[[], Sample | None] | None = None,
+    ) -> Number:
+        """What an expression leaves, once for all equal ones that are computed before.
+
+        What widens its operand stays in its loop: registers before it would hold less.
+        """
+        found = self._known.get(key)
+        if found is not None and found.region in self.here.line:
+            return found
+        region = self.here if widens else self._home(operands)
+        found = Number(region, mix, tuple(operands), is_sum, is_product, sample)
+        self._numbers.append(found)
+        self._known[key] = found
+        return found
+
+    def opaque(self, sample: Sample | None = None) -> Number:
+        """What is there, and nobody knows."""
+        return Number(self.here, Mix(), known=sample)
+
+    def constant(self) -> Number:
+        return Number(self.root, Mix(), constant=True)
+
+    def register(self, form: Form) -> Number | None:
+        """The part of an index that is no constant, in a register; None where all of it is."""
+        found: Number | None = None
+        for k, (atom, coef) in enumerate(form.terms):
+            terms = form.terms[: k + 1]
+            if found is None and coef == 1:
+                found = atom
+                continue
+            operands = (atom,) if found is None else (found, atom)
+            found = self.number(("form", terms), self._index, operands)
+        return found
+
+    def address(self, pointer: str, form: Form) -> Number | None:
+        """base + itemsize * index, in two registers."""
+        base = self._known.get(("parameter", pointer))
+        if not form.terms:
+            return base
+        # A factor that all terms have is one of the multiplication with the size.
+        shared = min(abs(c) for _, c in form.terms)
+        if all(c % shared == 0 for _, c in form.terms):
+            form = Form(0, tuple((a, c // shared) for a, c in form.terms))
+        index = self.register(form)
+        assert index is not None
+        operands = (index,) if base is None else (index, base)
+        mix = self._index if len(form.terms) < _MANY_TERMS else self._index + _LONG_SUM
+        return self.number(("address", pointer, form.terms, shared), mix, operands)
+
+    def effect(self, mix: Mix, operands: Sequence[Number | None] = ()) -> None:
+        """What is done for more than its result, here."""
+        self.here.mix.update(mix)
+        self._effects += [o for o in operands if o is not None]
+
+    def use(self, operands: Sequence[Number]) -> None:
+        """What is wanted afterwards."""
+        self._effects += operands
+
+    # ---- the end
+
+    def finish(self) -> list[Region]:
+        """All regions, with the instructions of what is used."""
+        users = self._users()
+        for number in self._numbers:
+            if number in users and not self._merges(number, users[number]):
+                number.region.mix.update(number.mix)
+        return self.regions
+
+    def _users(self) -> dict[Number, list[Number | None]]:
+        """What is used, and by what; None: by a statement."""
+        found: dict[Number, list[Number | None]] = {}
+        stack: list[tuple[Number, Number | None]] = [(n, None) for n in self._effects]
+        while stack:
+            number, user = stack.pop()
+            if number not in found:
+                found[number] = []
+                stack += [(operand, number) for operand in number.operands]
+            found[number].append(user)
+        return found
+
+    def _merges(self, number: Number, users: list[Number | None]) -> bool:
+        """Whether a product is part of the sums that use it."""
+        return number.is_product and all(user is not None and user.is_sum for user in users)
+
+
+def sector_share(sample: Sample | None, size: int, sector: int) -> float:
+    """Bytes of sectors that a thread moves: its share of the distinct ones of its warp."""
+    if sample is None:
+        return float(max(size, sector))
+    warps = [sample[k : k + WARP_SIZE] for k in range(0, len(sample), WARP_SIZE)]
+    found = [_sectors(warp, size, sector) for warp in warps]
+    return sum(found) * sector / (len(warps) * WARP_SIZE)
+
+
+def _sectors(addresses: Sequence[int], size: int, sector: int) -> int:
+    return len({s for a in addresses for s in range(a // sector, (a + size - 1) // sector + 1)})
+
+
+def sampled_threads(blocks: int, threads: int) -> Iterator[tuple[int, int]]:
+    """The block and the number of each sampled thread: warps from all over the grid."""
+    warps = max(1, threads // WARP_SIZE)
+    for k in range(SAMPLED_WARPS):
+        block = (blocks - 1) * k // max(SAMPLED_WARPS - 1, 1)
+        warp = (warps - 1) * k // max(SAMPLED_WARPS - 1, 1)
+        for lane in range(WARP_SIZE):
+            yield block, min(warp * WARP_SIZE + lane, threads - 1)
