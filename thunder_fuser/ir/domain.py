@@ -261,6 +261,35 @@ def pull(
     return tuple(point), tuple(guards)
 
 
+def push(
+    index: Sequence[Index],
+    root: Sequence[IterDomain],
+    transforms: Sequence[Transform],
+    zero: Index,
+) -> tuple[Index, ...] | None:
+    """The logical point that a root point becomes; None where some have none, or several."""
+    point, dims = list(index), tuple(root)
+    for step in transforms:
+        before, dims = dims, replay(dims, (step,))
+        match step:
+            case Split(axis, outer, inner):
+                if static(outer) * static(inner) != static(before[axis].size):
+                    return None
+                point[axis : axis + 1] = divmod(point[axis], max(static(inner), 1))
+            case Merge(axis):
+                merged = point[axis] * static(before[axis + 1].size) + point[axis + 1]
+                point[axis : axis + 2] = [merged]
+            case NewBroadcast(axis):
+                point.insert(axis, zero)
+            case Squeeze(axis):
+                del point[axis]
+            case Reorder(order):
+                point = [point[k] for k in order]
+            case _:
+                return None
+    return tuple(point)
+
+
 def _unmerge(index: Index, outer: int, inner: int, zero: Index) -> list[Index]:
     if outer == 1:
         return [zero, index]

@@ -24,6 +24,7 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
+from thunder_fuser.lower.row_points import RowPoints, is_over, placed
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space, arrangements
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
 
@@ -132,8 +133,7 @@ def pull_rows(
     column = context.var("c", 0, max(many["columns"] - 1, 0))
     lane_index = column if axis == "columns" else row
     inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
-    index = _index(space, row, column)
-    narrow_index = [index[k] for k in range(len(space.sizes)) if k in space.kept]
+    points = RowPoints(space, row, column)
     pull = Pull(body, context, inside)
     made: list[tuple[ReductionOp, Value, Value | None]] = []
     accumulated: list[PulledGridReduction] = []
@@ -144,25 +144,22 @@ def pull_rows(
         for fold in folds:
             role = roles[fold.output]
             assert role is not None
-            point = index
-            if role == "one":
-                placed = _point(fold.input, space, index, context.const(0))
-                assert placed is not None
-                point = placed[0]
+            rows = points.of_rows(fold.input) if role == "one" else None
+            point = points.of_elements(fold) if rows is None else rows
             value = pull.emit(fold.input, point)
             position = _position(fold, point, pull)
             if role == "fold":
                 made.append((fold, value, position))
-                pull.fold_at(fold.output, narrow_index)
+                pull.fold_at(fold.output, points.of_result(fold))
             else:
                 accumulated.append(PulledGridReduction(fold, value, position, role))
         for tensor in body.outputs:
-            placed = _point(tensor, space, index, context.const(0))
-            found = None if placed is None else _value_at(tensor, placed[0], pull, totals)
-            if placed is not None and found is not None:
-                kind = wide if placed[1] else narrow
-                address = _store_address(placed[0], body.stores.get(tensor), context)
-                kind.append((tensor, found, address))
+            found = _found(tensor, points, pull, totals, body)
+            if found is not None:
+                value, index, is_wide = found
+                kind = wide if is_wide else narrow
+                address = _store_address(index, body.stores.get(tensor), context)
+                kind.append((tensor, value, address))
             elif _reads(tensor, totals, body):
                 late[tensor] = None
             else:
@@ -201,6 +198,25 @@ def _other_space(tensor: TensorView, space: Space) -> str:
     )
 
 
+def _found(
+    tensor: TensorView, points: RowPoints, pull: Pull, totals: set[TensorView], body: KernelBody
+) -> tuple[Value, Sequence[Form], bool] | None:
+    """The value of an output, its index, and whether that is at every point; None where it has no
+    place, or where that takes a total, which comes later.
+    """
+    place = points.of_output(tensor)
+    if place is not None:
+        value = _value_at(tensor, place[0], pull, totals)
+        return None if value is None else (value, *place)
+    for index, is_wide in points.of_views(tensor, body):
+        try:
+            return pull.emit(tensor, index), index, is_wide
+        except Unreadable:
+            # Not where reductions are ready: another place, or another kernel.
+            continue
+    return None
+
+
 def _value_at(
     tensor: TensorView, point: Sequence[Form], pull: Pull, totals: set[TensorView]
 ) -> Value | None:
@@ -216,19 +232,17 @@ def _value_at(
 def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Point | None:
     """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
     space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
-    if sizes == space.sizes and dims == set(space.folded):
+    if is_over(fold, space, space.folded):
         return "row" if arrangement.grid_split == "columns" else "fold"
     if arrangement.grid_split != "rows":
         return None
-    if sizes == space.sizes and dims == set(space.kept):
+    if is_over(fold, space, space.kept):
         return "column"
     within = set(space.kept) - set(arrangement.grouped)
     if arrangement.grouped and sizes == space.sizes and dims == within:
         return "group"
-    rows = [space.sizes[k] for k in sorted(space.kept) if space.sizes[k] != 1]
-    if [n for n in sizes if n != 1] == rows and fold.output.numel == 1:
-        return "one"
-    return None
+    is_whole = fold.output.numel == 1
+    return "one" if is_whole and fold.input.numel == space.rows else None
 
 
 def accumulator_words(fold: ReductionOp) -> int:
@@ -262,27 +276,16 @@ def _finishes(
         place = unflatten(variable, space.sizes, dims)
         pull = Pull(body, context)
         for tensor in ready:
-            made = _placed(tensor, space, place, variable * 0)
+            made = placed(tensor, space, place, variable * 0)
             assert made is not None
             pull.fold_at(tensor, made)
         stores = []
         for tensor in mine:
-            point = _placed(tensor, space, place, variable * 0)
+            point = placed(tensor, space, place, variable * 0)
             if point is not None:
                 address = _store_address(point, body.stores.get(tensor), context)
                 stores.append((tensor, pull.emit(tensor, point), address))
         yield PulledEpilogue(at, points, variable, pull.graph, tuple(stores))
-
-
-def _placed(
-    tensor: TensorView, space: Space, place: Mapping[int, Form], zero: Form
-) -> tuple[Form, ...] | None:
-    """The index of a tensor that has the dimensions `place` of the space, and others of size 1."""
-    left = [k for k in sorted(place) if space.sizes[k] != 1]
-    if [n for n in tensor.sizes if n != 1] != [space.sizes[k] for k in left]:
-        return None
-    ahead = iter(left)
-    return tuple(zero if n == 1 else place[next(ahead)] for n in tensor.sizes)
 
 
 def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> bool:
@@ -295,13 +298,6 @@ def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> boo
     return not totals.isdisjoint(needed)
 
 
-def _index(space: Space, row: Form, column: Form) -> Sequence[Form]:
-    """The point of a row and a column, one form per dimension."""
-    place = unflatten(row, space.sizes, space.kept)
-    place |= unflatten(column, space.sizes, space.folded)
-    return [place[k] for k in range(len(space.sizes))]
-
-
 def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | None:
     """An element's number in the order of the folded dimensions, where the reduction asks."""
     if not reductions.lookup(fold.op).accumulator.takes_position:
@@ -311,21 +307,6 @@ def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | N
         position = position * fold.input.sizes[k] + index[k]
     count = math.prod(fold.input.sizes[k] for k in fold.dims)
     return pull.graph.index(position, DataType.Int32 if count < 2**31 else DataType.Int)
-
-
-def _point(
-    tensor: TensorView, space: Space, index: Sequence[Form], zero: Form
-) -> tuple[Sequence[Form], bool] | None:
-    """Where a tensor is written from, and whether that is every point; it is every row otherwise.
-    None where it has no such place in this space.
-    """
-    if tensor.sizes == space.sizes:
-        return index, True
-    narrow = _placed(tensor, space, {k: index[k] for k in space.kept}, zero)
-    if narrow is not None:
-        return narrow, False
-    wide = _placed(tensor, space, dict(enumerate(index)), zero)
-    return None if wide is None else (wide, True)
 
 
 def _store_address(point: Sequence[Form], layout: Layout | None, context: Context) -> Form:

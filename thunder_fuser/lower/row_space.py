@@ -8,7 +8,7 @@ it folds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -63,6 +63,21 @@ class Space:
     def turned(self) -> Space:
         """The same points with rows for columns."""
         return Space(self.sizes, self.kept, self.folded, not self.is_outer)
+
+
+def iteration_space(sizes: Sequence[int], folded: Collection[int]) -> tuple[tuple[bool, int], ...]:
+    """What shapes have in common that are equal up to merges and splits: the sizes of neighbours
+    that are all folded, or all kept.
+    """
+    found: list[tuple[bool, int]] = []
+    for k, size in enumerate(sizes):
+        if size == 1:
+            continue
+        if found and found[-1][0] == (k in folded):
+            found[-1] = found[-1][0], found[-1][1] * size
+        else:
+            found.append((k in folded, size))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +136,11 @@ def _spaces(
     body: KernelBody,
 ) -> tuple[Space, ...]:
     """Spaces that differ in what they fold; of those that do not, the first has the order."""
-    found: dict[tuple[object, ...], Space] = {}
+    found: dict[tuple[tuple[bool, int], ...], Space] = {}
     known: Orders = {}
     for fold in body.folds:
         space = Space.of(fold, body, known)
-        found.setdefault((space.sizes, frozenset(space.folded)), space)
+        found.setdefault(iteration_space(space.sizes, space.folded), space)
     return tuple(found.values())
 
 

@@ -236,7 +236,7 @@ class _Candidate:
     def _lanes_of_vector(self) -> int:
         """As many as fill an access, unless there are fewer points."""
         space = self.arrangement.space
-        wide = [t for t in self.body.outputs if t.sizes == space.sizes]
+        wide = [t for t in self.body.outputs if t.numel == space.rows * space.columns]
         itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
         itemsizes = itemsizes or [self.body.folds[0].input.dtype.itemsize]
         extent = space.columns if self.axis == "columns" else space.rows

@@ -1,0 +1,176 @@
+"""Iteration domain mapping of a reduction kernel: the index of each tensor at a row and column.
+
+A kernel has one set of rows and columns; tensors may show the same points in other shapes. Two
+shapes are one iteration space if they are equal but for merges and splits of neighbouring
+dimensions that are both kept or both folded, and for dimensions of one element. A result may be any
+view of the kernel's points that repeats none and leaves none out, heads that are moved among it:
+what it is computed from then says whether that is where reductions are ready.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from thunder_fuser.analysis.layout import unflatten
+from thunder_fuser.ir.domain import Index, push
+from thunder_fuser.ir.fusion import CopyOp, PointwiseOp, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.row_space import Space, iteration_space
+
+_MAX_STEPS = 64
+"""Operations between a result and a tensor that has the kernel's shape."""
+Place = tuple[Sequence[Form], bool]
+"""The index of a tensor, and whether it has an element at every point; it has one a row if not."""
+
+
+class RowPoints:
+    """Indices of tensors at the point `row`, `column` of a space."""
+
+    def __init__(self, space: Space, row: Form, column: Form) -> None:
+        place = unflatten(row, space.sizes, space.kept)
+        place |= unflatten(column, space.sizes, space.folded)
+        self.space = space
+        self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))
+        self._zero = row.context.const(0)
+
+    def of_elements(self, fold: ReductionOp) -> tuple[Form, ...]:
+        """Where a reduction of these rows, or of these columns, has the element that it folds."""
+        sizes, space = fold.input.sizes, self.space
+        if sizes == space.sizes:
+            return self.index
+        kept = _is_kept_with(fold, space)
+        found: dict[int, Form] = {}
+        for ours, theirs in zip((space.kept, space.folded), kept, strict=True):
+            found |= unflatten(self._flat(ours), sizes, theirs)
+        return tuple(found[k] for k in range(len(sizes)))
+
+    def of_result(self, fold: ReductionOp) -> tuple[Form, ...]:
+        """Where a reduction of these columns has its result."""
+        index = self.of_elements(fold)
+        return tuple(i for k, i in enumerate(index) if k not in fold.dims)
+
+    def of_rows(self, tensor: TensorView) -> tuple[Form, ...] | None:
+        """The index of a tensor that has one element a row."""
+        return placed(tensor, self.space, {k: self.index[k] for k in self.space.kept}, self._zero)
+
+    def of_output(self, tensor: TensorView) -> Place | None:
+        """Where a tensor is written from, if its shape says so: its sizes are those of the kernel's
+        points, or of its rows.
+        """
+        if tensor.sizes == self.space.sizes:
+            return self.index, True
+        for dims, is_wide in ((self.space.kept, False), (range(len(self.index)), True)):
+            if _moving(tensor.sizes) == _moving([self.space.sizes[k] for k in sorted(dims)]):
+                place = {k: self.index[k] for k in dims}
+                found = placed(tensor, self.space, place, self._zero)
+                assert found is not None
+                return found, is_wide
+        return None
+
+    def of_views(self, tensor: TensorView, body: KernelBody) -> Iterator[Place]:
+        """Where a tensor of another shape may be written from: as the views between it and tensors
+        of the kernel's shape have it, or else in row-major order.
+        """
+        points = math.prod(self.space.sizes)
+        if tensor.numel not in (points, self.space.rows):
+            return
+        found = self._through_views(tensor, body)
+        if found is not None:
+            yield found
+        every = range(len(self.index))
+        for dims, is_wide in ((every, True), (self.space.kept, False)):
+            place = {k: self.index[k] for k in dims}
+            index = placed(tensor, self.space, place, self._zero)
+            if index is not None:
+                yield index, is_wide
+
+    def _through_views(self, tensor: TensorView, body: KernelBody) -> Place | None:
+        """The index by way of the nearest tensor that has the kernel's shape."""
+        way: dict[TensorView, TensorView | None] = {tensor: None}
+        queue = [tensor]
+        for source in queue:
+            place = self.of_output(source)
+            if place is not None:
+                return self._pushed(source, place, way, body)
+            for operand in _alike(source, body):
+                if operand not in way and len(queue) < _MAX_STEPS:
+                    way[operand] = source
+                    queue.append(operand)
+        return None
+
+    def _pushed(
+        self,
+        source: TensorView,
+        place: Place,
+        way: Mapping[TensorView, TensorView | None],
+        body: KernelBody,
+    ) -> Place | None:
+        """The index of the tensor at the end of a way from `source`."""
+        index: Sequence[Index] | None = place[0]
+        after = way[source]
+        while after is not None and index is not None:
+            expr = body.producer(after)
+            if isinstance(expr, ViewOp | CopyOp):
+                domain = after.domain
+                index = push(index, domain.root, domain.transforms, self._zero)
+            after = way[after]
+        return None if index is None else (index, place[1])
+
+    def _flat(self, dims: Collection[int]) -> Form:
+        return flat(self.index, self.space.sizes, sorted(dims), self._zero)
+
+
+def is_over(fold: ReductionOp, space: Space, dims: Collection[int]) -> bool:
+    """Whether a reduction folds these dimensions of a space, up to merges and splits."""
+    return iteration_space(fold.input.sizes, fold.dims) == iteration_space(space.sizes, dims)
+
+
+def placed(
+    tensor: TensorView, space: Space, place: Mapping[int, Form], zero: Form
+) -> tuple[Form, ...] | None:
+    """The index of a tensor whose elements are those of the dimensions `place` of the space, in
+    row-major order; None where they are more or fewer.
+    """
+    dims = sorted(place)
+    if _moving(tensor.sizes) == _moving([space.sizes[k] for k in dims]):
+        ahead = iter(place[k] for k in dims if space.sizes[k] != 1)
+        return tuple(zero if n == 1 else next(ahead) for n in tensor.sizes)
+    if tensor.numel != math.prod(space.sizes[k] for k in dims):
+        return None
+    index = unflatten(flat(place, space.sizes, dims, zero), tensor.sizes, range(tensor.rank))
+    return tuple(index[k] for k in range(tensor.rank))
+
+
+def flat(
+    index: Mapping[int, Form] | Sequence[Form],
+    sizes: Sequence[int],
+    dims: Sequence[int],
+    zero: Form,
+) -> Form:
+    """The number of a point in row-major order of some dimensions."""
+    number = zero
+    for k in dims:
+        number = number * sizes[k] + index[k]
+    return number
+
+
+def _is_kept_with(fold: ReductionOp, space: Space) -> tuple[list[int], list[int]]:
+    """The dimensions of a reduction's elements that are the space's rows, and its columns."""
+    others = [k for k in range(fold.input.rank) if k not in fold.dims]
+    folded = sorted(fold.dims)
+    is_of_rows = is_over(fold, space, space.folded)
+    return (others, folded) if is_of_rows else (folded, others)
+
+
+def _alike(tensor: TensorView, body: KernelBody) -> list[TensorView]:
+    """What a tensor is computed from element by element."""
+    expr = body.producer(tensor)
+    operands: Sequence[Val] = expr.inputs if isinstance(expr, PointwiseOp | ViewOp | CopyOp) else ()
+    tensors = [v for v in operands if isinstance(v, TensorView)]
+    return [t for t in tensors if t.numel == tensor.numel]
+
+
+def _moving(sizes: Sequence[int]) -> list[int]:
+    return [n for n in sizes if n != 1]
