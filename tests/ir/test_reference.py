@@ -14,16 +14,10 @@ from tests.support.generator import random_case
 from tests.support.inputs import random_tensor
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
-from thunder_fuser.ir.domain import (
-    Expand,
-    NewBroadcast,
-    broadcast,
-    iteration,
-    pull,
-    tensor_domain,
-)
+from thunder_fuser.ir.domain import Expand, NewBroadcast, broadcast, iteration, tensor_domain
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, MoveOp, PadOp, PointwiseOp, TensorView
+from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.tables import pointwise

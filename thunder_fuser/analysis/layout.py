@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.ir.domain import (
-    Layout,
-    dense_strides,
-    pull,
-)
+from thunder_fuser.ir.domain import Layout, dense_strides
 from thunder_fuser.ir.fusion import CutOp, Expr, Fusion, TensorView, Val, ViewOp, shows_memory
+from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 
 

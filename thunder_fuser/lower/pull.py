@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 
 from thunder_fuser.analysis.layout import address_in
 from thunder_fuser.errors import InternalError
-from thunder_fuser.ir.domain import Index, pull
+from thunder_fuser.ir.domain import Index
 from thunder_fuser.ir.dtypes import Operand, compute_dtype
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -35,6 +35,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text

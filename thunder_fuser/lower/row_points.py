@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from thunder_fuser.analysis.layout import unflatten
-from thunder_fuser.ir.domain import Index, push
+from thunder_fuser.ir.domain import Index
 from thunder_fuser.ir.fusion import CopyOp, PointwiseOp, ReductionOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.index_maps import push
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Space, iteration_space

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Protocol
 
-from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split, pull
+from thunder_fuser.ir.domain import Merge, Reorder, Resize, Split
 from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
+from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 
 MAX_PLACES = 32
