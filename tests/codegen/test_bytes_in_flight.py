@@ -6,6 +6,7 @@ A multiprocessor needs 48 KB on their way (bandwidth times latency over 132 of t
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -118,3 +119,8 @@ def test_the_next_row_is_on_its_way_while_one_is_worked_on(name: str) -> None:
     before, during, *_ = awaited(name)
     assert before * 1024 >= H200.bytes_in_flight_per_sm
     assert during >= 32
+
+
+def test_a_statistic_of_the_next_row_is_on_its_way_with_its_vectors() -> None:
+    """Else each row waits for memory once more."""
+    assert re.search(r"n\d+ = T\d+\[next\];", kernels()["rms_norm_backward"].source)

@@ -182,6 +182,11 @@ class RowLowering(LaneLowering):
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
+        elements = self._elements_ahead
+        taken: list[ir.Stmt] = []
+        for k in elements:
+            taken += [self._array(k), ir.Assign(self._register(k, ONE), Var(f"n{k}"))]
+            self._written.update(self.accesses[k].loads)
         loads: list[ir.Stmt] = [
             ir.Unpack(ir.Element(Var(f"n{k}"), K), ir.Element(Var(f"x{k}"), K)) for k in ahead
         ]
@@ -190,30 +195,47 @@ class RowLowering(LaneLowering):
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
         head = ir.Comment(f"prologue: {names}, kept in registers")
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
-        return [*found, ir.Scope(tuple(self._fetched_row("next")))] if ahead else found
+        if not self.schedule.prefetched:
+            return found
+        return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
+
+    @property
+    def _elements_ahead(self) -> list[int]:
+        """What is one element a row and comes with the vectors of the row."""
+        return [k for k in self.schedule.prefetched if k in self._row_loads]
 
     def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
         if not self.schedule.prefetched:
             return []
-        steps = self.schedule.steps
+        steps, elements = self.schedule.steps, self._elements_ahead
         arrays = [
-            ir.Registers(f"n{k}", ir.Words.FETCHED, (steps,)) for k in self.schedule.prefetched
+            ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
+            if k in elements
+            else ir.Registers(f"n{k}", ir.Words.FETCHED, (steps,))
+            for k in self.schedule.prefetched
         ]
         return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
-        """Vectors of a row, for later."""
-        indices = self._arithmetic()
-        loads: list[ir.Stmt] = []
+        """Vectors and elements of a row, for later."""
+        vectors: list[ir.Stmt] = []
+        elements: list[ir.Stmt] = []
+        of_row, of_vector = self._arithmetic(), self._arithmetic()
         for k in self.schedule.prefetched:
-            access = self.accesses[k]
+            access, target = self.accesses[k], Var(f"n{k}")
+            is_element = k in self._elements_ahead
+            indices = of_row if is_element else of_vector
             (window,) = access.variants[0].windows
             address = indices.value(window.address, self._names | {"r": Var(row)})
-            place = ir.Address(Var(access.loads[0].tensor.name), address)
-            fetched = ir.Fetched(self.lanes.vector, place)
-            loads += [*indices.taken(), ir.Assign(ir.Element(Var(f"n{k}"), K), fetched)]
-        return [*self._loops.place_of(row), *self._loops.over_columns(loads)]
+            pointer = Var(access.loads[0].tensor.name)
+            if is_element:
+                elements += [*indices.taken(), ir.Assign(target, ir.Element(pointer, address))]
+                continue
+            fetched = ir.Fetched(self.lanes.vector, ir.Address(pointer, address))
+            vectors += [*indices.taken(), ir.Assign(ir.Element(target, K), fetched)]
+        columns = self._loops.over_columns(vectors) if vectors else []
+        return [*self._loops.place_of(row), *elements, *columns]
 
     def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:
         """What the steps that a pass takes together read of memory, as far as registers go, before

@@ -18,6 +18,8 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
+_REGISTERS_OF_ELEMENTS = 7
+"""Registers that addresses and conversions take of what is one element a row."""
 _REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
 """What a thread computes with, beside the rows that it has and what it accumulates."""
 
@@ -70,7 +72,8 @@ def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """Whether two rows, this one and the next, are enough bytes in flight."""
     found = choose_ahead(replace(schedule, unroll=(1,)), device)
-    each = sum(schedule.accesses[k].loads[0].dtype.itemsize for k in found)
+    vectors = [schedule.accesses[k] for k in found if not schedule.accesses[k].is_uniform]
+    each = sum(access.loads[0].dtype.itemsize for access in vectors)
     each *= schedule.lanes.vector * schedule.steps * schedule.block_threads
     each *= schedule.mapping.blocks_per_sm
     return 2 * each >= device.bytes_in_flight_per_sm > 0
@@ -78,7 +81,8 @@ def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
 
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of the next row is loaded before this one is computed, where one follows the other
-    and registers have room: whole vectors that nothing decides about.
+    and registers have room: whole vectors that nothing decides about; and what is one element a
+    row, for which a row would otherwise wait as long as for its vectors.
     """
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
@@ -95,7 +99,18 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
         if not schedule.accesses[k].is_uniform
     )
     room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
-    return tuple(found) if words * schedule.steps <= room else ()
+    words *= schedule.steps
+    elements = _elements_of_rows(schedule)
+    if words + len(elements) > room - _REGISTERS_OF_ELEMENTS:
+        elements = ()
+    return tuple(sorted([*(found if words <= room else ()), *elements]))
+
+
+def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:
+    """Accesses that are one element a row, wherever the row is."""
+    if not schedule.folds or any(load.positions for a in schedule.accesses for load in a.loads):
+        return ()
+    return tuple(k for k, access in enumerate(schedule.accesses) if _is_element_of_row(access))
 
 
 def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
@@ -109,3 +124,11 @@ def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
     (window, *others) = access.variants[0].windows
     moves = any(v.name == "r" for v in window.address.variables())
     return moves and not others and window.is_in_order and window.width == lanes.vector
+
+
+def _is_element_of_row(access: RegisterArray) -> bool:
+    if not access.is_uniform or access.gather or len(access.variants) != 1:
+        return False
+    (variant,) = access.variants
+    mentioned = {v.name for window in variant.windows for v in window.address.variables()}
+    return variant.conditions == ALWAYS and len(variant.windows) == 1 and mentioned == {"r"}
