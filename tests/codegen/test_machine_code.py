@@ -13,6 +13,7 @@ import pytest
 from tests.codegen.kernels import kernel_of, kernels_of
 from tests.support.generator import random_case
 from tests.tools import sass
+from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import BY_NAME, WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
@@ -65,6 +66,33 @@ def test_workloads_compile_without_spills(device: DeviceInfo) -> None:
             assert resources.stack_bytes == 0 or name == "sin_cos", f"{name}: {resources}"
             # Two blocks of a multiprocessor's threads at least: what unrolling counts on.
             assert resources.registers <= 128, f"{name}: {resources}"
+
+
+LONG_ROWS = [
+    ("gelu_backward", 1000, 16384, DataType.BFloat16, 0),
+    ("gelu_backward", 1024, 5003, DataType.Float, 0),
+    ("rms_norm_backward", 65536, 8192, DataType.Float, 0),
+    ("rms_norm_backward", 65536, 16384, DataType.BFloat16, 0),
+    ("rms_norm_backward", 65536, 16384, DataType.Float, 16),
+    ("layer_norm_backward", 65536, 16384, DataType.Float, 16),
+]
+
+
+@DEVICES
+def test_steps_that_are_taken_together_leave_room_for_totals(device: DeviceInfo) -> None:
+    """Threads with several vectors of a row: neither loads of all of them at once nor second totals
+    for each, where these are more than registers hold. Bytes are those that may spill.
+    """
+    programs = {program.name: program for program in REDUCTIONS}
+    most: dict[str, int] = {}
+    kernels: list[Kernel] = []
+    for name, rows, columns, dtype, bytes_ in LONG_ROWS:
+        plan = programs[name].definition(rows, columns, dtype).plan()
+        for found in generate_kernels(plan, device).values():
+            most[found.kernel.name] = bytes_
+            kernels.append(found.kernel)
+    for name, resources in compile_cubin(kernels, device.arch).resources.items():
+        assert resources.spill_store_bytes + resources.spill_load_bytes <= most[name], name
 
 
 @DEVICES

@@ -322,7 +322,7 @@ class ReductionLoops:
         if some or not schedule.has_steps:
             name, begin, end, step = self._walk
             return [self._walked(name, begin, end, step, body, number, ahead)]
-        unrolling = _UNROLLED if schedule.is_written_out else self._unrolled(number)
+        unrolling = _UNROLLED if schedule.is_written_out(number) else self._unrolled(number)
         steps = self._steps(body, unrolling)
         if not ahead.loads:
             return [steps]
@@ -400,4 +400,6 @@ class ReductionLoops:
         unroll = self._schedule.unroll[number]
         if self._schedule.has_few_steps:
             return _UNROLLED if unroll > 1 else (LoopKind.SERIAL, 1)
+        if self._schedule.is_before_totals(number):
+            return (LoopKind.SERIAL, unroll)
         return (LoopKind.SERIAL, unroll) if unroll > 1 else _SERIAL

@@ -35,6 +35,7 @@ from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G
 from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
+from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
 
@@ -42,10 +43,6 @@ _AHEAD = 1024
 """Bytes ahead of a load of what a core fetches when it adds rows to totals: between two pieces of a
 tensor are the accumulators and the other tensors, and by itself it starts too late on each.
 """
-
-_WORDS_AHEAD = 32
-"""32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
-
 
 _C, _U = Var("c"), Var("u")
 
@@ -243,7 +240,7 @@ class RowLowering(LaneLowering):
         """
         schedule = self.schedule
         together = schedule.unroll[number]
-        if schedule.is_written_out or not schedule.walks_columns or together == 1:
+        if schedule.has_written_out or not schedule.walks_columns or together == 1:
             return StepsAhead()
         if schedule.mapping.column_tiles > 1 and together < schedule.steps:
             return StepsAhead()
@@ -252,7 +249,7 @@ class RowLowering(LaneLowering):
             access = self.accesses[k]
             size = together * vector * access.loads[0].dtype.itemsize // WORD
             waits = k in self._kept or self._awaited(access) or access.is_uniform
-            if not waits and words + size <= _WORDS_AHEAD:
+            if not waits and words + size <= WORDS_AHEAD:
                 self._ahead.add(k)
                 words += size
         accesses = sorted(self._ahead)

@@ -20,6 +20,8 @@ MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
 _REGISTERS_OF_ELEMENTS = 7
 """Registers that addresses and conversions take of what is one element a row."""
+WORDS_AHEAD = 32
+"""32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 _REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
 """What a thread computes with, beside the rows that it has and what it accumulates."""
 
@@ -31,8 +33,11 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
     if schedule.has_few_steps:
         # Written out they have all loads at the beginning; of what is kept there are none.
         return tuple(
-            schedule.steps if schedule.loads_in_pass(n) else 1 for n in range(len(schedule.passes))
+            _few_steps_together(schedule, roots, device) if schedule.loads_in_pass(n) else 1
+            for n, roots in enumerate(schedule.passes)
         )
+    if schedule.is_before_totals(0):
+        return tuple(_steps_of(schedule, n, device) for n in range(len(schedule.passes)))
     walks = schedule.lane_axis == "columns" or schedule.is_outer_shared
     is_long = walks and schedule.steps > MAX_STEPS
     if not is_long and (schedule.folds or not schedule.totals):
@@ -42,22 +47,61 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
     return tuple(_unroll_of(schedule, roots, device) for roots in schedule.passes)
 
 
+def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
+    """Steps of a pass over rows that are folded whose loads registers have room for, beside totals
+    of columns. The last one's are written out: each has totals of its own.
+    """
+    if not schedule.is_before_totals(number):
+        return 1
+    if device.threads_are_serial:
+        return schedule.steps
+    wide = [t for t in schedule.totals if t.is_of_columns]
+    kept = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
+    kept *= 2 if schedule.is_summed_in_parts else 1
+    room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE - kept
+    words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
+    return max(1, min(schedule.steps, room // max(words, 1)))
+
+
 def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
     """How often the loop of one pass is unrolled, which computes `roots`."""
-    wanted = reachable(roots)
-    accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
-    each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
-    each *= schedule.lanes.vector * schedule.block_threads
+    each = _loaded_bytes(schedule, roots) * schedule.block_threads
     each *= max(schedule.mapping.blocks_per_sm, 1)
     # Lanes that may not exist are loaded one by one, with an address and a condition each.
     most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
-    if schedule.is_outer_shared:
-        words = each // schedule.block_threads // WORD
-        most = max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
+    most = _most_together(schedule, roots, device, most)
     unroll = 1
     while each and unroll < most and unroll * each < device.bytes_in_flight_per_sm:
         unroll += 1
     return unroll
+
+
+def _few_steps_together(
+    schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo
+) -> int:
+    """All steps, if their loads are few, else those that registers have room for."""
+    steps = schedule.steps
+    if _loaded_bytes(schedule, roots) // WORD * steps <= WORDS_AHEAD:
+        return steps
+    return _most_together(schedule, roots, device, steps)
+
+
+def _loaded_bytes(schedule: ReductionSchedule, roots: Sequence[Value]) -> int:
+    """What a thread reads for one vector of a pass that computes `roots`."""
+    wanted = reachable(roots)
+    accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
+    each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
+    return each * schedule.lanes.vector
+
+
+def _most_together(
+    schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo, most: int
+) -> int:
+    """The same or fewer iterations: those whose loads registers have room for."""
+    if not schedule.is_outer_shared:
+        return most
+    words = _loaded_bytes(schedule, roots) // WORD
+    return max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
 
 
 def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:

@@ -22,7 +22,9 @@ MAX_STEPS = 8
 _HELD_REGISTERS = 96
 """32-bit registers of a thread that may hold its part of a row."""
 _WORKING_REGISTERS = 40
-"""Registers that a thread computes with, and the fewest that it can do with."""
+"""Registers that a thread computes with, and the fewest that it can do with: more, if it has totals
+of several vectors to compute with.
+"""
 _FEWEST_REGISTERS = 32
 
 
@@ -97,7 +99,9 @@ def choose_row_cache(
         _HELD_REGISTERS, free - _WORKING_REGISTERS
     ):
         return RowCache(tuple(columns), passes=count)
-    budget = 4 * (free - _FEWEST_REGISTERS) if steps <= MAX_STEPS else 0
+    several = accumulators and steps > 1
+    fewest = _WORKING_REGISTERS if several else _FEWEST_REGISTERS
+    budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
     reread: list[int] = []

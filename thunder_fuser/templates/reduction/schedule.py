@@ -238,11 +238,23 @@ class ReductionSchedule:
         return self.lanes.vectors
 
     @property
-    def is_written_out(self) -> bool:
-        """Whether each step has registers of its own, or there are few of them."""
+    def has_written_out(self) -> bool:
+        """Whether there are passes whose steps have registers of their own, or few of them."""
         shares = self.grid_split == "rows"
         kept = self.row_cache.registers or any(t.is_of_columns for t in self.totals)
         return bool(kept or (shares and self.steps <= MAX_STEPS))
+
+    def is_before_totals(self, number: int) -> bool:
+        """Whether a pass folds rows of which no step keeps anything in registers of its own."""
+        is_last = number in (-1, len(self.passes) - 1)
+        few = self.grid_split == "rows" and self.steps <= MAX_STEPS
+        return few and not (is_last or self.row_cache.registers)
+
+    def is_written_out(self, number: int) -> bool:
+        """Whether each step of a pass has registers of its own, or there is room for all loads."""
+        if self.is_before_totals(number) and self.unroll[number] < self.steps:
+            return False
+        return self.has_written_out
 
     @property
     def threads(self) -> int:

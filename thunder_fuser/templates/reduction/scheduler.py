@@ -142,6 +142,7 @@ class _Candidate:
         lanewise = [fold for fold, _, _ in pulled.folds]
         lanewise += [total.fold for total in pulled.totals if total.at != "one"]
         words = sum(map(accumulator_words, lanewise))
+        columns = [total.fold for total in pulled.totals if total.at in ("column", "group")]
         mapping = choose_thread_mapping(
             self.axis,
             self.stacks,
@@ -151,6 +152,7 @@ class _Candidate:
             space.columns,
             bool(pulled.folds),
             words * vector + self._double_registers,
+            sum(map(accumulator_words, columns)) * vector,
             self.arrangement.groups,
             self.device,
         )

@@ -101,6 +101,7 @@ def choose_thread_mapping(
     columns: int,
     has_stages: bool,
     accumulators: int,
+    kept: int,
     groups: int,
     device: DeviceInfo,
 ) -> ThreadMapping | None:
@@ -111,10 +112,11 @@ def choose_thread_mapping(
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
+    kept          those of them that it keeps for each of its vectors from row to row
     groups        of rows that have totals of their own: a block works on rows of one
     """
     if grid_split == "rows":
-        return _sharing_rows(vectors, rows, has_stages, accumulators, groups, device)
+        return _sharing_rows(vectors, rows, has_stages, accumulators, kept, groups, device)
     if grid_split == "columns":
         return _sharing_columns(vectors, rows, device)
     if stacks:
@@ -158,6 +160,7 @@ def _sharing_rows(
     rows: int,
     has_stages: bool,
     accumulators: int,
+    kept: int,
     row_groups: int,
     device: DeviceInfo,
 ) -> ThreadMapping | None:
@@ -181,7 +184,9 @@ def _sharing_rows(
         return None
     # Blocks that keep totals in registers until the last row have a multiprocessor each.
     # A second set of accumulators where columns are long, or one portion of them at a time.
-    has_room = 2 * accumulators * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
+    steps = -(-vectors // (threads * tiles))
+    taken = 2 * (accumulators + (steps - 1) * kept)
+    has_room = taken * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
     is_whole = row_groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * groups
     return _in_portions(threads, groups, tiles, within, row_groups, max(blocks, 1), longest, 1)
