@@ -2,6 +2,7 @@
 
 python -m benchmarks                                  everything
 python -m benchmarks --section speed --filter rope    some tables, some rows
+python -m benchmarks --section model                  what is expected of a GPU; none is needed
 python -m benchmarks --out                            also into benchmarks/results
 """
 
@@ -20,13 +21,14 @@ from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
 from benchmarks.measuring import measured
+from benchmarks.modelling import modelled
 from benchmarks.report import heading, save
 from benchmarks.table import Table
 from benchmarks.workloads import WORKLOADS, Size
 from thunder_fuser.config import options
 
 RESULTS = Path(__file__).parent / "results"
-SECTIONS = ("compilation", "growth", "speed", "dispatch", "algebra")
+SECTIONS = ("compilation", "model", "growth", "speed", "dispatch", "algebra")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +78,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
     names = (OURS, FAST, *chosen.peers)
     if "compilation" in chosen.section:
         yield compiled(workloads, "small" if chosen.small else "full")
+    if "model" in chosen.section:
+        yield modelled(workloads, "small" if chosen.small else "full")
     if "growth" in chosen.section:
         yield growing.table()
     for device in devices:

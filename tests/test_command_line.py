@@ -206,7 +206,7 @@ def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: st
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     # x and y once each, and the weight.
-    assert lines[0] == "normalised: 1 fusion, 1 kernel, 8,448 B moved (ideal 8,448 B)"
+    assert lines[0].startswith("normalised: 1 fusion, 1 kernel, 8,448 B moved (ideal 8,448 B), ")
     assert lines[1].startswith("fuser0(")
     assert "left to torch:" in lines
     assert any("1 x [unclaimed] cumprod" in line and "script.py:8" in line for line in lines)

@@ -29,6 +29,7 @@ from thunder_fuser.runtime.target import Launch, Target, on_device, planned_for,
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition_after
 from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 
 
@@ -59,7 +60,8 @@ def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusio
     watch("fusion", fusion)
     fusion = specialise(fusion, binding.sizes) if binding.sizes else fusion
     device = planned_for(binding.device)
-    return _told(partition_after(_passes(watch), fusion, binding.layouts, device), watch)
+    plan = partition_after(_passes(watch), fusion, binding.layouts, device)
+    return _told(estimated(plan, device), watch)
 
 
 def plan_unbound(
@@ -68,7 +70,8 @@ def plan_unbound(
     """The plan of a definition alone: its bytes are formulas of the sizes that it leaves open."""
     watch("fusion", fusion)
     if fusion.is_static:
-        return _told(partition_after(_passes(watch), fusion, None, device), watch)
+        plan = partition_after(_passes(watch), fusion, None, device)
+        return _told(estimated(plan, device), watch)
     return _told(plan_open(fusion, _passes(watch), device, sizes), watch)
 
 

@@ -12,6 +12,20 @@ WARP_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
+class PipeLanes:
+    """Threads of a multiprocessor whose instruction each pipe takes in one clock, by the names of
+    `lower/pipes.py`; `issue`: of all pipes together.
+    """
+
+    fma: int
+    alu: int
+    xu: int
+    lsu: int
+    fp64: int
+    issue: int = 128
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """What schedules know of a device. Sizes in bytes, `bandwidth` in bytes per second.
 
@@ -27,6 +41,9 @@ class DeviceInfo:
     grid_barrier_seconds    what a kernel takes more in which all blocks wait for each other
     threads_are_serial      one core runs the threads of a block one after the other: a block has
                             one, caches stand for registers and shared memory
+    lanes                   instructions of a multiprocessor in one clock
+    load_seconds            what a load takes that memory answers, on a device that does little else
+    copy_share              of `bandwidth` that a copy of much memory reaches
     prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
     """
 
@@ -50,8 +67,16 @@ class DeviceInfo:
     fp32_rate: float
     launch_seconds: float
     grid_barrier_seconds: float
+    lanes: PipeLanes
+    load_seconds: float
+    copy_share: float
     threads_are_serial: bool = False
     prefetches_by_software: bool = False
+
+    @property
+    def clock_rate(self) -> float:
+        """Clocks per second, at their highest."""
+        return self.fp32_rate / (self.sm_count * self.lanes.fma)
 
     def share(self, threads: float) -> float:
         """The share of `bandwidth` that so many threads can use: half of those that fit use all."""

@@ -9,13 +9,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import DeviceInfo, PipeLanes
 
 _KIB = 1024
 _MIB = 1024 * _KIB
 LAUNCH_SECONDS = 3.5e-6
 GRID_BARRIER_SECONDS = 4e-6
 """Orders of magnitude, of all GPUs: no data sheet says them."""
+
+LOAD_SECONDS = 0.65e-6
+COPY_SHARE = 0.9
+"""The same: of measurements that others have published, of HBM and of GDDR memory."""
+PIPES = {
+    "sm_75": PipeLanes(fma=64, alu=64, xu=16, lsu=16, fp64=2),
+    "sm_80": PipeLanes(fma=64, alu=64, xu=16, lsu=32, fp64=32),
+    "sm_86": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
+    "sm_89": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
+    "sm_90": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64),
+    "sm_100": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64),
+    "sm_120": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
+}
+"""CUDA C++ Programming Guide, "Arithmetic Instructions": throughput by compute capability."""
 
 H200 = DeviceInfo(
     name="NVIDIA H200",
@@ -38,6 +52,9 @@ H200 = DeviceInfo(
     fp32_rate=33.5e12,
     launch_seconds=LAUNCH_SECONDS,
     grid_barrier_seconds=GRID_BARRIER_SECONDS,
+    lanes=PIPES["sm_90"],
+    load_seconds=LOAD_SECONDS,
+    copy_share=COPY_SHARE,
 )
 
 H200_SLICE = replace(
@@ -60,6 +77,7 @@ A100 = replace(
     H200,
     name="NVIDIA A100-SXM4-80GB",
     arch="sm_80",
+    lanes=PIPES["sm_80"],
     sm_count=108,
     shared_bytes_per_block=163 * _KIB,
     shared_bytes_per_sm=164 * _KIB,
@@ -73,6 +91,7 @@ B200 = replace(
     H200,
     name="NVIDIA B200",
     arch="sm_100",
+    lanes=PIPES["sm_100"],
     sm_count=148,
     bandwidth=8.0e12,
     l2_bytes=126 * _MIB,
@@ -92,6 +111,7 @@ A10 = replace(
     _SMALL,
     name="NVIDIA A10",
     arch="sm_86",
+    lanes=PIPES["sm_86"],
     sm_count=72,
     blocks_per_sm=16,
     bandwidth=0.6e12,
@@ -104,6 +124,7 @@ RTX_4090 = replace(
     _SMALL,
     name="NVIDIA GeForce RTX 4090",
     arch="sm_89",
+    lanes=PIPES["sm_89"],
     sm_count=128,
     blocks_per_sm=24,
     bandwidth=1.008e12,
@@ -116,6 +137,7 @@ RTX_5090 = replace(
     _SMALL,
     name="NVIDIA GeForce RTX 5090",
     arch="sm_120",
+    lanes=PIPES["sm_120"],
     sm_count=170,
     blocks_per_sm=24,
     bandwidth=1.79e12,
@@ -128,6 +150,7 @@ T4 = replace(
     H200,
     name="Tesla T4",
     arch="sm_75",
+    lanes=PIPES["sm_75"],
     sm_count=40,
     threads_per_sm=1024,
     blocks_per_sm=16,

@@ -245,15 +245,21 @@ def _costs(reports: Sequence[FusionReport]) -> str:
     plans = [report.plan for report in reports]
     kernels, moved = sum(p.kernels for p in plans), sum(p.bytes for p in plans)
     ideal = sum(p.bytes_ideal for p in plans)
-    return (
+    text = (
         f"{counted(len(plans), 'fusion')}, {counted(kernels, 'kernel')}, {moved:,} B moved "
         f"(ideal {ideal:,} B)"
     )
+    seconds, devices = sum(p.seconds for p in plans), {p.device.name for p in plans if p.device}
+    if seconds and len(devices) == 1:
+        copies = sum(p.copy_fraction * p.seconds for p in plans)
+        speed = f"{copies / seconds:.0%} of a copy's speed"
+        text += f", {1e6 * seconds:.1f} us expected on {devices.pop()}, {speed}"
+    return text
 
 
 def _of_definition(definition: FusionDefinition, inputs: Sequence[Any] | None) -> str:
     try:
-        rows = [f"FusionDefinition: {definition.plan(inputs)}"]
+        rows = [f"FusionDefinition: {definition.plan(inputs).listing(times=True)}"]
     except (FuserError, NotImplementedError) as error:
         return f"FusionDefinition: {error}"
     ran = definition.compiled.latest if inputs is None else None

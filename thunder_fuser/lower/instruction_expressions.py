@@ -55,6 +55,7 @@ class ExpressionMix:
         self.types: dict[str, ir.Type] = {}
         self._arch = arch
         self._memory: dict[str, ir.Parameter] = {}
+        self._is_ahead = False
         self._loaded: set[Number] = set()
         self._serial = 0
         root = self.values.root
@@ -188,7 +189,10 @@ class ExpressionMix:
         return self.expr(e.address)
 
     def _fetched(self, e: ir.Fetched) -> Any:
-        return self.load(e.address, e.width, self.dtype(e.address))(0)
+        self._is_ahead = self.values.here.is_loop
+        found = self.load(e.address, e.width, self.dtype(e.address))(0)
+        self._is_ahead = False
+        return found
 
     def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
         """What a load leaves in registers, element by element."""
@@ -223,7 +227,9 @@ class ExpressionMix:
     ) -> Access:
         places = form.values()
         sample = None if places is None else tuple(p * dtype.itemsize for p in places)
-        return Access(parameter.name, is_store, size, sector_share(sample, size, _SECTOR))
+        moved = sector_share(sample, size, _SECTOR)
+        phase = self.values.here.barriers
+        return Access(parameter.name, is_store, size, moved, phase, self._is_ahead)
 
     def place(self, address: ir.Expr) -> tuple[str, Form]:
         found = self.expr(address)

@@ -168,7 +168,7 @@ class InstructionMix(ExpressionMix):
                 self._body(s.body)
             return
         region = self.values.enter(True, trips)
-        written = s.unroll or 1
+        region.unroll = written = s.unroll or 1
         region.mix.update({pipe: n / written for pipe, n in _STEP.items()})
         self.environment[s.axis] = Form(0, ((self.values.opaque(begin.values()), 1),))
         changed = sorted(_assigned(s.body))

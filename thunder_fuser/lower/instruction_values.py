@@ -27,12 +27,16 @@ class Access:
 
     bytes    of the elements
     sectors  bytes of memory sectors that it moves, its share of those of a warp
+    phase    barriers of its region before it
+    is_ahead  nothing waits for it before the next iteration of the loop that it is in
     """
 
     tensor: str
     is_store: bool
     bytes: int
     sectors: float
+    phase: int = 0
+    is_ahead: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +55,7 @@ class Region:
     accesses: list[Access] = field(default_factory=list)
     barriers: int = 0
     grid_barriers: int = 0
+    unroll: int = 1
     exchanges: int = 0
 
     @property

@@ -6,12 +6,13 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
 from thunder_fuser.analysis.layout import View
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import (
@@ -25,6 +26,7 @@ from thunder_fuser.ir.fusion import (
 )
 from thunder_fuser.ir.integer.counts import Condition, most
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.estimate import Estimate
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
@@ -56,7 +58,8 @@ class Segment:
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          the reductions and scans that it does, in order
     refusals       why it is not one kernel with those before it that share data with it
-    flops          arithmetic of a call of torch; that of kernels hides behind their bytes
+    flops          arithmetic of a call of torch
+    estimator      tells what its kernel takes, on the device that the plan is for
     """
 
     index: int
@@ -75,6 +78,20 @@ class Segment:
     folds: tuple[FoldOp, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     flops: int = 0
+    estimator: Callable[[Segment], Estimate] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """What its kernel takes, as its template says; None without one, and where sizes are
+        open.
+        """
+        return self.estimator(self) if self.kernels and self.estimator is not None else None
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of its kernel; 0 where that is not known, as of calls of torch."""
+        found = self.estimate
+        return 0.0 if found is None else found.seconds
 
     @property
     def alias_of(self) -> TensorView | None:
@@ -183,6 +200,7 @@ class SegmentedFusion:
     placement   of every tensor in memory, and its layout there
     sizes       where the definition leaves sizes open: which, and what is planned for
     conditions  of the formulas that bytes are then, for sizes of at least 2
+    device      whose time is saved
     """
 
     fusion: Fusion
@@ -192,6 +210,7 @@ class SegmentedFusion:
     bytes_ideal: int
     sizes: OpenSizes | None = None
     conditions: tuple[Condition, ...] = ()
+    device: DeviceInfo | None = field(default=None, compare=False, repr=False)
 
     @property
     def kernels(self) -> int:
@@ -221,6 +240,27 @@ class SegmentedFusion:
         return sum(s.bytes for s in self.segments) + sum(2 * t.bytes for t in self._copied)
 
     @property
+    def seconds(self) -> float:
+        """Estimated time of all kernels, one after the other; 0 where that is not known. Calls of
+        torch are not in it.
+        """
+        device, copied = self.device, self._copied
+        if device is None or not copied:
+            return sum(s.seconds for s in self.segments)
+        moved = sum(2 * int(t.bytes) for t in copied)
+        copies = moved / (device.bandwidth * device.copy_share)
+        return sum(s.seconds for s in self.segments) + copies + len(copied) * device.launch_seconds
+
+    @property
+    def copy_fraction(self) -> float:
+        """The share of its time that a copy of its kernels' bytes takes; 0 where that is not
+        known.
+        """
+        found = [s.estimate for s in self.segments]
+        copied = sum(e.copy_seconds for e in found if e is not None)
+        return copied / self.seconds if copied else 0.0
+
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """What is allocated (inputs are not), in order, and from when to when."""
         return tuple(self.placement.of(Buffer).values())
@@ -236,16 +276,27 @@ class SegmentedFusion:
         return most(accumulate(change))
 
     def __str__(self) -> str:
+        return self.listing()
+
+    def listing(self, times: bool = False) -> str:
+        """A line for each segment and each boundary. `times`: with what they are expected to
+        take, which changes as kernels do.
+        """
         calls = f" and {counted(self.calls, 'call')} of torch" if self.calls else ""
         head = (
             f"plan: {counted(self.kernels, 'kernel')}{calls}, {self.bytes:,} B moved "
             f"(ideal {self.bytes_ideal:,} B), "
             f"peak {self.peak_bytes:,} B"
         )
+        if times and self.device is not None and self.seconds:
+            speed = f"{self.copy_fraction:.0%} of a copy's speed"
+            head += f"; {1e6 * self.seconds:.1f} us expected on {self.device.name}, {speed}"
         told = {boundary.reason for boundary in self.boundaries}
         rows: list[object] = []
         for segment in self.segments:
             rows.append(segment)
+            if times and (estimate := segment.estimate) is not None:
+                rows.append(f"  expected: {estimate}")
             rows += [f"  apart: {r}" for r in segment.refusals if str(r) not in told]
         rows += self.boundaries
         if self.sizes is not None:

@@ -10,6 +10,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.estimate import Estimate, estimate_kernel
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.scalar_graph import ValueGraph
 from thunder_fuser.lower.store import Store
@@ -57,6 +58,11 @@ class Lowered:
 S = TypeVar("S", bound=Schedule)
 
 
+def estimate_lowered(schedule: Schedule, kernel: ir.KernelIR, device: DeviceInfo) -> Estimate:
+    """What a device takes for a schedule, by the statements that it became."""
+    return estimate_kernel(kernel, device)
+
+
 @dataclass(frozen=True, slots=True)
 class Template(Generic[S]):
     """A row of `TEMPLATES` (choose.py).
@@ -66,6 +72,7 @@ class Template(Generic[S]):
     schedule    how a device runs a body, or why it does not with this template
     fits_int32  whether all indices of the kernel fit into an Int32
     lower       its statements
+    estimate    what the device takes for them
     """
 
     name: str
@@ -73,3 +80,4 @@ class Template(Generic[S]):
     schedule: Callable[[KernelBody, DeviceInfo], S | Refusal]
     fits_int32: Callable[[S], bool]
     lower: Callable[[S, Frame], Lowered]
+    estimate: Callable[[S, ir.KernelIR, DeviceInfo], Estimate] = estimate_lowered

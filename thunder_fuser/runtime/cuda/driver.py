@@ -14,15 +14,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import DATASHEETS, GRID_BARRIER_SECONDS, LAUNCH_SECONDS
+from thunder_fuser.device_table import (
+    COPY_SHARE,
+    DATASHEETS,
+    GRID_BARRIER_SECONDS,
+    LAUNCH_SECONDS,
+    LOAD_SECONDS,
+    PIPES,
+)
 from thunder_fuser.errors import KernelError, TargetError
 
 # Time that a load takes on a busy device.  Bandwidth times latency is what has to be in flight
 # (Little's law): 1.3 us gives the 25 KB per multiprocessor of an A100, the 47 KB of an H200.
 _LATENCY = 1.3e-6
-# Threads of a multiprocessor whose fp32 instruction is issued in the same clock, by compute
-# capability; all others have 128.  CUDA C++ Programming Guide, "Arithmetic Instructions".
-_FP32_LANES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+# Architectures that the table of data sheets does not have are like the nearest that it has.
+_LIKE = {
+    "sm_70": "sm_75",
+    "sm_72": "sm_75",
+    "sm_87": "sm_86",
+    "sm_103": "sm_100",
+    "sm_121": "sm_120",
+}
 _MOST_IN_FLIGHT = 96 * 1024
 """Bytes of loads under way on a multiprocessor: registers for more would be spilled. A part of a
 device (MIG) may report the bandwidth of the whole.
@@ -87,11 +99,13 @@ def describe(device: int) -> DeviceInfo:
     bandwidth = bandwidth or _UNREPORTED.bandwidth
     sm_count = ask("MULTIPROCESSOR_COUNT")
     capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    fp32_rate = sm_count * _FP32_LANES.get(capability, 128) * 1e3 * ask("CLOCK_RATE")
+    number = "{}{}".format(*capability)
+    lanes = PIPES.get(f"sm_{_LIKE.get(number, number)}", PIPES["sm_90"])
+    fp32_rate = sm_count * lanes.fma * 1e3 * ask("CLOCK_RATE")
     return DeviceInfo(
         name=name.rstrip(b"\0").decode(),
         kind="cuda",
-        arch="sm_{}{}".format(*capability),
+        arch=f"sm_{number}",
         sm_count=sm_count,
         threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
         blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
@@ -109,6 +123,9 @@ def describe(device: int) -> DeviceInfo:
         fp32_rate=fp32_rate or _UNREPORTED.fp32_rate,
         launch_seconds=LAUNCH_SECONDS,
         grid_barrier_seconds=GRID_BARRIER_SECONDS,
+        lanes=lanes,
+        load_seconds=LOAD_SECONDS,
+        copy_share=COPY_SHARE,
     )
 
 

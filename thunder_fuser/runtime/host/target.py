@@ -17,7 +17,7 @@ import torch
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import DeviceInfo, PipeLanes
 from thunder_fuser.errors import FuserError, FuserIndexError, KernelError
 from thunder_fuser.runtime.arguments import ArgumentBlock
 from thunder_fuser.runtime.host.abi import Call, Dim3, Failure, Flag
@@ -61,6 +61,9 @@ class HostTarget:
             fp32_rate=1e11,
             launch_seconds=5e-6,
             grid_barrier_seconds=2e-5,
+            lanes=PipeLanes(fma=16, alu=16, xu=2, lsu=16, fp64=8, issue=32),
+            load_seconds=1e-7,
+            copy_share=1.0,
             threads_are_serial=True,
             prefetches_by_software=True,
         )

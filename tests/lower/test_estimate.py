@@ -1,0 +1,137 @@
+"""The time model: what it must say where bounds are known, and how it moves as devices do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.modelling import modelled
+from tests.zoo.workloads import BY_NAME, Workload
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import DEVICES, H200
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.estimate import Estimate
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.choose import TEMPLATES
+from thunder_fuser.templates.estimate import estimate_segment, estimated
+
+SIZE = 1 << 26
+
+
+def chain(operations: int) -> FusionBuilder:
+    """y = sin(sin(.. x)), of fp32."""
+    b = FusionBuilder()
+    x = b.tensor([SIZE], DataType.Float)
+    y = b.pointwise("add", x, 1.0)
+    for _ in range(operations):
+        y = b.pointwise("sin", y)
+    b.output(y)
+    return b
+
+
+def of(b: FusionBuilder, device: DeviceInfo = H200) -> Estimate:
+    (segment,) = (s for s in partition(b.build(), device=device).segments if s.kernels)
+    return estimate_segment(segment, device)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.arch + d.name[-4:])
+def test_a_copy_runs_at_its_speed(device: DeviceInfo) -> None:
+    found = of(chain(0), device)
+    assert found.bound == "memory"
+    assert found.bytes == found.wanted_bytes == found.sector_bytes == 2 * 4 * SIZE
+    assert 0.93 < found.copy_fraction <= 1
+
+
+def test_arithmetic_hides_behind_bytes_until_it_is_more() -> None:
+    few, some, many = (of(chain(n)) for n in (0, 2, 40))
+    assert few.seconds <= some.seconds < 1.1 * few.seconds
+    assert many.bound in ("issue", "FMA")
+    # Twenty times the instructions are twenty times the time then.
+    assert many.parts["issue"] > 10 * some.parts["issue"]
+    assert many.seconds > 0.9 * many.parts["issue"]
+
+
+CHANGES: dict[str, Callable[[DeviceInfo], DeviceInfo]] = {
+    "memory": lambda d: replace(d, bandwidth=d.bandwidth / 2),
+    "clock": lambda d: replace(d, fp32_rate=d.fp32_rate / 2),
+    "latency": lambda d: replace(d, load_seconds=4 * d.load_seconds),
+    "launch": lambda d: replace(d, launch_seconds=4 * d.launch_seconds),
+    "registers": lambda d: replace(d, registers_per_sm=d.registers_per_sm // 2),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["swiglu", "bias_gelu_erf_backward", "rope_llama", "transpose_add_bf16"]
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_faster_on_a_slower_device(name: str, change: str) -> None:
+    plan = workload_plan(BY_NAME[name])
+    slower = CHANGES[change](H200)
+    for segment in plan.segments:
+        if segment.kernels:
+            # Schedules may differ; the model must not profit from what the device lost.
+            before, after = (estimate_segment(segment, d).seconds for d in (H200, slower))
+            assert after >= 0.98 * before
+
+
+def workload_plan(workload: Workload) -> SegmentedFusion:
+    return CompiledFusion(workload.fusion(workload.full)).plan()
+
+
+def row_kernel(columns: int) -> FusionBuilder:
+    """Softmax without its maximum, which needs each row twice."""
+    b = FusionBuilder()
+    x = b.tensor([SIZE // columns, columns], DataType.Float)
+    e = b.pointwise("exp", x)
+    total = b.broadcast(b.reduce("sum", e, [1]), [False, True])
+    b.output(b.pointwise("div", e, total))
+    return b
+
+
+def test_rows_that_do_not_stay_on_chip_are_read_again() -> None:
+    held, again = of(row_kernel(4096)), of(row_kernel(1 << 17))
+    assert held.bytes == pytest.approx(2 * 4 * SIZE, rel=0.02)
+    assert again.sector_bytes == pytest.approx(3 * 4 * SIZE, rel=0.05)
+    assert again.seconds > held.seconds
+
+
+def test_elements_that_lie_apart_move_sectors() -> None:
+    """Every eighth element of a row, and nothing of what is between them."""
+    b = FusionBuilder()
+    x = b.tensor([SIZE // 8, 1], DataType.Float)
+    b.output(b.pointwise("add", x, 1.0))
+    layouts = (Layout((8, 1)),)
+    (segment,) = partition(b.build(), layouts).segments
+    found = estimate_segment(segment, H200)
+    assert found.sector_bytes > 4 * found.wanted_bytes
+    assert found.bound == "sectors"
+
+
+def test_every_template_estimates() -> None:
+    assert all(callable(t.estimate) for t in TEMPLATES)
+
+
+def test_a_plan_takes_what_its_kernels_take() -> None:
+    plan = CompiledFusion(row_kernel(4096).build()).plan()
+    assert plan.seconds == sum(s.seconds for s in plan.segments) > 0
+    assert f"{1e6 * plan.seconds:.1f} us expected on NVIDIA H200" in plan.listing(times=True)
+    assert "us" not in str(plan).split()
+    # What is planned without the road to launches is estimated as well.
+    again = estimated(partition(row_kernel(4096).build()), H200)
+    assert math.isclose(again.seconds, plan.seconds)
+
+
+def test_the_table_has_a_row_for_each_kernel_and_device() -> None:
+    from benchmarks.workloads import WORKLOADS
+
+    table = modelled([w for w in WORKLOADS if w.name == "RMSNorm"], "full")
+    assert [row["device"] for row in table.rows] == ["sm_80", "sm_90", "sm_100"]
+    assert all(row["instructions"] > 1 and 0 < row["fraction"] <= 1 for row in table.rows)
+    assert "of copy" in table.markdown()

@@ -1,0 +1,372 @@
+"""Time model of a kernel: how long its statements take on a device, and what bounds it.
+
+A multiprocessor holds some blocks at a time (occupancy.py). Each goes round: it waits for loads,
+barriers and shuffles, moves bytes, issues instructions. Where others have work meanwhile, waiting
+costs nothing; where nothing overlaps, all of it adds up. Between these, memory and issue slots are
+queues, and how many agents there are says how often they are idle: mean value analysis of a closed
+network, with Schweitzer's approximation. Agents are blocks whose threads wait for each other, and
+warps where they do not.
+
+Bytes are those of sectors. What is read again comes from the L2 cache where all that the device
+touches in between fits into it, else from memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.instruction_mix import instruction_regions
+from thunder_fuser.lower.instruction_values import Access, Region
+from thunder_fuser.lower.pipes import Pipe
+from thunder_fuser.occupancy import registers_of_thread, resident_blocks
+
+_SUSTAINED = 0.92
+"""Of the highest clock rate, under load."""
+_ISSUED = 0.85
+"""Of the slots of a busy scheduler: the rest are lost to dependencies and to the register file."""
+_CHAIN_CLOCKS = 3
+"""From one instruction of a warp to the next, dependent or not, where no other warp is there."""
+_BARRIER_CLOCKS = 40
+_EXCHANGE_CLOCKS = 30
+"""A shuffle, and what is done with the result."""
+_BLOCK_SECONDS = 0.35e-6
+"""From the end of a block to the first instruction of the next in its place."""
+_NEAR = 0.4
+"""How much sooner than memory the L2 cache answers."""
+_L2_RATE = 1.6
+"""Bandwidth of the L2 cache, of that of memory."""
+_L1_BYTES = 64 * 1024
+"""Tensors so small stay in a multiprocessor's own cache."""
+_HELD = 0.75
+"""Of the L2 cache, by what is read once more."""
+_PORT_BYTES = 64
+"""That a multiprocessor takes from the L2 cache in one clock."""
+_SHARING = 6
+"""Multiprocessors that are modelled beside each other: memory serves whichever asks."""
+_ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a kernel takes.
+
+    seconds       of it, launch included
+    bound         what it waits for most: memory, sectors, L2, issue, a pipe's name, latency, launch
+    bytes         that memory moves
+    sector_bytes  of memory sectors that threads ask for, each time that they do
+    wanted_bytes  of what they ask for: less than `sector_bytes` where sectors are used in part
+    instructions  of all threads, by pipe
+    resident      blocks that a multiprocessor holds at a time
+    waves         rounds in which all blocks had their turn
+    copy_seconds  what a copy takes that moves the distinct bytes of the kernel's tensors
+    bandwidth     that a copy reaches
+    parts         seconds of each resource, were it all that counts; waiting as "latency"
+    """
+
+    seconds: float
+    bound: str
+    bytes: float
+    sector_bytes: float
+    wanted_bytes: float
+    instructions: Mapping[Pipe, float]
+    resident: int
+    waves: float
+    copy_seconds: float
+    bandwidth: float
+    parts: Mapping[str, float]
+
+    @property
+    def copy_fraction(self) -> float:
+        """Of the bandwidth that a copy reaches: 1 at its speed."""
+        return self.copy_seconds / self.seconds if self.seconds else 1.0
+
+    def __str__(self) -> str:
+        speed = f"{1e6 * self.seconds:.1f} us, {self.copy_fraction:.0%} of a copy's speed"
+        text = f"{speed}, bound by {self.bound}"
+        again = self.bytes - self.copy_seconds * self.bandwidth
+        if 10 * again > self.bytes:
+            text += f"; {round(again):,} B are read again"
+        if 2 * self.wanted_bytes < self.sector_bytes:
+            text += f"; {round(self.sector_bytes):,} B of sectors asked for"
+        return text
+
+
+def estimate_kernel(
+    kernel: ir.KernelIR,
+    device: DeviceInfo,
+    registers: int | None = None,
+    ideal_bytes: int | None = None,
+) -> Estimate:
+    """What a device takes for a kernel. `registers` of a thread, where a compiler has said it;
+    `ideal_bytes`: what must be moved, where the plan knows.
+    """
+    found = _Model(kernel, device, registers).estimate()
+    if ideal_bytes is None:
+        return found
+    return replace(found, copy_seconds=ideal_bytes / (device.bandwidth * device.copy_share))
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Bytes of all blocks: that memory moves, that the L2 cache gives, asked for, and wanted."""
+
+    memory: float
+    cache: float
+    asked: float
+    wanted: float
+    loaded: float
+    ahead: float
+    distinct: float
+
+
+class _Model:
+    def __init__(self, kernel: ir.KernelIR, device: DeviceInfo, registers: int | None) -> None:
+        self.kernel, self.device = kernel, device
+        self.regions = instruction_regions(kernel, _arch(device))
+        self.warps = -(-kernel.threads // WARP_SIZE)
+        self.clock = device.clock_rate * _SUSTAINED
+        self.busy = min(kernel.blocks, device.sm_count)
+        wanted = registers_of(kernel, device) if registers is None else registers
+        room = resident_blocks(device, kernel.threads, wanted, kernel.shared_bytes)
+        each = -(-kernel.blocks // device.sm_count)
+        self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
+        self.bandwidth = device.bandwidth * device.copy_share
+        self.sizes = {p.name: _bytes_of(p) for p in kernel.parameters if p.is_pointer}
+
+    def estimate(self) -> Estimate:
+        kernel, device = self.kernel, self.device
+        mix: defaultdict[Pipe, float] = defaultdict(float)
+        for region in self.regions:
+            for pipe, n in region.mix.items():
+                mix[pipe] += n * region.total * kernel.blocks * kernel.threads
+        traffic = self._traffic()
+        arithmetic = self._arithmetic(mix)
+        waiting = self._waiting()
+        memory = traffic.memory / self.bandwidth
+        cache = traffic.cache / (self.bandwidth * _L2_RATE)
+        parts = {"memory": memory, "L2": cache, **arithmetic, "latency": waiting * self._waves}
+        seconds = self._rounds(max(memory, cache), max(arithmetic.values()), waiting, traffic)
+        barriers = sum(r.grid_barriers * r.total for r in self.regions)
+        extra = device.launch_seconds + barriers * device.grid_barrier_seconds
+        return Estimate(
+            seconds + extra,
+            self._bound(parts, seconds, extra, traffic),
+            traffic.memory,
+            traffic.asked,
+            traffic.wanted,
+            dict(mix),
+            self.resident,
+            self._waves,
+            traffic.distinct / self.bandwidth,
+            self.bandwidth,
+            parts,
+        )
+
+    @property
+    def _waves(self) -> float:
+        return self.kernel.blocks / (self.device.sm_count * self.resident)
+
+    # ---- what is needed
+
+    def _arithmetic(self, mix: Mapping[Pipe, float]) -> dict[str, float]:
+        """Seconds of each pipe, and of the slots that all share."""
+        lanes = self.device.lanes
+        clocks = {"issue": sum(mix.values()) / (lanes.issue * _ISSUED)}
+        for pipe, n in mix.items():
+            if pipe is not Pipe.OTHER:
+                clocks[pipe.name] = n / getattr(lanes, pipe.name.lower())
+        return {name: n / (self.clock * self.busy) for name, n in clocks.items()}
+
+    def _waiting(self) -> float:
+        """Seconds that a block waits for what has been asked for, and for its own threads."""
+        found = _BLOCK_SECONDS
+        for region in self.regions:
+            clocks = region.barriers * _BARRIER_CLOCKS + region.exchanges * _EXCHANGE_CLOCKS
+            loads = self.device.load_seconds * sum(self._load_waits(region)) / region.unroll
+            found += region.total * (clocks / self.clock + loads)
+        return found
+
+    def _load_waits(self, region: Region) -> Iterator[float]:
+        """Of loads, those together that no barrier parts; less where the cache has them."""
+        phases: dict[int, list[Access]] = {}
+        for access in region.accesses:
+            if not access.is_store and not access.is_ahead:
+                phases.setdefault(access.phase, []).append(access)
+        for accesses in phases.values():
+            near = all(4 * self.sizes[a.tensor] <= self.device.l2_bytes for a in accesses)
+            yield _NEAR if near and self._waves > 1 else 1.0
+
+    def _traffic(self) -> _Traffic:
+        threads = self.kernel.blocks * self.kernel.threads
+        asked: defaultdict[tuple[str, bool], float] = defaultdict(float)
+        wanted = ahead = cache = 0.0
+        window = 0.0
+        for region in self.regions:
+            together: dict[tuple[str, bool], list[float]] = {}
+            for a in region.accesses:
+                moved = region.total * threads * a.sectors
+                asked[a.tensor, a.is_store] += moved
+                together.setdefault((a.tensor, a.is_store), []).append(moved)
+                wanted += region.total * threads * a.bytes
+                ahead += moved if a.is_ahead else 0.0
+                window += self._row_share(region) * a.sectors
+            for (tensor, _), found in together.items():
+                # What a block reads side by side, or all of them read, is in its own cache.
+                size = self.sizes[tensor]
+                is_small = size <= _L1_BYTES
+                held = size * self.busy if is_small else max(*found, float(size))
+                cache += min(sum(found), held)
+        between = window * self.kernel.threads * self.resident * self.busy
+        memory = loaded = distinct = 0.0
+        for (tensor, is_store), bytes in asked.items():
+            size = self.sizes[tensor]
+            least = min(bytes, size)
+            distinct += least
+            near = min(between, size) <= _HELD * self.device.l2_bytes
+            moved = least if near else bytes
+            memory += moved
+            loaded += 0.0 if is_store else moved
+        total = float(sum(asked.values()))
+        share = 1.0 if not total else min(1.0, ahead / total)
+        return _Traffic(memory, cache, total, wanted, loaded, share, distinct)
+
+    def _row_share(self, region: Region) -> float:
+        """How often a thread does a region for each time that its block begins a row: once more
+        than the loop around all of them goes on.
+        """
+        loops = [r for r in region.line if r.is_loop]
+        return region.total / loops[-1].total if loops else 1.0
+
+    # ---- how it adds up
+
+    def _rounds(self, memory: float, work: float, waiting: float, traffic: _Traffic) -> float:
+        """Seconds of all waves: full ones, and the blocks that are left."""
+        blocks, sms = self.kernel.blocks, self.device.sm_count
+        each = 1.0 / blocks
+        full, rest = divmod(blocks, sms * self.resident)
+        loads = traffic.loaded / traffic.memory if traffic.memory else 0.0
+        seconds = 0.0
+        if full:
+            turn = self._turn(self.resident, sms, memory * each, work * each * self.busy, waiting,
+                              loads, traffic.ahead)  # fmt: skip
+            seconds += full * turn
+        if rest:
+            held = -(-rest // sms)
+            seconds += self._turn(held, min(rest, sms), memory * each, work * each * self.busy,
+                                  waiting, loads, traffic.ahead)  # fmt: skip
+        return seconds
+
+    def _turn(
+        self,
+        resident: int,
+        sms: int,
+        memory: float,
+        work: float,
+        waiting: float,
+        loads: float,
+        ahead: float,
+    ) -> float:
+        """Seconds in which so many blocks of each multiprocessor are done, one of which takes so
+        many seconds of all memory, so many of the pipes of its multiprocessor, and waits so long.
+        """
+        busiest = max(self.regions, key=lambda r: r.instructions * r.total)
+        is_apart = not any(r.barriers for r in busiest.line if r.is_loop or r is busiest)
+        agents = resident * (self.warps if is_apart else 1)
+        each = resident / agents
+        memory, work = memory * each, work * each
+        # A lone agent issues no faster than its dependencies allow.
+        alone = work * WARP_SIZE * _CHAIN_CLOCKS / (self.device.lanes.issue * _ISSUED)
+        waiting += max(0.0, alone * (self.warps / resident if is_apart else 0.0) - work)
+        others = min(sms, _SHARING)
+        served = memory * self.device.sm_count if sms < _SHARING else memory * sms
+        served /= others
+        port = memory * self.bandwidth / (_PORT_BYTES * self.clock)
+        customers = agents * others
+        queue_memory = queue_work = 0.5
+        rate = 0.0
+        for _ in range(_ROUNDS):
+            at_memory = served * (1 + queue_memory * (customers - 1) / customers)
+            at_work = work * (1 + queue_work * (agents - 1) / agents)
+            # Stores are not waited for, and what was asked for ahead only if it is late.
+            waited = (at_memory + port) * loads * (1 - ahead)
+            rest = at_work + waiting + waited
+            late = max(0.0, (at_memory + port) * loads * ahead + self.device.load_seconds - rest)
+            time = rest + (late if ahead else 0.0)
+            rate = min(agents / time, 1 / max(served * others, 1e-30), 1 / max(work, 1e-30))
+            queue_memory = 0.5 * (queue_memory + rate * others * at_memory * max(loads, 0.5))
+            queue_memory = min(queue_memory, customers)
+            queue_work = min(0.5 * (queue_work + rate * at_work), agents)
+        return agents / rate
+
+    def _bound(
+        self, parts: Mapping[str, float], seconds: float, extra: float, traffic: _Traffic
+    ) -> str:
+        if extra > seconds:
+            return "launch"
+        word, most = max(
+            ((w, s) for w, s in parts.items() if w != "latency"), key=lambda part: part[1]
+        )
+        if word in ("memory", "L2") and traffic.asked > 1.5 * traffic.wanted:
+            word = "sectors"
+        return word if most > 0.75 * seconds else "latency"
+
+
+def _arch(device: DeviceInfo) -> str:
+    """Whose instructions are counted: a host is estimated as if it had those of a GPU."""
+    return device.arch if device.kind == "cuda" else "sm_90"
+
+
+def _bytes_of(parameter: ir.Parameter) -> int:
+    match parameter.bound:
+        case ir.Scratch(bytes=bytes):
+            return bytes
+        case TensorView() as tensor:
+            # Elements that are shown in many places are in one.
+            return math.prod(int(d.size) for d in tensor.domain.root) * tensor.dtype.itemsize
+    return 0
+
+
+# ---- registers
+
+_ALWAYS = 16
+"""Registers of a thread beside its arrays: indices, addresses, results on their way."""
+
+
+def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
+    """Registers that a thread will have, estimated: the arrays that are alive at a time, and where
+    they come from; no more than blocks leave that must be resident together.
+    """
+    most = registers_of_thread(device, kernel.threads, max(kernel.blocks_per_sm, 1))
+    return min(most, _ALWAYS + _words(kernel.body))
+
+
+def _words(body: ir.Body) -> int:
+    """Words of the arrays of statements, and of the largest among those that they enclose."""
+    own, inner = 0, [0]
+    for s in body:
+        match s:
+            case ir.Registers():
+                own += -(-math.prod(s.sizes) * _size_of(s.type) // ir.WORD)
+            case ir.If():
+                inner += [_words(s.body), _words(s.otherwise)]
+            case ir.Loop() | ir.Scope():
+                inner.append(_words(s.body))
+    return own + max(inner)
+
+
+def _size_of(kind: ir.Type) -> int:
+    match kind:
+        case ir.Words():
+            return 16
+        case ir.Reducer():
+            return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words
+        case ir.ReducerLanes():
+            return kind.lanes * _size_of(kind.reducer)
+    return kind.itemsize

@@ -1,0 +1,44 @@
+"""Estimated time of a segment: that of the kernel that its template makes of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.lower.estimate import Estimate
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.templates.choose import BY_NAME, schedule_segment
+from thunder_fuser.templates.lower import lower
+
+
+def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
+    """What `device` takes for the kernel of a segment; the plan's bytes are those of a copy."""
+    return _estimate(_Program(segment.program, segment), device, int(segment.bytes))
+
+
+def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:
+    """The plan, whose segments say what `device` takes for them. Nothing is scheduled before they
+    are asked.
+    """
+    estimator = functools.partial(estimate_segment, device=device)
+    segments = tuple(replace(s, estimator=estimator) for s in plan.segments)
+    return replace(plan, segments=segments, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What a kernel depends on; of equal ones, the segment that came first."""
+
+    program: Hashable
+    segment: Segment = field(compare=False)
+
+
+@functools.lru_cache(maxsize=256)
+def _estimate(program: _Program, device: DeviceInfo, moved: int) -> Estimate:
+    schedule = schedule_segment(program.segment, device)
+    body = program.segment.body
+    kernel = lower(schedule, body.updates, body.definitions)
+    found = BY_NAME[schedule.template].estimate(schedule, kernel, device)
+    return replace(found, copy_seconds=moved / (device.bandwidth * device.copy_share))
