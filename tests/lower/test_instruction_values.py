@@ -136,8 +136,41 @@ def test_what_some_warps_do_counts_for_these() -> None:
     test = ir.less(THREAD, 32)
     outside, inside = regions(*loaded(), ir.If((test,), tuple(stored(T))), blocks=1)
     assert not outside.accesses[1:]
-    assert inside.times == 0.25
+    assert inside.times == 1 / 8
     assert not inside.is_loop
+
+
+def test_ranges_of_blocks_have_their_shares() -> None:
+    """As the parts of a pointwise kernel: 1, 29 and 70 of 100 blocks."""
+    parts = [tuple(stored(of(op, T))) for op in ("exp", "exp2", "sin")]
+    inner = ir.If((ir.less(BLOCK, 30),), parts[1], parts[2])
+    _, *found = regions(*loaded(), ir.If((ir.less(BLOCK, 1),), parts[0], (inner,)), blocks=100)
+    shares = [region.total for region in found if region.accesses]
+    assert shares == pytest.approx([0.01, 0.29, 0.7])
+
+
+def test_trips_are_those_of_the_average_block() -> None:
+    """500 rows of 64 blocks, 8 of them at a time: the last blocks have one less."""
+    body = tuple(stored(T))
+    loop = ir.Loop("r", ir.Int(500), body, begin=BLOCK, step=ir.LaunchIndex.BLOCKS)
+    _, found = regions(*loaded(), loop, blocks=64)
+    assert found.times == pytest.approx(500 / 64, abs=0.3)
+
+
+def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting() -> None:
+    """Its address ends with the rows, and is known all the same."""
+    after = ir.add(ir.Var("r"), ir.Int(8))
+    last = ir.Select(ir.less(after, 800), after, ir.Var("r"))
+    at = ir.add(ir.times(ir.Int(1024), last), ir.times(ir.Int(4), THREAD))
+    body = (
+        ir.Barrier(),
+        ir.Let("n", ir.Words.FETCHED, ir.Fetched(4, ir.Address(X, at))),
+        *stored(T),
+    )
+    loop = ir.Loop("r", ir.Int(800), body, begin=BLOCK, step=8, unroll=1)
+    _, found = regions(*loaded(), loop)
+    (fetched,) = (a for a in found.accesses if not a.is_store)
+    assert (fetched.is_ahead, fetched.phase, fetched.sectors) == (True, 1, 16)
 
 
 @pytest.mark.parametrize(

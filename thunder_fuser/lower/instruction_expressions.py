@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from thunder_fuser.device import WARP_SIZE
@@ -13,6 +13,7 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import instruction_table as table
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_values import (
+    SAMPLED_WARPS,
     Access,
     Form,
     Number,
@@ -47,6 +48,7 @@ class ExpressionMix:
 
     environment  what names stand for: numbers, indices, places, registers by their indices
     types        of names
+    active       which of the sampled threads do what is gone through; None: all, or nobody knows
     """
 
     def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
@@ -55,9 +57,9 @@ class ExpressionMix:
         self.types: dict[str, ir.Type] = {}
         self._arch = arch
         self._memory: dict[str, ir.Parameter] = {}
-        self._is_ahead = False
         self._loaded: set[Number] = set()
         self._serial = 0
+        self.active: Sample | None = None
         root = self.values.root
         places = list(sampled_threads(kernel.blocks, kernel.threads))
         self._launch = {
@@ -153,14 +155,26 @@ class ExpressionMix:
 
     def _truth(self, e: ir.Truth) -> Value:
         found = self.values.constant()
-        found.known = (int(e.value),) * (4 * WARP_SIZE)
+        found.known = (int(e.value),) * (SAMPLED_WARPS * WARP_SIZE)
         return found
 
     def _select(self, e: ir.Select) -> Value:
         parts = [self.expr(x) for x in (e.test, e.inside, e.outside)]
-        found = self._apply_to(("select",), table.mix(0, 1), parts)
-        is_index = all(isinstance(p, Form) for p in parts[1:])
-        return Form(0, ((found, 1),)) if is_index else found
+        test, inside, outside = parts
+        if not (isinstance(inside, Form) and isinstance(outside, Form)):
+            return self._apply_to(("select",), table.mix(0, 1), parts)
+
+        def sample() -> Sample | None:
+            found = [test.values(), inside.values(), outside.values()]
+            known = [s for s in found if s is not None]
+            if len(known) < len(found):
+                return None
+            return tuple(a if t else b for t, a, b in zip(*known, strict=True))
+
+        registers = [self.register(p) for p in parts]
+        key = ("select", test, inside, outside)
+        found = self.values.number(key, table.mix(0, 1), registers, sample=sample)
+        return Form(0, ((found, 1),))
 
     # ---- expressions: memory
 
@@ -189,13 +203,13 @@ class ExpressionMix:
         return self.expr(e.address)
 
     def _fetched(self, e: ir.Fetched) -> Any:
-        self._is_ahead = self.values.here.is_loop
-        found = self.load(e.address, e.width, self.dtype(e.address))(0)
-        self._is_ahead = False
-        return found
+        is_ahead = self.values.here.is_loop
+        return self.load(e.address, e.width, self.dtype(e.address), is_ahead=is_ahead)(0)
 
-    def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
-        """What a load leaves in registers, element by element."""
+    def load(
+        self, address: ir.Expr, width: int, dtype: DataType, *, is_ahead: bool = False
+    ) -> Callable[[int], Number]:
+        """What a load leaves in registers, element by element; `is_ahead`: for later."""
         pointer, form = self.place(address)
         size = width * dtype.itemsize
         parameter = self._memory.get(pointer)
@@ -209,7 +223,10 @@ class ExpressionMix:
         whole = self.values.number(key, table.lsu(count), operands)
         if parameter is not None and whole not in self._loaded:
             self._loaded.add(whole)
-            whole.region.accesses.append(self._access(parameter, False, size, form, dtype))
+            access = self._access(parameter, False, size, form, dtype)
+            ahead = is_ahead and whole.region is self.values.here
+            phase = whole.region.barriers
+            whole.region.accesses.append(replace(access, phase=phase, is_ahead=ahead))
         self.values.use([whole])
         return lambda k: self.values.number((*key, "element", k, whole), Mix(), (whole,))
 
@@ -227,9 +244,8 @@ class ExpressionMix:
     ) -> Access:
         places = form.values()
         sample = None if places is None else tuple(p * dtype.itemsize for p in places)
-        moved = sector_share(sample, size, _SECTOR)
-        phase = self.values.here.barriers
-        return Access(parameter.name, is_store, size, moved, phase, self._is_ahead)
+        moved = sector_share(sample, size, _SECTOR, self.active)
+        return Access(parameter.name, is_store, size, moved, self.values.here.barriers)
 
     def place(self, address: ir.Expr) -> tuple[str, Form]:
         found = self.expr(address)

@@ -49,6 +49,10 @@ class InstructionMix(ExpressionMix):
         self._kernel = kernel
         self._zeroed: set[str] = set()
         self._tested = 0
+        self._ranges = {
+            ir.LaunchIndex.BLOCK: (0, kernel.blocks),
+            ir.LaunchIndex.THREAD: (0, kernel.threads),
+        }
         self.values.root.mix.update(_START)
         self._body(kernel.body)
         self.regions = self.values.finish()
@@ -136,22 +140,51 @@ class InstructionMix(ExpressionMix):
 
     def _if(self, s: ir.If) -> None:
         tests = [self.expr(test) for test in s.tests]
-        inside = all_of([t.values() for t in tests if isinstance(t, Number)], len(tests))
         self.values.effect(Mix(), [t for t in tests if isinstance(t, Number)])
         self._tested += 1
-        for body, holds in ((s.body, True), (s.otherwise, False)):
+        known = self._ranges_of(s.tests)
+        inside = all_of([t.values() for t in tests if isinstance(t, Number)], len(tests))
+        for k, (body, holds) in enumerate(((s.body, True), (s.otherwise, False))):
+            before = dict(self._ranges)
             share = _share(inside, holds)
-            if not body:
-                continue
-            if share == 1.0:
-                self._body(body)
-            else:
-                self.values.enter(False, share)
-                self._body(body)
-                self.values.leave()
+            if known is not None:
+                index, *ranges = known
+                share = _part(index, ranges[k], before[index])
+                self._ranges[index] = ranges[k]
+            around = self.active
+            self.active = _both(around, inside, holds)
+            self._some(body, share)
+            self._ranges, self.active = before, around
         if any(isinstance(t, Number) and not t.constant for t in tests):
             self.values.effect(Mix({Pipe.OTHER: 1.0}))
         self._tested -= 1
+
+    def _some(self, body: ir.Body, share: float) -> None:
+        """Statements of a share of the warps."""
+        if not body or share == 1.0:
+            self._body(body)
+        else:
+            self.values.enter(False, share)
+            self._body(body)
+            self.values.leave()
+
+    def _ranges_of(
+        self, tests: Sequence[ir.Expr]
+    ) -> tuple[ir.LaunchIndex, tuple[int, int], tuple[int, int]] | None:
+        """What a test of the block's or the thread's number alone leaves of either, inside and
+        outside; None for other tests.
+        """
+        if len(tests) != 1 or not isinstance(tests[0], ir.Binary) or tests[0].op not in ("<", "=="):
+            return None
+        left, right = self.form(tests[0].left), self.form(tests[0].right)
+        for index, atom in self._launch.items():
+            if index in self._ranges and left.terms == ((atom, 1),) and not right.terms:
+                low, high = self._ranges[index]
+                bound = right.const - left.const
+                if tests[0].op == "==":
+                    return index, (bound, bound + 1), (low, high)
+                return index, (low, min(high, bound)), (max(low, bound), high)
+        return None
 
     def _loop(self, s: ir.Loop) -> None:
         begin, end = self.form(s.begin), self.form(s.end)
@@ -160,7 +193,7 @@ class InstructionMix(ExpressionMix):
             step = self._kernel.threads
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
-        trips = _trips(begin, end, step)
+        trips = _trips(begin, end, step, is_inner=not any(isinstance(x, ir.Loop) for x in s.body))
         asked = s.kind is not ir.LoopKind.SERIAL
         if known and (asked or (s.unroll is None and trips <= _WRITTEN_OUT)):
             for k in range(begin.const, end.const, step):
@@ -168,8 +201,8 @@ class InstructionMix(ExpressionMix):
                 self._body(s.body)
             return
         region = self.values.enter(True, trips)
-        region.unroll = written = s.unroll or 1
-        region.mix.update({pipe: n / written for pipe, n in _STEP.items()})
+        region.unroll = s.unroll or 1
+        region.mix.update({pipe: n / region.unroll for pipe, n in _STEP.items()})
         self.environment[s.axis] = Form(0, ((self.values.opaque(begin.values()), 1),))
         changed = sorted(_assigned(s.body))
         self._forget(changed)
@@ -305,16 +338,32 @@ class InstructionMix(ExpressionMix):
     }
 
 
-def _trips(begin: Form, end: Form, step: int) -> float:
-    """Iterations of a loop, of the average thread."""
+def _trips(begin: Form, end: Form, step: int, *, is_inner: bool) -> float:
+    """Iterations of a loop, of the average thread. The last one of a loop around another is as
+    much shorter as less is left.
+    """
     if not (begin.terms or end.terms):
         return float(max(0, -(-(end.const - begin.const) // step)))
     first, last = begin.values(), end.values()
     if first is None or last is None:
         return 1.0
-    trips = [max(0.0, (b - a) / step) for a, b in zip(first, last, strict=True)]
-    average = sum(trips) / len(trips)
-    return max(1.0, round(average)) if average < 8 else average
+    left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
+    return sum(-(-n // step) if is_inner else n / step for n in left) / len(left)
+
+
+def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample | None:
+    """Of the threads that are active, those where a test holds, or does not."""
+    if inside is None:
+        return around
+    chosen = tuple(int(bool(v) is holds) for v in inside)
+    return chosen if around is None else tuple(a & c for a, c in zip(around, chosen, strict=True))
+
+
+def _part(index: ir.LaunchIndex, part: tuple[int, int], whole: tuple[int, int]) -> float:
+    """Of all blocks, or of the warps, those with numbers in a range."""
+    each = WARP_SIZE if index is ir.LaunchIndex.THREAD else 1
+    some, every = (-(-max(0, high - low) // each) for low, high in (part, whole))
+    return some / max(every, 1)
 
 
 def _share(inside: Sample | None, holds: bool) -> float:

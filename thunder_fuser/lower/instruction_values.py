@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.lower.pipes import Mix, Pipe
 
-SAMPLED_WARPS = 4
+SAMPLED_WARPS = 8
 _MANY_TERMS = 3
 _LONG_SUM = Mix({Pipe.ALU: 2.0})
 """Addresses of so many terms are added up in 64 bits."""
@@ -25,10 +25,10 @@ Sample = tuple[int, ...]
 class Access:
     """A load or store of global memory by one thread.
 
-    bytes    of the elements
-    sectors  bytes of memory sectors that it moves, its share of those of a warp
-    phase    barriers of its region before it
-    is_ahead  nothing waits for it before the next iteration of the loop that it is in
+    bytes     of the elements
+    sectors   bytes of memory sectors that it moves, its share of those of a warp
+    phase     barriers of its region before it
+    is_ahead  nothing waits for it before the next iteration of its loop
     """
 
     tensor: str
@@ -45,17 +45,18 @@ class Region:
 
     times      for each time that the region around it is done
     mix        instructions, once through
+    unroll     iterations of the loop that a compiler writes out together
     exchanges  shuffles that wait for each other
     """
 
     parent: Region | None
     is_loop: bool
     times: float
+    unroll: int = 1
     mix: Mix = field(default_factory=Mix)
     accesses: list[Access] = field(default_factory=list)
     barriers: int = 0
     grid_barriers: int = 0
-    unroll: int = 1
     exchanges: int = 0
 
     @property
@@ -265,13 +266,25 @@ class ValueNumbering:
         return number.is_product and all(user is not None and user.is_sum for user in users)
 
 
-def sector_share(sample: Sample | None, size: int, sector: int) -> float:
-    """Bytes of sectors that a thread moves: its share of the distinct ones of its warp."""
+def sector_share(
+    sample: Sample | None, size: int, sector: int, active: Sample | None = None
+) -> float:
+    """Bytes of sectors that a thread moves: its share of the distinct ones of its warp, of those
+    warps where threads are active.
+    """
     if sample is None:
         return float(max(size, sector))
-    warps = [sample[k : k + WARP_SIZE] for k in range(0, len(sample), WARP_SIZE)]
-    found = [_sectors(warp, size, sector) for warp in warps]
-    return sum(found) * sector / (len(warps) * WARP_SIZE)
+    warps = list(_warps(sample))
+    if active is not None and any(active):
+        marks = zip(warps, _warps(active), strict=True)
+        warps = [[a for a, is_on in zip(*pair, strict=True) if is_on] for pair in marks]
+    found = [_sectors(warp, size, sector) for warp in warps if warp]
+    return sum(found) * sector / (len(found) * WARP_SIZE)
+
+
+def _warps(sample: Sample) -> Iterator[Sequence[int]]:
+    for k in range(0, len(sample), WARP_SIZE):
+        yield sample[k : k + WARP_SIZE]
 
 
 def _sectors(addresses: Sequence[int], size: int, sector: int) -> int:
@@ -279,10 +292,15 @@ def _sectors(addresses: Sequence[int], size: int, sector: int) -> int:
 
 
 def sampled_threads(blocks: int, threads: int) -> Iterator[tuple[int, int]]:
-    """The block and the number of each sampled thread: warps from all over the grid."""
+    """The block and the number of each sampled thread: warps from all over the grid, with numbers
+    of blocks that differ modulo powers of two, too.
+    """
     warps = max(1, threads // WARP_SIZE)
     for k in range(SAMPLED_WARPS):
-        block = (blocks - 1) * k // max(SAMPLED_WARPS - 1, 1)
-        warp = (warps - 1) * k // max(SAMPLED_WARPS - 1, 1)
+        near = blocks * k // SAMPLED_WARPS
+        block = min(near - near % SAMPLED_WARPS + k, blocks - 1)
+        # An order of all eighths of a block that no step goes through.
+        eighth = k * (k + 1) // 2 % SAMPLED_WARPS
+        warp = warps * eighth // SAMPLED_WARPS if warps >= SAMPLED_WARPS else eighth % warps
         for lane in range(WARP_SIZE):
             yield block, min(warp * WARP_SIZE + lane, threads - 1)
