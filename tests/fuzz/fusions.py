@@ -25,7 +25,7 @@ _LONG = (1, 2, 3, 8, 33, 64, 127, 128, 129, 255, 256, 257, 512, 1000, 1024, 1025
 """Sizes on both sides of vectors, warps, blocks and rows that registers hold."""
 
 _MAKERS: tuple[Callable[[int], Case], ...] = (
-    lambda seed: random_case(seed, max_numel=400),
+    lambda seed: random_case(seed, max_numel=400, calls=seed % 16 == 8),
     lambda seed: random_case(seed, max_numel=400, reductions=True, counters=seed % 16 == 1),
     lambda seed: random_case(seed, max_numel=400, gathers=True, reductions=seed % 3 == 0),
     lambda seed: random_case(seed, max_numel=400, special=True, reductions=seed % 2 == 0),

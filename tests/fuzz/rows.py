@@ -124,6 +124,7 @@ VIEWS = (
     Row("{x}.t()", "fib"),
     Row("{x}.mT", "fib", 0.3),
     Row("{x}.permute({order})", "fibc", 1.5),
+    Row("torch.flip({x}, ({dim},))", "fibc"),
     Row("{x}.reshape({sizes})", "fibc", 2),
     Row("{x}.view({sizes})", "fibc", 2),
     Row("{x}.view(-1)", "fib", 0.7),

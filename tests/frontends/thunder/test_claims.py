@@ -249,6 +249,8 @@ MOVES = [
     Case(PrimIDs.SHALLOW_COPY, prims.shallow_copy, lambda x: x),
     Case(PrimIDs.STRIDE_ORDER, lambda x: prims.stride_order(x, (0, 1)), lambda x: x),
     Case(PrimIDs.CLONE, prims.clone, lambda x: x),
+    Case(PrimIDs.FLIP, lambda x: prims.flip(x, (0, 1)), lambda x: x.flip(0, 1)),
+    Case(PrimIDs.FLIP, lambda x: prims.flip(x, (1,)), lambda x: x.flip(-1)),
     Case(PrimIDs.CAT, lambda x: prims.cat([x, x, x], 0), lambda x: torch.cat([x, x, x])),
     Case(PrimIDs.CAT, lambda x: prims.cat([x, x], -1), lambda x: torch.cat([x, x], 1)),
     Case(
@@ -377,7 +379,6 @@ def test_negative_powers_of_integers_stay_with_torch() -> None:
 
 
 def test_what_no_claim_covers() -> None:
-    assert refused(lambda x: x.flip(0), torch.randn(3)) == ["unclaimed"]
     assert refused(lambda x: x.cumprod(0), torch.randn(3, 2)) == ["unclaimed"]
     assert refused(lambda x: torch.special.zeta(x, 2.0), torch.rand(3) + 2) == ["unclaimed"]
 

@@ -404,6 +404,12 @@ def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) 
     return ltorch.sum(ltorch.where(ltorch.flatten(counts), chosen, 0))
 
 
+def _flip(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
+    result: TensorProxy = prims.flip(x, dims)
+    put_grad(x, prims.flip(get_grad(result), dims))
+    return result
+
+
 RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.relu": _relu,
     "torch.relu6": _relu6,
@@ -426,6 +432,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.normalize": _normalize,
     "torch.nn.functional.glu": _glu,
     "torch.nan_to_num": _nan_to_num,
+    PrimIDs.FLIP: _flip,
     PrimIDs.PROD: _prod,
     PrimIDs.SIGN: _sign,
     PrimIDs.VAR: _var,

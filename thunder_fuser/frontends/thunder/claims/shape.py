@@ -10,6 +10,7 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
@@ -176,6 +177,17 @@ def _view(build: Callable[..., Val]) -> Claim:
     return Claim(Role.VIEW, refuse_symbolic, build)
 
 
+def _flip(b: FusionBuilder, x: TensorView, dims: Sequence[int]) -> Val:
+    """Read at indices that count down; torch keeps the order of the dimensions in memory."""
+    found = b.view("set", x, ())
+    for dim in dims:
+        size = x.sizes[dim]
+        if size > 1:
+            down = b.iota(size, size - 1, -1, DataType.Int)
+            found = b.gather("index_select", found, dim, down)
+    return lying_as(b, found, [x])
+
+
 CLAIMS = {
     PrimIDs.BROADCAST_IN_DIM: _view(_broadcast),
     PrimIDs.RESHAPE: _view(lambda b, x, shape: b.reshape(x, shape)),
@@ -186,6 +198,7 @@ CLAIMS = {
     PrimIDs.SHALLOW_COPY: Claim(Role.RENAME, refuse_symbolic, _same),
     PrimIDs.CLONE: Claim(Role.COPY, _refuse_clone, _clone),
     PrimIDs.CAT: Claim(Role.JOIN, refuse_symbolic, _cat),
+    PrimIDs.FLIP: Claim(Role.JOIN, refuse_symbolic, _flip),
     PrimIDs.PAD: Claim(Role.JOIN, _refuse_pad, _pad),
     PrimIDs.COPY_WITH_SETITEM: Claim(Role.JOIN, _refuse_setitem, _setitem),
     PrimIDs.UPDATE_ALIASES: Claim(Role.RENAME, refuse_symbolic, lambda b, tensors: tensors[0]),

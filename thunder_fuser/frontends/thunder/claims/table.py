@@ -73,7 +73,6 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.INDEX_PUT: _WRITES_AT_INDEX,
     PrimIDs.SCATTER: _WRITES_AT_INDEX,
     PrimIDs.SCATTER_ADD: _WRITES_AT_INDEX,
-    PrimIDs.FLIP: "a view with negative strides",
     PrimIDs.EMPTY: "a tensor without values needs no kernel",
 }
 
