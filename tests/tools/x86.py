@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_BYTES = {"XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64, "BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8}
+_BYTES = {"byte": 1, "word": 2, "dword": 4, "qword": 8, "xmmword": 16, "ymmword": 32, "zmmword": 64}
 _VECTOR = 16
-_MEMORY = re.compile(r"(BYTE|WORD|DWORD|QWORD|XMMWORD|YMMWORD|ZMMWORD) PTR (-?\d+)?\[([^\]]+)\]")
+# g++ writes YMMWORD PTR 32[rsp+rax], clang ymmword ptr [rsp + rax + 32].
+_ADDRESS = re.compile(r"(?:(\w+) ptr )?(-?\d+)?\[([^\]]+)\]", re.IGNORECASE)
+_TERM = re.compile(r"([+-]?)\s*([\w*]+)")
 _LABEL = re.compile(r"([\w$]+):")
 _STACK = ("rsp", "rbp")
 _ONLY_READ = ("cmp", "test", "vcomi", "vucomi", "vptest", "push", "call", "jmp", "vptestm")
@@ -51,18 +53,18 @@ def stalls(assembly: str) -> list[Stall]:
         pointers: dict[str, tuple[str, int]] = {}
         for line in lines:
             operation, _, operands = line.partition("\t")
-            target, _, rest = operands.partition(", ")
+            target = operands.partition(", ")[0]
             access = _access(operands, pointers)
             if operation == "lea":
                 pointers.pop(target, None)
-                if address := re.fullmatch(r"(-?\d+)?\[(rsp|rbp)\]", rest):
-                    pointers[target] = (address[2], int(address[1] or 0))
+                if access is not None and not access.moves:
+                    pointers[target] = (access.base, access.offset)
                 continue
             if access is None:
                 pointers.pop(target, None)
                 continue
             places = [(access.base, n) for n in range(access.offset, access.offset + access.width)]
-            if not _MEMORY.search(target) or operation.startswith(_ONLY_READ):
+            if not _ADDRESS.search(target) or operation.startswith(_ONLY_READ):
                 met = [stores[place] for place in places if place in stores]
                 narrow = [text for width, text in met if width < access.width]
                 if narrow and access.width >= _VECTOR:
@@ -85,18 +87,20 @@ def _functions(assembly: str) -> Iterator[tuple[str, list[str]]]:
             yield name, lines
             name, lines = label[1], []
         elif line.startswith("\t") and not line.startswith("\t."):
-            lines.append(line.strip())
+            lines.append(line.partition("#")[0].strip())
     yield name, lines
 
 
 def _access(operands: str, pointers: dict[str, tuple[str, int]]) -> _Access | None:
     """Of the stack, in an instruction's operands; None where they have none."""
-    memory = _MEMORY.search(operands)
+    memory = _ADDRESS.search(operands)
     if memory is None:
         return None
-    width, displacement = _BYTES[memory[1]], int(memory[2] or 0)
-    base, *index = re.split(r"[+]", memory[3])
+    width, offset = _BYTES.get((memory[1] or "").lower(), 0), int(memory[2] or 0)
+    (_, base), *terms = _TERM.findall(memory[3])
+    offset += sum(int(f"{sign}{term}") for sign, term in terms if term.isdecimal())
+    moves = not all(term.isdecimal() for _, term in terms)
     if base in pointers:
         base, start = pointers[base]
-        return _Access(base, start + displacement, width, bool(index))
-    return _Access(base, displacement, width, bool(index)) if base in _STACK else None
+        return _Access(base, start + offset, width, moves)
+    return _Access(base, offset, width, moves) if base in _STACK else None
