@@ -14,7 +14,8 @@ WARP_SIZE = 32
 @dataclass(frozen=True, slots=True)
 class PipeLanes:
     """Threads of a multiprocessor whose instruction each pipe takes in one clock, by the names of
-    `lower/pipes.py`; `issue`: of all pipes together.
+    `lower/pipes.py`; `issue`: of all pipes together. `tensor`: 16-bit FLOPs of tensor cores in one
+    clock, with sums in fp32.
     """
 
     fma: int
@@ -23,6 +24,7 @@ class PipeLanes:
     lsu: int
     fp64: int
     issue: int = 128
+    tensor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,18 @@ class DeviceInfo:
     def clock_rate(self) -> float:
         """Clocks per second, at their highest."""
         return self.fp32_rate / (self.sm_count * self.lanes.fma)
+
+    def product_rate(self, itemsize: int) -> float:
+        """FLOPs per second of matrix products, by the size of their elements: of tensor cores where
+        these have them, doubled for 8 bits.
+        """
+        if itemsize == 8:
+            flops = 2 * self.lanes.fp64
+        elif itemsize == 4 or not self.lanes.tensor:
+            flops = 2 * self.lanes.fma
+        else:
+            flops = self.lanes.tensor * 2 // itemsize
+        return self.clock_rate * self.sm_count * flops
 
     def share(self, threads: float) -> float:
         """The share of `bandwidth` that so many threads can use: half of those that fit use all."""

@@ -21,15 +21,16 @@ LOAD_SECONDS = 0.65e-6
 COPY_SHARE = 0.9
 """The same: of measurements that others have published, of HBM and of GDDR memory."""
 PIPES = {
-    "sm_75": PipeLanes(fma=64, alu=64, xu=16, lsu=16, fp64=2),
-    "sm_80": PipeLanes(fma=64, alu=64, xu=16, lsu=32, fp64=32),
-    "sm_86": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
-    "sm_89": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
-    "sm_90": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64),
-    "sm_100": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64),
-    "sm_120": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2),
+    "sm_75": PipeLanes(fma=64, alu=64, xu=16, lsu=16, fp64=2, tensor=1024),
+    "sm_80": PipeLanes(fma=64, alu=64, xu=16, lsu=32, fp64=32, tensor=2048),
+    "sm_86": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2, tensor=1024),
+    "sm_89": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2, tensor=512),
+    "sm_90": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64, tensor=4096),
+    "sm_100": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=64, tensor=8192),
+    "sm_120": PipeLanes(fma=128, alu=64, xu=16, lsu=32, fp64=2, tensor=512),
 }
-"""CUDA C++ Programming Guide, "Arithmetic Instructions": throughput by compute capability."""
+"""CUDA C++ Programming Guide, "Arithmetic Instructions": throughput by compute capability. Tensor
+cores: architecture white papers, dense."""
 
 H200 = DeviceInfo(
     name="NVIDIA H200",

@@ -11,6 +11,7 @@ import torch
 
 from tests.frontends.definition.rebuilding import executed
 from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserError, InternalError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.extract import extract
@@ -22,6 +23,7 @@ from thunder_fuser.ir.tables import opaque
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.passes.common_subexpressions import common_subexpressions
 from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.estimate import estimated
 
 Build = Callable[[Any, list[Any]], Any]
 
@@ -182,6 +184,22 @@ def test_two_gradients_with_a_product_between_them_are_one_kernel() -> None:
     assert plan.bytes == plan.bytes_ideal
     assert plan.segments[1].flops == 2 * 64**3
     assert {b.producer for b in plan.boundaries} == {0, 1, 2}
+
+
+def test_a_call_takes_its_bytes_or_its_arithmetic() -> None:
+    seconds, bounds = [], []
+    for sizes in ([4096, 4096], [1, 4096]):
+        with FusionDefinition() as fd:
+            x, w = (fd.define_tensor(s, True, DataType.BFloat16) for s in (sizes, [4096, 4096]))
+            fd.add_output(fd.ops.linear(x, w))
+        (segment,) = estimated(partition(fd.fusion), H200).segments
+        assert segment.estimate is not None
+        seconds.append(segment.seconds)
+        bounds.append(segment.estimate.bound)
+    assert bounds == ["arithmetic", "memory"]
+    assert seconds[0] > 2 * 4096**3 / 1.1e15
+    assert seconds[1] > 4096**2 * 2 / 4.8e12
+    assert sum(seconds) < 2e-4
 
 
 def test_a_kernel_does_not_enclose_a_call() -> None:

@@ -82,14 +82,15 @@ class Segment:
 
     @property
     def estimate(self) -> Estimate | None:
-        """What its kernel takes, as its template says; None without one, and where sizes are
-        open.
+        """What its kernel takes, as its template says, or its call of torch, at least; None without
+        either, and where sizes are open.
         """
-        return self.estimator(self) if self.kernels and self.estimator is not None else None
+        runs = self.kernels or self.kind == "opaque"
+        return self.estimator(self) if runs and self.estimator is not None else None
 
     @property
     def seconds(self) -> float:
-        """Estimated time of its kernel; 0 where that is not known, as of calls of torch."""
+        """Estimated time of its kernel, or of its call of torch; 0 where that is not known."""
         found = self.estimate
         return 0.0 if found is None else found.seconds
 
@@ -241,8 +242,8 @@ class SegmentedFusion:
 
     @property
     def seconds(self) -> float:
-        """Estimated time of all kernels, one after the other; 0 where that is not known. Calls of
-        torch are not in it.
+        """Estimated time of all kernels and calls of torch, one after the other; 0 where that is
+        not known.
         """
         device, copied = self.device, self._copied
         if device is None or not copied:
@@ -253,9 +254,7 @@ class SegmentedFusion:
 
     @property
     def copy_fraction(self) -> float:
-        """The share of its time that a copy of its kernels' bytes takes; 0 where that is not
-        known.
-        """
+        """The share of its time that a copy of its bytes takes; 0 where that is not known."""
         found = [s.estimate for s in self.segments]
         copied = sum(e.copy_seconds for e in found if e is not None)
         return copied / self.seconds if copied else 0.0

@@ -14,7 +14,11 @@ from thunder_fuser.templates.lower import lower
 
 
 def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
-    """What `device` takes for the kernel of a segment; the plan's bytes are those of a copy."""
+    """What `device` takes for a segment: for its kernel, or for a call of torch. The plan's bytes
+    are those of a copy.
+    """
+    if segment.kind == "opaque":
+        return _estimate_call(segment, device)
     return _estimate(_Program(segment.program, segment), device, int(segment.bytes))
 
 
@@ -25,6 +29,33 @@ def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:
     estimator = functools.partial(estimate_segment, device=device)
     segments = tuple(replace(s, estimator=estimator) for s in plan.segments)
     return replace(plan, segments=segments, device=device)
+
+
+def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
+    """Of a library's kernel nobody knows more than what it must do: move its bytes, or do its
+    arithmetic at the rate of its operands' type, whichever takes longer.
+    """
+    sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
+    parts = {
+        "launch": device.launch_seconds,
+        "memory": int(segment.bytes) / (device.bandwidth * device.copy_share),
+        "arithmetic": int(segment.flops) / device.product_rate(max(sizes, default=4)),
+    }
+    work = max(parts["memory"], parts["arithmetic"])
+    moved = float(segment.bytes)
+    return Estimate(
+        seconds=parts["launch"] + work,
+        bound=max(parts, key=parts.__getitem__),
+        bytes=moved,
+        sector_bytes=float(segment.sector_bytes + segment.bytes_written),
+        wanted_bytes=moved,
+        instructions={},
+        resident=0,
+        waves=0.0,
+        copy_seconds=parts["memory"],
+        bandwidth=device.bandwidth * device.copy_share,
+        parts=parts,
+    )
 
 
 @dataclass(frozen=True, slots=True)
