@@ -80,7 +80,6 @@ class Call:
     terms       products or elements that are summed up for an element of the result; 0 where each
                 is one element of an operand
     is_random   whether it draws from torch's generator: equal calls have different results then
-    overwrites  the operand in whose memory torch could leave the first result
     reference   the same in float64, where `run` does not take that
     """
 
@@ -92,7 +91,6 @@ class Call:
     answer: Answer = Answer.OTHER
     terms: Callable[[Operands, Attributes], int] = _nothing
     is_random: Callable[[Attributes], bool] = _never
-    overwrites: str = ""
     reference: Callable[..., Any] | None = None
 
     @property
@@ -425,7 +423,7 @@ _ROWS = (
         flops=_product_flops(_bmm, "batch1"), terms=_inner("batch1"),
     ),
     Call(
-        torch_calls.baddbmm, _baddbmm, equal=_batches_equal, overwrites="input",
+        torch_calls.baddbmm, _baddbmm, equal=_batches_equal,
         flops=_product_flops(_bmm, "batch1"),
     ),
     Call(
@@ -452,22 +450,22 @@ _ROWS = (
         flops=_convolution_flops, terms=_convolution_terms,
     ),
     Call(
-        torch_calls.scatter, _written("arg", "index"), answer=Answer.LINEAR, overwrites="arg",
+        torch_calls.scatter, _written("arg", "index"), answer=Answer.LINEAR,
     ),
     Call(
         torch_calls.scatter_add, _written("arg", "index"), answer=Answer.LINEAR,
-        overwrites="arg", terms=_all_sums("arg", "index"),
+        terms=_all_sums("arg", "index"),
     ),
     Call(
         torch_calls.index_add, _written("arg", "index"), answer=Answer.LINEAR,
-        overwrites="arg", terms=_all_sums("arg", "index"),
+        terms=_all_sums("arg", "index"),
     ),
     Call(
-        torch_calls.index_copy, _written("arg", "index"), answer=Answer.LINEAR, overwrites="arg",
+        torch_calls.index_copy, _written("arg", "index"), answer=Answer.LINEAR,
     ),
     Call(
         torch_calls.index_put_accumulate, _written("acc", "index"), answer=Answer.LINEAR,
-        overwrites="acc", terms=_all_sums("acc", "index"),
+        terms=_all_sums("acc", "index"),
     ),
     Call(
         torch_calls.embedding_backward, _embedding_backward, equal=_embedding_equal,
