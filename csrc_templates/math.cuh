@@ -227,6 +227,30 @@ TF_DEVICE double div(double a, double b) { return a / b; }
 // the bits. The parts have one sign, or infinities would give NaN.
 TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
 
+// Where all that becomes of a result is rounded to 16 bits or less.
+namespace brief {
+// Within 2^-20.8 + |x| 2^-23 of itself: ex2.approx, which is within 2^-22.4, of half the exponent,
+// squared, since powers below 2^-126 become zero there. Far outside it is 0 or infinite by itself.
+TF_DEVICE float exp(float x) {
+#ifdef __CUDA_ARCH__
+  float root;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x * 0.72134752f));
+  return root * root;
+#else
+  return tf::exp(x);
+#endif
+}
+// By a divisor that many numbers have: it is inverted once. Not for divisors below 2^-127.
+TF_DEVICE float div(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return a * (1.0f / b);
+#else
+  return a / b;
+#endif
+}
+TF_DEVICE float truediv(float a, float b) { return div(a, b); }
+}  // namespace brief
+
 // Rest of the division that truncates: it has the sign of the dividend.
 template <class T>
 TF_DEVICE T fmod(T a, T b) {

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_93c34fee(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_27760003(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_93
     for (int v = 0; v < 8; ++v) {
       const float t1 = tf::cast<float>(x0[k][v]);
       const float t3 = t1 - f0[v];
-      const float t4 = tf::exp(t3);
+      const float t4 = tf::brief::exp(t3);
       a1[v] = tf::Sum::combine(a1[v], (float)t4);
     }
   }
@@ -55,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_93
     for (int v = 0; v < 8; ++v) {
       const float t1 = tf::cast<float>(x0[k][v]);
       const float t3 = t1 - f0[v];
-      const float t4 = tf::exp(t3);
-      const float t6 = tf::div(t4, f1[v]);
+      const float t4 = tf::brief::exp(t3);
+      const float t6 = tf::brief::div(t4, f1[v]);
       const bf16 t7 = tf::cast<bf16>(t6);
       y0[v] = t7;
     }

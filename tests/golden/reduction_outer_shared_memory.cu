@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_95b119fe(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_8a7fd16d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
     for (int v = 0; v < 8; ++v) {
       const float t1 = tf::cast<float>(x0[v]);
       const float t3 = t1 - f0[v];
-      const float t4 = tf::exp(t3);
+      const float t4 = tf::brief::exp(t3);
       a1[v] = tf::Sum::combine(a1[v], (float)t4);
     }
   }
@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
     for (int v = 0; v < 8; ++v) {
       const float t1 = tf::cast<float>(x0[v]);
       const float t3 = t1 - f0[v];
-      const float t4 = tf::exp(t3);
-      const float t6 = tf::div(t4, f1[v]);
+      const float t4 = tf::brief::exp(t3);
+      const float t6 = tf::brief::div(t4, f1[v]);
       const bf16 t7 = tf::cast<bf16>(t6);
       y0[v] = t7;
     }

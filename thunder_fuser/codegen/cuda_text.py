@@ -198,6 +198,9 @@ class CudaText:
 
     def _apply(self, e: ir.Apply) -> str:
         row = pointwise.lookup(e.op)
+        if e.brief:
+            self.headers.add("math")
+            return f"tf::brief::{e.op}({', '.join(map(self._number, e.operands))})"
         if row.header:
             self.headers.add(row.header.removesuffix(".cuh"))
         return row.spelling.format(*map(self._number, e.operands))

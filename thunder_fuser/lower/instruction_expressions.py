@@ -273,11 +273,11 @@ class ExpressionMix:
     def _apply(self, e: ir.Apply) -> Value:
         operands = [self.expr(x) for x in e.operands]
         dtype = self._type_of(e.operands[-1])
-        mixed = table.of_operation(e.op, dtype)
+        mixed = table.BRIEF[e.op] if e.brief else table.of_operation(e.op, dtype)
         if e.op in ("div", "truediv") and _is_power_of_two(e.operands[1]):
             mixed = table.of_operation("mul", dtype)
         return self._apply_to(
-            (e.op, dtype),
+            (e.op, dtype, e.brief),
             mixed,
             operands,
             is_sum=e.op in ("add", "sub") and dtype.is_floating,

@@ -119,6 +119,10 @@ def of_tile_place(dtype: DataType, arch: str) -> Mix:
     return mix(2, 9) if dtype.itemsize < 4 else mix(6, 9)
 
 
+BRIEF: Mapping[str, Mix] = {"exp": mix(2, 0, 1), "div": mix(1), "truediv": mix(1)}
+"""Short forms. What a quotient is multiplied by is inverted once a row."""
+
+
 def of_operation(op: str, dtype: DataType) -> Mix:
     """A row of the table of pointwise operations, on operands of that type."""
     if op in _MODIFIERS:

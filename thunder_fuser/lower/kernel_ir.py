@@ -249,10 +249,14 @@ class Narrow:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A row of the table of pointwise operations. Operands have the types that it wants."""
+    """A row of the table of pointwise operations. Operands have the types that it wants.
+
+    brief  its short form, of fp32 operands: what becomes of it is rounded to fewer digits
+    """
 
     op: str
     operands: tuple[Expr, ...]
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class ListingText:
         ir.Convert: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
         ir.Round: lambda s, e: f"round({s._of(e.value)} to {e.dtype.name})",
         ir.Narrow: lambda s, e: f"{e.dtype.name}({s._of(e.value)})",
-        ir.Apply: lambda s, e: f"{e.op}({s._all(*e.operands)})",
+        ir.Apply: lambda s, e: f"{'brief ' if e.brief else ''}{e.op}({s._all(*e.operands)})",
         ir.DivideByConstant: lambda s, e: f"{s._of(e.value)} / ~{1 / (e.high + e.low):.9g}",
         ir.MakeComplex: lambda s, e: f"{e.dtype.name}({s._all(e.real, e.imag)})",
         ir.CheckedPosition: _position,

@@ -16,6 +16,7 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import random_draws, values
+from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
@@ -86,6 +87,7 @@ class LaneLowering:
         self._varying = {node.order for node in varying if node not in shared}
         self._lets: dict[Hashable, ir.Let] = {}
         self._exact = values.find_exact(self._live_nodes)
+        self._brief = find_brief(self._live_nodes, roots, ())
         self._leaving = self._find_leaving(roots, others)
 
     def _find_leaving(self, roots: Sequence[Value], others: Sequence[Value]) -> set[Value]:
@@ -380,7 +382,7 @@ class LaneLowering:
         key = node.order, len(copy), self._arrays
         found = self._lets.get(key)
         if found is None:
-            value = values.compute(node, lambda v: self._name(v, copy), self._exact)
+            value = values.compute(node, lambda v: self._name(v, copy), self._exact, self._brief)
             dtype = values.register_dtype(node.dtype)
             if node in self._leaving:
                 value, dtype = values.leaving(value, node.dtype), node.dtype

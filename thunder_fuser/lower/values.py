@@ -8,7 +8,7 @@ is one operation on that number, widening it again is none, and narrowing happen
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -79,9 +79,11 @@ def operand(value: Value, dtype: DataType, name: Name) -> ir.Expr:
     return convert(name(value), register_dtype(value.dtype), dtype)
 
 
-def compute(node: Compute, name: Name, known: Mapping[int, Exact]) -> ir.Expr:
+def compute(
+    node: Compute, name: Name, known: Mapping[int, Exact], brief: Collection[int] = ()
+) -> ir.Expr:
     """The operation on converted operands, rounded to the node's dtype. `known`: what `find_exact`
-    has found.
+    has found; `brief`: what `find_brief` has.
     """
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST:
@@ -90,7 +92,7 @@ def compute(node: Compute, name: Name, known: Mapping[int, Exact]) -> ir.Expr:
         typed = zip(node.operands, node.operand_dtypes, strict=True)
         args = tuple([operand(value, dtype, name) for value, dtype in typed])
         # The operation yields the result's compute type: results are rounded last.
-        found = _by_constant(node, args[0]) or ir.Apply(node.op, args)
+        found = _by_constant(node, args[0]) or ir.Apply(node.op, args, node.order in brief)
     if not node.dtype.is_reduced_precision or node.dtype in _exact_before_rounding(node, known):
         return found
     return ir.Round(found, node.dtype)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import values
+from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.kernel_ir import WORD, Var, add, times
@@ -55,6 +56,11 @@ class RowLowering(LaneLowering):
         folded = [v for f in schedule.reductions for v in f.roots]
         folded += schedule.row_cache.held
         super().__init__(schedule.graph, schedule.accesses, schedule.lanes, stores, frame, folded)
+        # Totals go through memory; what is held is read by other nodes alone.
+        kept = [s.value for s in stores] + [v for f in schedule.totals for v in f.roots]
+        kept += [f.position for f in schedule.folds if f.position is not None]
+        folds = [(f.op, f.value, f.tensor) for f in schedule.folds]
+        self._brief = find_brief(self._live_nodes, kept, folds)
         self.schedule = schedule
         self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
         self._row_values = self._find_row_values()
