@@ -24,6 +24,7 @@ _COLUMNS = (
     *(Column(pipe.value, pipe.name, 1.0, 1) for pipe in Pipe),
     Column("plan, MB", "bytes", 1e-6, 1),
     Column("memory, MB", "moved", 1e-6, 1),
+    Column("again, MB", "again", 1e-6, 1),
     Column("sectors, MB", "sectors", 1e-6, 1),
     Column("blocks", "resident"),
     Column("µs", "seconds", 1e6, 1),
@@ -34,7 +35,8 @@ _NOTE = (
     "Expected, not measured: what the time model (thunder_fuser/lower/estimate.py) makes of the "
     "generated kernels' statements; nothing runs.  Instructions: of all threads, for each element "
     "of the largest tensor, by pipe.  Plan: distinct bytes of inputs and outputs.  Memory: with "
-    "what is read again because caches do not hold it.  Sectors: whole sectors of all accesses, "
+    "what is read again because caches do not hold it.  Again: what multiprocessors read "
+    "once more, from L2 or from memory.  Sectors: whole sectors of all accesses, "
     "each time that they are asked for, from whichever cache.  Blocks: resident on a "
     "multiprocessor.  Of copy: of the bandwidth that a copy reaches, launch included."
 )
@@ -75,6 +77,7 @@ def _row(segment: Segment, device: DeviceInfo) -> dict[str, Any]:
         **{pipe.name: found.instructions.get(pipe, 0.0) / elements for pipe in Pipe},
         "bytes": int(segment.bytes),
         "moved": found.bytes,
+        "again": found.bytes_again,
         "sectors": found.sector_bytes,
         "resident": found.resident,
         "seconds": found.seconds,

@@ -43,11 +43,19 @@ class Half:
     def ideal(self) -> int:
         return sum(plan.bytes_ideal for plan in self.plans)
 
+    @property
+    def again(self) -> float:
+        """Bytes of sectors that multiprocessors read once more, as the time model has it."""
+        found = [s.estimate for plan in self.plans for s in plan.segments]
+        return sum(e.bytes_again for e in found if e is not None)
+
     def __str__(self) -> str:
         if not self.kernels:
             return "no kernel"
         size = f"{self.bytes / 1e6:,.1f} MB" if self.bytes >= 1e6 else f"{self.bytes:,} B"
         more = "ideal" if self.bytes == self.ideal else f"{self.bytes / self.ideal:.2f} x ideal"
+        if self.again > self.bytes / 4 and self.again >= 1e6:
+            more += f", {float(f'{self.again / 1e6:.2g}'):,.0f} MB again"
         return f"{counted(self.kernels, 'kernel')}, {size}, {more}"
 
 

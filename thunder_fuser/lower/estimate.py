@@ -60,6 +60,7 @@ class Estimate:
     seconds       of it, launch included
     bound         what it waits for most: memory, sectors, L2, issue, a pipe's name, latency, launch
     bytes         that memory moves
+    cache_bytes   that the L2 cache moves to and from multiprocessors: what is read again, too
     sector_bytes  of memory sectors that threads ask for, each time that they do
     wanted_bytes  of what they ask for: less than `sector_bytes` where sectors are used in part
     instructions  of all threads, by pipe
@@ -73,6 +74,7 @@ class Estimate:
     seconds: float
     bound: str
     bytes: float
+    cache_bytes: float
     sector_bytes: float
     wanted_bytes: float
     instructions: Mapping[Pipe, float]
@@ -87,12 +89,16 @@ class Estimate:
         """Of the bandwidth that a copy reaches: 1 at its speed."""
         return self.copy_seconds / self.seconds if self.seconds else 1.0
 
+    @property
+    def bytes_again(self) -> float:
+        """Of sectors that multiprocessors read once more, from the L2 cache or from memory."""
+        return max(0.0, self.cache_bytes - self.copy_seconds * self.bandwidth)
+
     def __str__(self) -> str:
         speed = f"{1e6 * self.seconds:.1f} us, {self.copy_fraction:.0%} of a copy's speed"
         text = f"{speed}, bound by {self.bound}"
-        again = self.bytes - self.copy_seconds * self.bandwidth
-        if 10 * again > self.bytes:
-            text += f"; {round(again):,} B are read again"
+        if 10 * self.bytes_again > self.cache_bytes:
+            text += f"; {round(self.bytes_again):,} B read again"
         if 2 * self.wanted_bytes < self.sector_bytes:
             text += f"; {round(self.sector_bytes):,} B of sectors asked for"
         return text
@@ -159,6 +165,7 @@ class _Model:
             seconds + extra,
             self._bound(parts, seconds, extra, traffic),
             traffic.memory,
+            traffic.cache,
             traffic.asked,
             traffic.wanted,
             dict(mix),
@@ -209,20 +216,20 @@ class _Model:
         wanted = ahead = cache = 0.0
         window = 0.0
         for region in self.regions:
-            together: dict[tuple[str, bool], list[float]] = {}
+            together: dict[tuple[str, bool], list[tuple[float, float]]] = {}
             for a in region.accesses:
                 moved = region.total * threads * a.sectors
                 asked[a.tensor, a.is_store] += moved
-                together.setdefault((a.tensor, a.is_store), []).append(moved)
+                together.setdefault((a.tensor, a.is_store), []).append((moved, a.sectors / a.bytes))
                 wanted += region.total * threads * a.bytes
                 ahead += moved if a.is_ahead else 0.0
                 window += self._row_share(region) * a.sectors
             for (tensor, _), found in together.items():
                 # What a block reads side by side, or all of them read, is in its own cache.
-                size = self.sizes[tensor]
-                is_small = size <= _L1_BYTES
-                held = size * self.busy if is_small else max(*found, float(size))
-                cache += min(sum(found), held)
+                size, every = self.sizes[tensor], [moved for moved, _ in found]
+                apart = max(1.0, max(share for _, share in found))
+                held = size * self.busy if size <= _L1_BYTES else max(max(every), size * apart)
+                cache += min(sum(every), held)
         between = window * self.kernel.threads * self.resident * self.busy
         memory = loaded = distinct = 0.0
         for (tensor, is_store), bytes in asked.items():

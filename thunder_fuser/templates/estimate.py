@@ -47,6 +47,7 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
         seconds=parts["launch"] + work,
         bound=max(parts, key=parts.__getitem__),
         bytes=moved,
+        cache_bytes=moved,
         sector_bytes=float(segment.sector_bytes + segment.bytes_written),
         wanted_bytes=moved,
         instructions={},
