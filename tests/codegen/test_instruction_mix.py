@@ -6,6 +6,7 @@ for each byte that it loads and stores in vectors, since a compiler may write it
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -20,6 +21,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.lower.estimated_registers import registers_of
 from thunder_fuser.lower.instruction_mix import instruction_regions
 from thunder_fuser.lower.instruction_values import Region
 from thunder_fuser.lower.kernel_ir import KernelIR
@@ -88,7 +90,8 @@ def _kernels(device: DeviceInfo) -> Iterator[tuple[str, KernelIR]]:
 def test_instructions_of_hot_loops_are_those_of_machine_code(device: DeviceInfo) -> None:
     found = [(name, kernel, generate(kernel).kernel) for name, kernel in _kernels(device)]
     texts = {text.name: text for _, _, text in found}
-    code = sass.disassemble(compile_cubin(list(texts.values()), device.arch).image)
+    cubin = compile_cubin(list(texts.values()), device.arch)
+    code = sass.disassemble(cubin.image)
     off = {}
     for name, kernel, text in found:
         loop = max(written(instruction_regions(kernel, device.arch)), key=_heat)
@@ -98,3 +101,8 @@ def test_instructions_of_hot_loops_are_those_of_machine_code(device: DeviceInfo)
         if abs(error) > TOLERANCE and (name, device.arch) not in EXCEPTIONS:
             off[name] = f"{error:+.0%}: {dict(loop.mix)}, not {dict(made.pipes)}"
     assert not off
+    registers = [
+        abs(registers_of(kernel, device) / cubin.resources[text.name].registers - 1)
+        for _, kernel, text in found
+    ]
+    assert statistics.median(registers) < TOLERANCE

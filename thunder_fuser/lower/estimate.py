@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.estimated_registers import registers_of
 from thunder_fuser.lower.instruction_mix import instruction_regions
 from thunder_fuser.lower.instruction_values import Access, Region
 from thunder_fuser.lower.pipes import Pipe
-from thunder_fuser.occupancy import registers_of_thread, resident_blocks
+from thunder_fuser.occupancy import resident_blocks
 
 _SUSTAINED = 0.92
 """Of the highest clock rate, under load."""
@@ -338,42 +338,3 @@ def _bytes_of(parameter: ir.Parameter) -> int:
             # Elements that are shown in many places are in one.
             return math.prod(int(d.size) for d in tensor.domain.root) * tensor.dtype.itemsize
     return 0
-
-
-# ---- registers
-
-_ALWAYS = 16
-"""Registers of a thread beside its arrays: indices, addresses, results on their way."""
-
-
-def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
-    """Registers that a thread will have, estimated: the arrays that are alive at a time, and where
-    they come from; no more than blocks leave that must be resident together.
-    """
-    most = registers_of_thread(device, kernel.threads, max(kernel.blocks_per_sm, 1))
-    return min(most, _ALWAYS + _words(kernel.body))
-
-
-def _words(body: ir.Body) -> int:
-    """Words of the arrays of statements, and of the largest among those that they enclose."""
-    own, inner = 0, [0]
-    for s in body:
-        match s:
-            case ir.Registers():
-                own += -(-math.prod(s.sizes) * _size_of(s.type) // ir.WORD)
-            case ir.If():
-                inner += [_words(s.body), _words(s.otherwise)]
-            case ir.Loop() | ir.Scope():
-                inner.append(_words(s.body))
-    return own + max(inner)
-
-
-def _size_of(kind: ir.Type) -> int:
-    match kind:
-        case ir.Words():
-            return 16
-        case ir.Reducer():
-            return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words
-        case ir.ReducerLanes():
-            return kind.lanes * _size_of(kind.reducer)
-    return kind.itemsize

@@ -1,0 +1,72 @@
+"""Registers of a thread, estimated before a compiler says them: what occupancy depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.occupancy import registers_of_thread
+
+_STRAIGHT = (18, 0.6)
+"""Registers of a thread beside its arrays (indices, addresses, results on their way), and for each
+word of these: what is stored may have those of what was loaded. Fitted to what ptxas gives.
+"""
+_IN_LOOPS = (24, 1.1)
+"""The same where a loop loads: the next iteration's vectors and accumulators stay."""
+_IN_PIECES = (18, 1.6)
+"""The same where many arrays are loaded under tests: their elements are registers of their own."""
+_MANY_PIECES = 8
+
+
+def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
+    """Registers that a thread will have, estimated from the arrays that are alive at a time; no
+    more than blocks leave that must be resident together.
+    """
+    most = registers_of_thread(device, kernel.threads, max(kernel.blocks_per_sm, 1))
+    statements = list(_statements(kernel.body, in_loop=False))
+    pieces = sum(isinstance(s, ir.Registers) and s.zeroed for s, _ in statements)
+    loads = any(in_loop and isinstance(s, ir.VectorLoad) for s, in_loop in statements)
+    many = pieces >= _MANY_PIECES
+    always, each = _IN_PIECES if many else _IN_LOOPS if loads else _STRAIGHT
+    return min(most, round(always + each * _words(kernel.body)))
+
+
+def _statements(body: ir.Body, *, in_loop: bool) -> Iterator[tuple[ir.Stmt, bool]]:
+    """All of them, and whether they are in a loop that is not written out."""
+    for s in body:
+        yield s, in_loop
+        match s:
+            case ir.If():
+                yield from _statements((*s.body, *s.otherwise), in_loop=in_loop)
+            case ir.Loop():
+                yield from _statements(s.body, in_loop=in_loop or s.kind is ir.LoopKind.SERIAL)
+            case ir.Scope():
+                yield from _statements(s.body, in_loop=in_loop)
+
+
+def _words(body: ir.Body) -> int:
+    """Words of the arrays of statements, and of the largest among those that they enclose."""
+    own, inner = 0, [0]
+    for s in body:
+        match s:
+            case ir.Registers():
+                own += -(-math.prod(s.sizes) * _size_of(s.type) // ir.WORD)
+            case ir.If():
+                inner += [_words(s.body), _words(s.otherwise)]
+            case ir.Loop() | ir.Scope():
+                inner.append(_words(s.body))
+    return own + max(inner)
+
+
+def _size_of(kind: ir.Type) -> int:
+    match kind:
+        case ir.Words():
+            return 16
+        case ir.Reducer():
+            return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words
+        case ir.ReducerLanes():
+            return kind.lanes * _size_of(kind.reducer)
+    return kind.itemsize
