@@ -50,5 +50,8 @@ def bound(
         info = torch.finfo(compute_dtype(expr.output.dtype).torch)
         terms = row.terms(shapes, attributes)
         come = come + (terms + 1) * info.eps * largest * bool(terms)
+        if "bias" in expr.parameters:
+            # A library may round the product before it adds the bias.
+            come = come + torch.finfo(expr.output.dtype.torch).eps * largest
         come = torch.where(largest > info.max / 4, torch.inf, come)
     return come.double().nan_to_num(nan=torch.inf, posinf=torch.inf)

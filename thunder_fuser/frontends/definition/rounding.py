@@ -148,6 +148,9 @@ class ErrorAnalysis(Evaluator):
             wide = torch.finfo(compute_dtype(expr.output.dtype).torch).eps
             total = total + min(terms, 8 + math.isqrt(terms)) * wide * largest
             total = total + self._rounding("cast", expr.output.dtype, result)
+            if "bias" in expr.parameters:
+                # A library may round the product before it adds the bias.
+                total = total + self._rounding("cast", expr.output.dtype, largest)
         return total
 
     def _named(self, expr: OpaqueOp) -> list[tuple[str, TensorView]]:
