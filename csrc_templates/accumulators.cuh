@@ -153,6 +153,28 @@ TF_DEVICE T sum_of_exponentials(Exponentials<T> a) {
 }
 TF_DEVICE float lowest(float) { return from_bits(0xff7fffffu); }
 TF_DEVICE double lowest(double) { return from_bits(0xffefffffffffffffull); }
+// exp of what an element differs from the largest by, which is not positive: within
+// 2^-21.7 + |x| 2^-28 of itself, and 0 below 2^-126. Instead of taking the exponent apart, what
+// rounding it has lost is multiplied on; far below nothing is left to be lost, and -inf must not become NaN.
+TF_DEVICE double exp_of_distance(double x) { return tf::exp(x); }
+TF_DEVICE float exp_of_distance(float x) {
+#ifdef __CUDA_ARCH__
+  const float near = maximum(x, -128.0f), power = near * 1.44269504f;
+  float found;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(power));
+  return fmaf(found, fmaf(power, -0.693147181f, near), found);
+#else
+  return tf::exp(x);
+#endif
+}
+// NaN is not larger than anything.
+template <class T>
+TF_DEVICE T larger(T a, T b) {
+  return b > a ? b : a;
+}
+#ifdef __CUDA_ARCH__
+TF_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }
+#endif
 // The sum is rescaled where a larger element comes. NaN is in the sum and never the largest.
 struct OnlineSoftmax {
   static constexpr bool kCommutes = false;
@@ -164,7 +186,7 @@ struct OnlineSoftmax {
   static TF_DEVICE Exponentials<T> take(Exponentials<T> a, T element) {
     const bool above = element > a.largest;
     const T largest = above ? element : a.largest;
-    const T scale = tf::exp((above ? a.largest : element) - origin(largest));
+    const T scale = exp_of_distance((above ? a.largest : element) - origin(largest));
     return {largest, above ? a.sum * scale + T(1) : a.sum + scale};
   }
   // The first `present` elements of a vector, one at least.
@@ -174,18 +196,19 @@ struct OnlineSoftmax {
     T largest = a.largest;
     TF_UNROLL
     for (int v = 0; v < N; ++v) {
-      largest = v < present && elements[v] > largest ? elements[v] : largest;
+      largest = v < present ? larger(largest, elements[v]) : largest;
     }
     const T from = origin(largest);
     T sum = T(0);
     TF_UNROLL
-    for (int v = 0; v < N; ++v) sum += v < present ? tf::exp(elements[v] - from) : T(0);
-    return {largest, a.sum * tf::exp(a.largest - from) + sum};
+    for (int v = 0; v < N; ++v) sum += v < present ? exp_of_distance(elements[v] - from) : T(0);
+    return {largest, a.sum * exp_of_distance(a.largest - from) + sum};
   }
   template <class T>
   static TF_DEVICE Exponentials<T> combine(Exponentials<T> a, Exponentials<T> b) {
     const T largest = a.largest > b.largest ? a.largest : b.largest, from = origin(largest);
-    return {largest, a.sum * tf::exp(a.largest - from) + b.sum * tf::exp(b.largest - from)};
+    const T scale = exp_of_distance(a.largest - from), other = exp_of_distance(b.largest - from);
+    return {largest, a.sum * scale + b.sum * other};
   }
 };
 

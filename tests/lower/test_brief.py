@@ -65,3 +65,15 @@ def test_a_short_exponential_is_as_good_as_its_comment_says(sign: int) -> None:
     rounded, right = found.bfloat16(), exact.bfloat16()
     assert (rounded != right).float().mean() < 2e-3
     assert ((rounded.double() / right.double() - 1).abs() <= 2.0**-7).all()
+
+
+def test_exponentials_of_distances_are_as_good_as_torch_has_them() -> None:
+    """Those that an online softmax adds up: ex2.approx, and what rounding its exponent has lost."""
+    x = torch.cat([torch.linspace(-80, 0, 1 << 20), -torch.logspace(-30, 0, 1 << 12)])
+    power = x * torch.tensor(1.44269504)
+    lost = (x.double() - power.double() * torch.tensor(0.693147181).double()).float()
+    for sign in (-1, 1):
+        power_of_two = (torch.exp2(power.double()) * (1 + sign * 2.0**-22.4)).float()
+        found = (power_of_two.double() * lost.double() + power_of_two.double()).float()
+        wrong = (found.double() / torch.exp(x.double()) - 1).abs()
+        assert (wrong <= 2.0**-21.7 + x.double().abs() * 2.0**-28).all()
