@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.modelling import modelled
+from tests.support.generator import random_case
 from tests.zoo.workloads import BY_NAME, Workload
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -135,3 +136,11 @@ def test_the_table_has_a_row_for_each_kernel_and_device() -> None:
     assert [row["device"] for row in table.rows] == ["sm_80", "sm_90", "sm_100"]
     assert all(row["instructions"] > 1 and 0 < row["fraction"] <= 1 for row in table.rows)
     assert "of copy" in table.markdown()
+
+
+@pytest.mark.parametrize("seed", [38, 48, 127, 145])
+def test_a_row_that_is_alone_is_not_one_threads_work(seed: int) -> None:
+    """Small programs with one row, beside which no other lies for the next thread."""
+    case = random_case(seed, reductions=True)
+    plan = CompiledFusion(case.fusion).plan(case.inputs)
+    assert plan.seconds < plan.kernels * (H200.launch_seconds + 3e-6)

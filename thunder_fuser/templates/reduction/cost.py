@@ -11,16 +11,31 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS
 
+_WRITTEN_OUT = 8
+"""Steps that are written out unasked, so that their loads are under way together."""
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
 
 def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
-    """Estimated time: bytes that accesses move over the bandwidth that the threads can use."""
+    """Estimated time: bytes that accesses move over the bandwidth that the threads can use, or what
+    one thread waits for its loads of one row, if that takes longer.
+    """
     moved = _vectors(schedule) * sum(_bytes_per_vector(schedule, device))
     moved += 2 * schedule.workspace_bytes
     time = moved / (device.bandwidth * _share_of(schedule, device))
+    time = max(time, _waiting(schedule, device))
     return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
+
+
+def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
+    """Of a thread for its part of a row, where steps are so many that a compiler leaves them in a
+    loop: loads of some of them are under way together. A host's core asks for the next by itself.
+    """
+    if device.threads_are_serial or schedule.steps <= _WRITTEN_OUT:
+        return 0.0
+    loading = (n for k, n in enumerate(schedule.unroll) if schedule.loads_in_pass(k))
+    return device.load_seconds * sum(-(-schedule.steps // max(n, 1)) for n in loading)
 
 
 def _vectors(schedule: ReductionSchedule) -> float:
