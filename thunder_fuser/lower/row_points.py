@@ -19,6 +19,7 @@ from thunder_fuser.ir.index_maps import push
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Space, iteration_space
+from thunder_fuser.lower.vectorize import ACCESS_BYTES
 
 _MAX_STEPS = 64
 """Operations between a result and a tensor that has the kernel's shape."""
@@ -33,6 +34,7 @@ class RowPoints:
         place = unflatten(row, space.sizes, space.kept)
         place |= unflatten(column, space.sizes, space.folded)
         self.space = space
+        self._lane = row if space.is_outer else column
         self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))
         self._zero = row.context.const(0)
 
@@ -72,20 +74,35 @@ class RowPoints:
 
     def of_views(self, tensor: TensorView, body: KernelBody) -> Iterator[Place]:
         """Where a tensor of another shape may be written from: as the views between it and tensors
-        of the kernel's shape have it, or else in row-major order.
+        of the kernel's shape have it; without such views in row-major order.
+
+        What is turned on the way is another kernel's: neighbours would write far apart.
         """
         points = math.prod(self.space.sizes)
         if tensor.numel not in (points, self.space.rows):
             return
         found = self._through_views(tensor, body)
         if found is not None:
-            yield found
+            if self._is_coalesced(tensor, found[0]):
+                yield found
+            return
         every = range(len(self.index))
         for dims, is_wide in ((every, True), (self.space.kept, False)):
             place = {k: self.index[k] for k in dims}
             index = placed(tensor, self.space, place, self._zero)
             if index is not None:
                 yield index, is_wide
+
+    def _is_coalesced(self, tensor: TensorView, index: Sequence[Form]) -> bool:
+        """Whether neighbouring elements are written by neighbours: a whole access of them."""
+        address = flat(index, tensor.sizes, range(tensor.rank), self._zero)
+        count = max(1, ACCESS_BYTES // tensor.dtype.itemsize)
+        if self._lane.hi is not None:
+            count = min(count, self._lane.hi + 1)
+        at = {v.name: 0 for v in address.variables()}
+        lane = [v.name for v in self._lane.variables()]
+        first = address.evaluate(at)
+        return all(address.evaluate(at | dict.fromkeys(lane, k)) == first + k for k in range(count))
 
     def _through_views(self, tensor: TensorView, body: KernelBody) -> Place | None:
         """The index by way of the nearest tensor that has the kernel's shape."""

@@ -90,6 +90,7 @@ class _Problem:
         common = set(self.shared)
         self._common = [[v for v in subgraph if v in common] for subgraph in self.subgraphs]
         self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
+        self._least = _least_of_computing(values)
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Of all consumers together."""
@@ -104,12 +105,13 @@ class _Problem:
         network = Network()
         source, sink = network.node(), network.node()
         inside: dict[int, int] = {}
-        for v in self.subgraphs[consumer]:
+        reads = self._worth_asking(consumer, extra)
+        for v in sorted(reads):
             value = self.values[v]
             before, after = network.node(), network.node()
             inside[v] = after
-            network.connect(before, after, value.read + extra(v))
-            if value.compute is None:
+            network.connect(before, after, reads[v])
+            if value.compute is None or reads[v] <= self._least[v]:
                 network.connect(source, before, INFINITE)
             else:
                 network.connect(source, before, value.compute)
@@ -121,6 +123,21 @@ class _Problem:
         read = [v for v, node in inside.items() if behind[node] and not behind[node - 1]]
         computed = [v for v, node in inside.items() if behind[node - 1]]
         return Choice(frozenset(read), frozenset(computed))
+
+    def _worth_asking(self, consumer: int, extra: Prices) -> dict[int, int]:
+        """The prices of reading what a consumer wants, and what it would compute that from where
+        reading is not as cheap as any way of computing: a network that does not grow with the
+        program behind it.
+        """
+        found: dict[int, int] = {}
+        waiting = list(self.wanted[consumer])
+        while waiting:
+            v = waiting.pop()
+            if v not in found:
+                found[v] = self.values[v].read + extra(v)
+                if self.values[v].compute is not None and found[v] > self._least[v]:
+                    waiting += self.values[v].operands
+        return found
 
     def answers(self, extra: Prices) -> list[Choice]:
         return [self.respond(k, extra) for k in range(len(self.wanted))]
@@ -180,6 +197,17 @@ class _Problem:
                 lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
             )
         return self._answers[key]
+
+
+def _least_of_computing(values: Sequence[Value]) -> list[int]:
+    """For each value, less than which computing it never costs: it takes its dearest operand at
+    least, which is read or computed, too.
+    """
+    least: list[int] = []
+    for value in values:
+        each = (min(values[u].read, least[u]) for u in value.operands)
+        least.append(INFINITE if value.compute is None else value.compute + max(each, default=0))
+    return least
 
 
 def _backward_slice(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:

@@ -166,7 +166,8 @@ def test_a_reduction_is_not_done_twice() -> None:
         a = torch.sin(x).sum(1, keepdim=True)
         return torch.cos(x @ w) + a
 
-    compiled = check(program, torch.randn(8, 8), torch.randn(8, 8), fusion_count=2)
+    inputs = torch.randn(8, 8), torch.randn(8, 8)
+    compiled = check(program, *inputs, fusion_count=2, fusion_type="consecutive")
     assert "sum" not in primitives(fusions(compiled)[1])
 
 

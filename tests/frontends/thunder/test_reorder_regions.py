@@ -80,8 +80,8 @@ def siblings(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 def test_siblings_read_their_input_once() -> None:
     inputs = fake((64, 64), (64, 64), dtype=F32)
-    (apart,) = halves(siblings, *inputs)
-    (joined,) = halves(siblings, *inputs, fusion_type="dataflow")
+    (apart,) = halves(siblings, *inputs, fusion_type="consecutive")
+    (joined,) = halves(siblings, *inputs)
     assert (apart.kernels, joined.kernels) == (2, 1)
     assert joined.peak == apart.peak
     (report,) = joined.fusions
@@ -105,7 +105,7 @@ def test_a_cycle_is_not_joined() -> None:
 
 def test_a_block_of_llama_moves_less_in_the_same_memory() -> None:
     block, inputs = BLOCK.function, BLOCK.inputs()
-    apart, joined = halves(block, *inputs), halves(block, *inputs, fusion_type="dataflow")
+    apart, joined = halves(block, *inputs, fusion_type="consecutive"), halves(block, *inputs)
     for one, other in zip(apart, joined, strict=True):
         assert other.peak <= one.peak
         assert other.kernels <= one.kernels

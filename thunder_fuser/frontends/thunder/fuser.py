@@ -243,13 +243,15 @@ def _unbuildable(region: regions.Region, name: str, error: Exception) -> Refusal
 
 
 def _may_reorder() -> bool:
-    """What the user of `thunder.jit` says about the order of a trace."""
+    """Whether symbols may run in another order than the trace's: unless the user of `thunder.jit`
+    asks for the trace's own.
+    """
     asked = get_compile_option("fusion_type", "Which order symbols may be fused in")
     if asked not in (None, "consecutive", "dataflow"):
         raise FuserValueError(
             f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
         )
-    return bool(asked == "dataflow")
+    return bool(asked != "consecutive")
 
 
 def _saves_like_torch() -> bool:

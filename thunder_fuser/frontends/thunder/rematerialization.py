@@ -11,6 +11,7 @@ not sizes.) The forward is decided first: what its regions store for each other,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
@@ -68,6 +69,17 @@ def _read(choices: Iterable[Choice]) -> frozenset[int]:
     return frozenset().union(*(choice.read for choice in choices))
 
 
+class _Arithmetic(NamedTuple):
+    """operands      values that a primitive computes from, by number
+    instructions  of fp32, none for what only moves data; None where it cannot be computed again
+    launches      a fold may take a kernel of its own
+    """
+
+    operands: tuple[int, ...]
+    instructions: int | None
+    launches: int
+
+
 class _Table:
     """Every value of a trace, numbered in the order in which they come to be.
 
@@ -84,6 +96,8 @@ class _Table:
         self._is_backward: list[bool] = []
         # The first value that lies where a value would, and whether both are in one order.
         self._memory: list[tuple[int, bool]] = []
+        self._bytes: dict[int, int] = {}
+        self._prices: dict[int, _Arithmetic] = {}
         self._wanted: dict[int, dict[int, None]] = {}
         # Read by symbols that are not fused; those of them that run in the backward.
         self._outside: set[int] = set()
@@ -135,7 +149,7 @@ class _Table:
         if self.made_by[first] is None:
             # Whoever wants it takes it from there.
             return None
-        if _bytes(self._proxies[source]) != _bytes(self._proxies[number]):
+        if self._size(source) != self._size(number):
             return None
         match prim.sym.id:
             case PrimIDs.TRANSPOSE:
@@ -186,7 +200,7 @@ class _Table:
         stays      until the backward is over
         """
         proxy, prim = self._proxies[number], self.made_by[number]
-        size = prices(0, _bytes(proxy))
+        size = prices(0, self._size(number))
         read = size
         if place.is_backward and self._aliases.memory(proxy.name) in self._unsaved:
             read = NEVER
@@ -195,15 +209,36 @@ class _Table:
         # Another name for what is there costs next to nothing.
         write += prim is not None and in_memory and not is_there
         made = self._of_part[number]
-        if (
-            prim is None
-            or made is None
-            or made.device != place.device
-            or not self._may_repeat(prim)
-        ):
+        if prim is None or made is None or made.device != place.device:
             return Value((), write, read, None)
-        sources = dict.fromkeys(self.number(p) for p in operands(prim))
-        return Value(tuple(sources), write, read, _arithmetic(prim, prices))
+        known = self._prices.get(number)
+        if known is None:
+            known = self._prices[number] = self._arithmetic(prim)
+        if known.instructions is None:
+            return Value((), write, read, None)
+        price = known.instructions + prices(known.launches, 0)
+        return Value(known.operands, write, read, price)
+
+    def _size(self, number: int) -> int:
+        """Bytes of a value."""
+        if number not in self._bytes:
+            self._bytes[number] = _bytes(self._proxies[number])
+        return self._bytes[number]
+
+    def _arithmetic(self, prim: BoundSymbol) -> _Arithmetic:
+        """What computing a value again takes, on whichever device."""
+        sources = tuple(dict.fromkeys(self.number(p) for p in operands(prim)))
+        if not self._may_repeat(prim):
+            return _Arithmetic(sources, None, 0)
+        claim = TABLE[prim.sym.id]
+        if role(prim) in (Role.VIEW, Role.COPY, Role.RENAME):
+            return _Arithmetic(sources, 0, 0)
+        read, made = (
+            max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
+            for proxies in (operands(prim), prim.flat_proxy_outs)
+        )
+        folds = claim.role is Role.SCAN or (claim.role is Role.REDUCE and made < read)
+        return _Arithmetic(sources, claim.cost * max(read, made), int(folds))
 
     def _may_repeat(self, prim: BoundSymbol) -> bool:
         """Whether a primitive gives the same result wherever it runs. What an update writes is one
@@ -217,17 +252,3 @@ class _Table:
 
 def _bytes(proxy: Proxy) -> int:
     return proxy.numel * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
-
-
-def _arithmetic(prim: BoundSymbol, prices: Prices) -> int:
-    """fp32 instructions that a primitive takes; what only moves data takes none."""
-    claim = TABLE[prim.sym.id]
-    if role(prim) in (Role.VIEW, Role.COPY, Role.RENAME):
-        return 0
-    read, made = (
-        max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
-        for proxies in (operands(prim), prim.flat_proxy_outs)
-    )
-    folds = claim.role is Role.SCAN or (claim.role is Role.REDUCE and made < read)
-    # A fold may take a kernel of its own.
-    return claim.cost * max(read, made) + prices(int(folds), 0)

@@ -1,11 +1,11 @@
 """Reordering of regions: those that a trace keeps apart are joined, as far as no more memory is
 held for that.
 
-Thunder's option `fusion_type="dataflow"` allows another order. Where symbols that are not fused lie
-between two regions, those that the second needs go in front of both, or those that need the first
-go behind both. Either makes tensors live longer: ten activations in front of ten matrix products
-are alive at once. So two regions are joined only while no step holds more bytes than the trace did
-at its worst, forward and backward each for itself.
+Thunder's option `fusion_type="consecutive"` forbids another order. Where symbols that are not fused
+lie between two regions, those that the second needs go in front of both, or those that need the
+first go behind both. Either makes tensors live longer: ten activations in front of ten matrix
+products are alive at once. So two regions are joined only while no step holds more bytes than the
+trace did at its worst, forward and backward each for itself.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def join(
     parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
 ) -> tuple[list[RegionCandidate], Prims]:
     """The same trace with fewer regions, as parts and the primitives of those to be fused."""
+    if not prims:
+        return list(parts), prims
     regions = rematerialize(parts, prims, facts)
     alive = liveness(parts, prims, regions, facts, as_split=False)
     groups = [unit.parts for unit in _Order(parts, prims, alive).joined()]
