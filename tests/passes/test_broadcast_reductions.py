@@ -119,6 +119,10 @@ def test_what_stays_a_reduction() -> None:
     b.output(b.reduce("sum", x, [1]))
     b.output(b.reduce("sum", copies, [0]))
     b.output(b.reduce("sum", nothing, [0]))
+    # The deviation of one element is 0, and not the element.
+    one = b.tensor([3, 1], F32)
+    b.output(b.fold("squared_deviations", one, [1], F32, F32))
+    b.output(b.fold("sum_exp", one, [1], F32, F32))
     fusion = b.build()
     assert broadcast_reductions(fusion) is fusion
 

@@ -52,7 +52,8 @@ def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
     # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.
     if not equal or not copies or expr.accumulate.is_complex:
         return False
-    if reductions.lookup(expr.op).accumulator.takes_position:
+    if reductions.lookup(expr.op).accumulator is not reductions.NUMBER:
+        # A position, or a struct: of one element it is not that element.
         return False
     squeezes = [Squeeze(k) for k in reversed(equal)]
     value = rewrite.view("squeeze", rewrite.tensor(expr.input), squeezes)

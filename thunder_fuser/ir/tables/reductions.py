@@ -101,7 +101,7 @@ class Reduction:
     reference    the reduction in torch, on a tensor of that type, over some dimensions
     of_empty     whether folding nothing has a value (the identity)
     accumulator  what is carried from element to element
-    copies       what equal elements fold to; of positions nothing is said
+    copies       what equal elements fold to; of positions and structs nothing is said
     """
 
     name: str
