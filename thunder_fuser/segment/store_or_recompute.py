@@ -90,7 +90,10 @@ class _Problem:
         common = set(self.shared)
         self._common = [[v for v in subgraph if v in common] for subgraph in self.subgraphs]
         self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
-        self._least = _least_of_computing(values)
+        self._least = [
+            _least_of_computing(values, subgraph, names)
+            for subgraph, names in zip(self.subgraphs, self.wanted, strict=True)
+        ]
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Of all consumers together."""
@@ -111,7 +114,7 @@ class _Problem:
             before, after = network.node(), network.node()
             inside[v] = after
             network.connect(before, after, reads[v])
-            if value.compute is None or reads[v] <= self._least[v]:
+            if value.compute is None or reads[v] <= self._least[consumer][v]:
                 network.connect(source, before, INFINITE)
             else:
                 network.connect(source, before, value.compute)
@@ -135,7 +138,7 @@ class _Problem:
             v = waiting.pop()
             if v not in found:
                 found[v] = self.values[v].read + extra(v)
-                if self.values[v].compute is not None and found[v] > self._least[v]:
+                if self.values[v].compute is not None and found[v] > self._least[consumer][v]:
                     waiting += self.values[v].operands
         return found
 
@@ -199,14 +202,25 @@ class _Problem:
         return self._answers[key]
 
 
-def _least_of_computing(values: Sequence[Value]) -> list[int]:
-    """For each value, less than which computing it never costs: it takes its dearest operand at
-    least, which is read or computed, too.
+def _least_of_computing(
+    values: Sequence[Value], subgraph: Sequence[int], wanted: Iterable[int]
+) -> dict[int, int]:
+    """For each value, less than which computing it never costs one consumer, whatever else it has:
+    what it takes of operands that nothing else is computed from.
     """
-    least: list[int] = []
-    for value in values:
-        each = (min(values[u].read, least[u]) for u in value.operands)
-        least.append(INFINITE if value.compute is None else value.compute + max(each, default=0))
+    uses = Counter(wanted)
+    for v in subgraph:
+        if values[v].compute is not None:
+            uses.update(set(values[v].operands))
+    least: dict[int, int] = {}
+    for v in subgraph:
+        compute = values[v].compute
+        own = (u for u in set(values[v].operands) if uses[u] == 1)
+        least[v] = (
+            INFINITE
+            if compute is None
+            else compute + sum(min(values[u].read, least[u]) for u in own)
+        )
     return least
 
 
