@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -56,7 +58,7 @@ def source(fusion: Fusion, device: DeviceInfo = CPU) -> str:
 def test_exponentials_are_computed_once_on_a_host(columns: int) -> None:
     for fusion in (norm("softmax", 16, columns), softmax_backward(16, columns)):
         assert held(fusion) == ["exp"]
-        assert source(fusion).count("tf::exp(") == 1
+        assert len(re.findall(r"tf::(brief::)?exp\(", source(fusion))) == 1
 
 
 def test_what_is_cheap_is_computed_again() -> None:

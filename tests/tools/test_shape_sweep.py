@@ -15,14 +15,17 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 
 
-def test_a_pass_that_loads_one_access_ahead() -> None:
+@pytest.mark.parametrize(
+    ("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1024, ["bf16 x1[8];"] * 2)]
+)
+def test_a_pass_that_loads_one_access_ahead(rows: int, arrays: list[str]) -> None:
     """The gradient of bias + GELU over rows side by side, whose arrays have scopes of their own."""
     (backward,) = planned_for(
-        compiled_for(bias_gelu, fake((1024, 4096), (4096,), dtype=torch.bfloat16, grad=True))
+        compiled_for(bias_gelu, fake((rows, 4096), (4096,), dtype=torch.bfloat16, grad=True))
     ).plans[1:]
     (generated,) = generate_kernels(backward, H200).values()
     kernel = generated.kernel
-    assert kernel.source.count("bf16 x1[4][8];") >= 1
+    assert kernel.source.count(arrays[0]) == len(arrays)
     assert not shape_sweep.rejected({kernel.name: ("bias + GELU", "sm_90", kernel)})
 
 
