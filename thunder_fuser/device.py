@@ -10,6 +10,9 @@ from typing import Literal
 WARP_SIZE = 32
 """Threads that run in step and shuffle: of every GPU of NVIDIA, and of the host in its place."""
 
+_KEPT = 0.75
+"""Of the L2 cache, that what is read once more may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipeLanes:
@@ -91,6 +94,15 @@ class DeviceInfo:
         else:
             flops = self.lanes.tensor * 2 // itemsize
         return self.clock_rate * self.sm_count * flops
+
+    @property
+    def copy_bandwidth(self) -> float:
+        """Bytes per second that a copy of much memory reaches."""
+        return self.bandwidth * self.copy_share
+
+    def keeps(self, touched: float) -> bool:
+        """Whether the L2 cache still has what was read before so many bytes were touched."""
+        return touched <= _KEPT * self.l2_bytes
 
     def share(self, threads: float) -> float:
         """The share of `bandwidth` that so many threads can use: half of those that fit use all."""

@@ -84,6 +84,21 @@ def test_instructions_of_expressions(numbers: list[ir.Expr], expected: float) ->
     assert arithmetic(*numbers) == expected
 
 
+def drawn(name: str, first: int) -> list[ir.Stmt]:
+    seed, offset = ir.Element(X, THREAD), ir.Int(0)
+    draw = ir.DrawNumbers(name, DataType.Float, "uniform", 1, seed, ir.Int(first), offset)
+    return [draw, *stored(ir.at(ir.Var(name), ir.Int(0)))]
+
+
+def test_the_same_random_numbers_are_drawn_once() -> None:
+    """Two passes over a row have them in registers; other numbers are drawn besides."""
+    once, twice, both = (
+        pipes(regions(*(s for n, k in enumerate(calls) for s in drawn(f"n{n}", k))), Pipe.ALU)
+        for calls in ([0], [0, 0], [0, 1])
+    )
+    assert once == twice < both
+
+
 def test_what_a_loop_does_not_change_is_before_it() -> None:
     at = ir.add(ir.times(ir.Int(256), ir.Var("r")), THREAD)
     body = (

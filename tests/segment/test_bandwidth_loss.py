@@ -166,7 +166,7 @@ def test_what_fits_on_chip_or_in_the_cache_is_not_read_again() -> None:
     found = loss(long)
     assert found is not None
     assert (found.share, found.again) == (1, long.tensor_inputs[0].bytes)
-    near = replace(H200, l2_bytes=132 * (2 << 20))
+    near = replace(H200, l2_bytes=132 * (3 << 20))
     held = replace(H200, shared_bytes_per_block=2 << 20)
     assert loss(long, near) is None
     assert loss(long, held) is None

@@ -27,10 +27,10 @@ WORDWISE = replace(H200, sector_bytes=4)
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
 def test_prices_are_those_of_the_device(device: DeviceInfo) -> None:
     prices = Prices.of(device)
-    seconds = prices.launch / prices.byte / device.bandwidth
+    seconds = prices.launch / prices.byte / device.copy_bandwidth
     assert seconds == pytest.approx(device.launch_seconds, rel=0.1)
     assert prices(3, 100) == 3 * prices.launch + 100 * prices.byte
-    rate = prices.byte * device.bandwidth
+    rate = prices.byte * device.copy_bandwidth
     assert rate == pytest.approx(2 * device.fp32_rate, rel=0.1)
 
 

@@ -44,8 +44,6 @@ _L2_RATE = 1.6
 """Bandwidth of the L2 cache, of that of memory."""
 _L1_BYTES = 64 * 1024
 """Tensors so small stay in a multiprocessor's own cache."""
-_HELD = 0.75
-"""Of the L2 cache, by what is read once more."""
 _PORT_BYTES = 64
 """That a multiprocessor takes from the L2 cache in one clock."""
 _SHARING = 6
@@ -116,7 +114,7 @@ def estimate_kernel(
     found = _Model(kernel, device, registers).estimate()
     if ideal_bytes is None:
         return found
-    return replace(found, copy_seconds=ideal_bytes / (device.bandwidth * device.copy_share))
+    return replace(found, copy_seconds=ideal_bytes / device.copy_bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class _Model:
         room = resident_blocks(device, kernel.threads, wanted, kernel.shared_bytes)
         each = -(-kernel.blocks // device.sm_count)
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
-        self.bandwidth = device.bandwidth * device.copy_share
+        self.bandwidth = device.copy_bandwidth
         self.sizes = {p.name: _bytes_of(p) for p in kernel.parameters if p.is_pointer}
 
     def estimate(self) -> Estimate:
@@ -236,7 +234,7 @@ class _Model:
             size = self.sizes[tensor]
             least = min(bytes, size)
             distinct += least
-            near = min(between, size) <= _HELD * self.device.l2_bytes
+            near = self.device.keeps(min(between, size))
             moved = least if near else bytes
             memory += moved
             loaded += 0.0 if is_store else moved

@@ -28,8 +28,6 @@ from thunder_fuser.lower.instruction_expressions import (
 from thunder_fuser.lower.instruction_values import Form, Number, Region, Sample
 from thunder_fuser.lower.pipes import Mix, Pipe
 
-_WRITTEN_OUT = 8
-"""Iterations of a loop that a compiler writes out unasked."""
 _STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
 """Of a loop: counting, comparing, jumping."""
 _START = Mix({Pipe.OTHER: 5.0})
@@ -127,14 +125,16 @@ class InstructionMix(ExpressionMix):
         self.values.effect(table.lsu(), [self.values.address(pointer, form)])
 
     def _draw_numbers(self, s: ir.DrawNumbers) -> None:
-        operands = [self.register(self.expr(e)) for e in (s.seed, s.first, s.offset)]
+        counters = tuple(self.expr(e) for e in (s.seed, s.first, s.offset))
+        operands = list(map(self.register, counters))
         size = random.numbers_per_call(s.dtype) * s.calls
         # Ten rounds of two products, then each number from its bits.
         each = Mix({Pipe.FMA: 40.0 / 4, Pipe.ALU: 50.0 / 4})
         each.update(table.mix(2, 2, 1))
         self.types[s.array] = s.dtype
+        # A later pass that draws the same numbers has them in registers.
         self.environment[s.array] = {
-            (k,): self.values.number(("draw", s.array, self.fresh()), each, operands)
+            (k,): self.values.number(("draw", s.op, s.dtype, counters, k), each, operands)
             for k in range(size)
         }
 
@@ -195,7 +195,7 @@ class InstructionMix(ExpressionMix):
         known = not (begin.terms or end.terms)
         trips = _trips(begin, end, step, is_inner=not any(isinstance(x, ir.Loop) for x in s.body))
         asked = s.kind is not ir.LoopKind.SERIAL
-        if known and (asked or (s.unroll is None and trips <= _WRITTEN_OUT)):
+        if known and (asked or (s.unroll is None and trips <= ir.WRITTEN_OUT)):
             for k in range(begin.const, end.const, step):
                 self.environment[s.axis] = Form(k)
                 self._body(s.body)

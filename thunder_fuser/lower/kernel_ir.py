@@ -30,6 +30,10 @@ from thunder_fuser.ir.fusion import Scalar, TensorView
 
 WORD = 4
 """Bytes of a register, and of the smallest accumulator: what shuffles exchange."""
+WRITTEN_OUT = 8
+"""Iterations of a serial loop of known length that compilers write out unasked, so that its loads
+are under way together.
+"""
 
 
 # ---- types

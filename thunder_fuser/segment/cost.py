@@ -2,7 +2,9 @@
 bytes.
 
 Twice: for one set of anchors whatever the others are, to choose which are worth a closer look, and
-for kernels whose boundaries are decided, to the sector.
+for kernels whose boundaries are decided, to the sector. Templates know better what a kernel takes
+(`templates/estimate.py`), once it is lowered; `tests/segment/test_ranking.py` holds the order in
+which partitions are ranked here to the one that their estimates give.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class SegmentedFusion:
         if device is None or not copied:
             return sum(s.seconds for s in self.segments)
         moved = sum(2 * int(t.bytes) for t in copied)
-        copies = moved / (device.bandwidth * device.copy_share)
+        copies = moved / device.copy_bandwidth
         return sum(s.seconds for s in self.segments) + copies + len(copied) * device.launch_seconds
 
     @property

@@ -28,7 +28,7 @@ class Prices:
         rate = _HIDDEN * device.fp32_rate
         return Prices(
             device,
-            max(1, round(rate / device.bandwidth)),
+            max(1, round(rate / device.copy_bandwidth)),
             round(rate * device.launch_seconds),
         )
 

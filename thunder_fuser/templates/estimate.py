@@ -38,7 +38,7 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
     sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
     parts = {
         "launch": device.launch_seconds,
-        "memory": int(segment.bytes) / (device.bandwidth * device.copy_share),
+        "memory": int(segment.bytes) / device.copy_bandwidth,
         "arithmetic": int(segment.flops) / device.product_rate(max(sizes, default=4)),
     }
     work = max(parts["memory"], parts["arithmetic"])
@@ -54,7 +54,7 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
         resident=0,
         waves=0.0,
         copy_seconds=parts["memory"],
-        bandwidth=device.bandwidth * device.copy_share,
+        bandwidth=device.copy_bandwidth,
         parts=parts,
     )
 
@@ -73,4 +73,4 @@ def _estimate(program: _Program, device: DeviceInfo, moved: int) -> Estimate:
     body = program.segment.body
     kernel = lower(schedule, body.updates, body.definitions)
     found = BY_NAME[schedule.template].estimate(schedule, kernel, device)
-    return replace(found, copy_seconds=moved / (device.bandwidth * device.copy_share))
+    return replace(found, copy_seconds=moved / device.copy_bandwidth)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.lower.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS
 
-_WRITTEN_OUT = 8
-"""Steps that are written out unasked, so that their loads are under way together."""
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
@@ -32,7 +31,7 @@ def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     """Of a thread for its part of a row, where steps are so many that a compiler leaves them in a
     loop: loads of some of them are under way together. A host's core asks for the next by itself.
     """
-    if device.threads_are_serial or schedule.steps <= _WRITTEN_OUT:
+    if device.threads_are_serial or schedule.steps <= WRITTEN_OUT:
         return 0.0
     loading = (n for k, n in enumerate(schedule.unroll) if schedule.loads_in_pass(k))
     return device.load_seconds * sum(-(-schedule.steps // max(n, 1)) for n in loading)

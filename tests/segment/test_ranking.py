@@ -1,0 +1,146 @@
+"""The planner's ranking of partitions, which knows sizes alone, held to what templates estimate of
+the kernels that they become.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.tools.replay import corpus
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, H200
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.segment.anchors import Anchors, members, union
+from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.segment.search import search
+from thunder_fuser.templates.estimate import estimated
+
+MARGIN = 0.15
+"""What an estimate may be off by: it counts instructions to that of machine code
+(tests/codegen/test_instruction_mix.py).
+"""
+SLACK = 0.5
+"""Of a launch, whose seconds no data sheet says."""
+OTHERS = 1
+"""Partitions of each kind beside the planner's."""
+EXCEPTIONS = {
+    "program/BatchNorm, channels last": "gradient and input lie in different orders: whichever "
+    "way a kernel goes it asks for sectors of one of them, which sizes do not tell",
+}
+"""Programs that the planner ranks wrongly, and why."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A partition that the planner chose, and another: kernels, prices, estimated seconds."""
+
+    name: str
+    kernels: tuple[int, int]
+    prices: tuple[int, int]
+    seconds: tuple[float, float]
+
+    def disagrees(self, device: DeviceInfo) -> bool:
+        """Whether the one that the planner ranks behind the other is clearly the faster one."""
+        cheap, dear = (0, 1) if self.prices[0] <= self.prices[1] else (1, 0)
+        slack = SLACK * device.launch_seconds
+        return self.seconds[cheap] > (1 + MARGIN) * self.seconds[dear] + slack
+
+    def __str__(self) -> str:
+        (ours, other), (a, b) = self.kernels, (1e6 * s for s in self.seconds)
+        return f"{self.name}: {ours} kernels {a:.1f} us, {other} kernels {b:.1f} us"
+
+
+class _Divided:
+    """A division of the anchors, and what the planner's cost says of it, and of others."""
+
+    def __init__(self, parts: Sequence[Anchors] | None = None) -> None:
+        self.parts = parts
+        self.graphs = self.price = 0
+        self.others: list[tuple[Anchors, ...]] = []
+
+    def __call__(self, cost: Cost) -> Sequence[Anchors]:
+        self.graphs += 1
+        if self.graphs > 1:
+            # Cats are planned once more, as a graph that has other anchors.
+            return search(cost)
+        parts = list(self.parts or search(cost))
+        self.price = cost.of_all(parts)
+        self.others = [] if self.parts else list(_others(cost, parts))
+        return parts
+
+
+def _others(cost: Cost, parts: Sequence[Anchors]) -> Iterator[tuple[Anchors, ...]]:
+    """Legal partitions near one: two kernels as one, one anchor by itself, all of them."""
+
+    def merged() -> Iterator[list[Anchors]]:
+        for a, b in itertools.combinations(parts, 2):
+            yield [*(p for p in parts if p not in (a, b)), a | b]
+
+    def parted() -> Iterator[list[Anchors]]:
+        for part in parts:
+            for k in members(part) if part.bit_count() > 1 else ():
+                yield [*(p for p in parts if p != part), 1 << k, part & ~(1 << k)]
+
+    alone = [1 << k for k in members(union(parts))]
+    for ways in (merged(), parted(), iter([alone])):
+        legal = (found for way in ways if (found := _legal(cost, way)) not in (None, tuple(parts)))
+        yield from (found for found in itertools.islice(legal, OTHERS) if found is not None)
+
+
+def _legal(cost: Cost, parts: Sequence[Anchors]) -> tuple[Anchors, ...] | None:
+    if any(isinstance(cost.legality.of(part), Refusal) for part in parts):
+        return None
+    order = cost.relations.in_order(parts)
+    return None if order is None else tuple(order)
+
+
+def _planned(
+    fusion: Fusion, layouts: Sequence[Layout], divide: _Divided, device: DeviceInfo
+) -> SegmentedFusion:
+    return estimated(partition(fusion, layouts, divide, device), device)
+
+
+def _pairs(device: DeviceInfo, random: int) -> Iterator[Pair]:
+    """Of all programs under test, and of so many random fusions, and as many with reductions."""
+    for name, plans in corpus(random):
+        for plan in plans():
+            fusion = plan.fusion
+            if not plan.kernels or plan.calls or plan.conditions:
+                continue
+            layouts = [plan.placement.layouts[t] for t in fusion.tensor_inputs]
+            ours = _Divided()
+            best = _planned(fusion, layouts, ours, device)
+            for parts in dict.fromkeys(ours.others):
+                theirs = _Divided(parts)
+                other = _planned(fusion, layouts, theirs, device)
+                if ours.graphs == theirs.graphs == 1:
+                    yield Pair(
+                        name,
+                        (best.kernels, other.kernels),
+                        (ours.price, theirs.price),
+                        (best.seconds, other.seconds),
+                    )
+
+
+@pytest.mark.parametrize(("device", "random"), [(H200, 8), (A100, 0)], ids=["sm_90", "sm_80"])
+def test_partitions_are_ranked_as_estimates_of_their_kernels_rank_them(
+    device: DeviceInfo, random: int
+) -> None:
+    pairs = list(_pairs(device, random))
+    assert len(pairs) > 60
+    wrong = [pair for pair in pairs if pair.disagrees(device)]
+    assert not [str(pair) for pair in wrong if pair.name not in EXCEPTIONS]
+
+
+def test_a_wrong_ranking_is_told() -> None:
+    pair = Pair("a softmax in three kernels", (3, 1), (1, 2), (30e-6, 20e-6))
+    assert pair.disagrees(H200)
+    assert not Pair("prices the other way", (3, 1), (2, 1), pair.seconds).disagrees(H200)
