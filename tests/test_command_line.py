@@ -202,7 +202,7 @@ with FusionDefinition() as fd:
 def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT.format(device=device))
-    result = run("explain", "--fake", str(script))
+    result = run("explain", "--full", "--fake", str(script))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     # x and y once each, and the weight.
@@ -217,7 +217,7 @@ def test_explain_prints_plans_boundaries_and_refusals(tmp_path: Path, device: st
 def test_explain_says_what_there_was_before_a_script_failed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT.format(device="cpu") + "\nraise ValueError('no more')\n")
-    result = run("explain", "--fake", str(script))
+    result = run("explain", "--full", "--fake", str(script))
     assert result.returncode == 1
     assert "ValueError: no more" in result.stderr
     assert "normalised: 1 fusion," in result.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -11,7 +12,7 @@ import torch
 
 from thunder_fuser.config import options
 from thunder_fuser.errors import Refusal, counted_refusals
-from thunder_fuser.explain import main
+from thunder_fuser.explain import Form, main
 
 Explain = Callable[..., tuple[int, str, str]]
 
@@ -42,10 +43,12 @@ _MLP = """
 def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     """Of a script that begins as they do: the status, what is printed, what goes to stderr."""
 
-    def run(*parts: str, fake: bool = False, arguments: list[str] | None = None):  # type: ignore[no-untyped-def]
+    def run(  # type: ignore[no-untyped-def]
+        *parts: str, fake: bool = False, arguments: list[str] | None = None, form: Form = "full"
+    ):
         script = tmp_path / "script.py"
         script.write_text("\n".join(map(dedent, (_BEGIN, *parts))))
-        status = main(str(script), fake, arguments or [])
+        status = main(str(script), fake, arguments or [], form)
         printed = capsys.readouterr()
         return (
             status,
@@ -257,3 +260,38 @@ def test_definitions_that_are_executed_on_fake_tensors(explain: Explain) -> None
     first, second = lines_of(text, "FusionDefinition: ")
     assert "1 kernel, 2,080 B moved" in first
     assert "1 kernel, 4,096 B moved" in second
+
+
+def test_a_screen_for_each_function(explain: Explain) -> None:
+    status, text, _ = explain(
+        _MLP,
+        """
+        jit(MLP(64))(torch.randn(8, 64, requires_grad=True)).sum().backward()
+        jit(torch.sin)(torch.randn(3))
+        """,
+        form="short",
+    )
+    assert status == 0
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    heads = [line.partition(":")[0] for line in lines if line[0] != " "]
+    parts = ["memory beside arguments", "most bytes"]
+    assert [h for h in heads if h not in ("kernels", "left to torch")] == [
+        *("MLP", *parts, "forward", "backward"),
+        *("sin", *parts, "program"),
+    ]
+
+
+def test_the_same_as_data(explain: Explain) -> None:
+    _, text, _ = explain("jit(lambda x: torch.sin(x) * x)(torch.randn(8))", form="json")
+    found = json.loads(text)
+    assert (found["kernels"], found["bytes"]) == (1, 64)
+    assert [step["name"] for step in found["steps"]] == ["fuser0"]
+
+
+def test_pages_of_two_functions(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{dedent(_BEGIN)}\nfor f in torch.sin, torch.exp: jit(f)(torch.ones(4))")
+    assert main(str(script), html=str(tmp_path / "page.html")) == 0
+    pages = sorted(path.name for path in tmp_path.glob("*.html"))
+    assert pages == ["page-0.html", "page-1.html"]

@@ -29,7 +29,7 @@ LAYERS = (
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.
-READERS_OF_INSPECT = ("inspect", "frontends", "demo", "__init__", "__main__")
+READERS_OF_INSPECT = ("inspect", "frontends", "demo", "explain", "__init__", "__main__")
 
 
 def layer(path: Path) -> str:

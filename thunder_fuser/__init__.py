@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from thunder_fuser.frontends.thunder import fusions_of_trace as fusions_of_trace
     from thunder_fuser.frontends.thunder import refusals as refusals
     from thunder_fuser.frontends.thunder import segments as segments
+    from thunder_fuser.inspect import Report as Report
+    from thunder_fuser.inspect import report as report
     from thunder_fuser.nvfuser import install_as_nvfuser as install_as_nvfuser
 
 _HOMES = {
@@ -83,6 +85,7 @@ _HOMES = {
         "refusals",
         "segments",
     ),
+    "thunder_fuser.inspect": ("Report", "report"),
     "thunder_fuser.nvfuser": ("install_as_nvfuser",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -22,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain = commands.add_parser("explain", help="what became of the functions of a script")
     explain.add_argument("file", metavar="FILE.py")
     explain.add_argument("--fake", action="store_true", help="run it on tensors without memory")
+    forms = explain.add_mutually_exclusive_group()
+    forms.add_argument("--full", action="store_true", help="every plan, boundary and reason")
+    forms.add_argument("--json", action="store_true", help="as data")
+    explain.add_argument("--html", metavar="FILE", default="", help="write a page, too")
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("action", choices=("info", "clear"))
@@ -52,7 +56,8 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.command == "explain":
         from thunder_fuser import explain
 
-        return explain.main(chosen.file, chosen.fake, chosen.arguments)
+        form: explain.Form = "full" if chosen.full else "json" if chosen.json else "short"
+        return explain.main(chosen.file, chosen.fake, chosen.arguments, form, chosen.html)
     from thunder_fuser import cache_command
 
     clear = chosen.action == "clear"

@@ -1,9 +1,10 @@
 """`python -m thunder_fuser explain FILE.py`: what became of the functions that a script compiles.
 
 The script runs as it would by itself. Of every function that it gave to `thunder.jit`, and of every
-FusionDefinition, the plan is printed: segments, boundaries with the reason for each, and what was
-left to torch, counted by reason. With `--fake` tensors have no memory: a script for CUDA can be
-asked on any machine, up to where it looks at numbers.
+FusionDefinition, a screen is printed: kernels, calls of torch, memory, the lines that move most
+bytes, and what was left to torch, counted by reason. With `--full` every plan, its boundaries and
+their reasons; with `--html FILE` a page beside it; with `--json` data. With `--fake` tensors have
+no memory: a script for CUDA can be asked on any machine, up to where it looks at numbers.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import thunder
@@ -33,6 +34,7 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
 from thunder_fuser.frontends.thunder.compiled import last_traces
 from thunder_fuser.frontends.thunder.report import saved_for_backward
+from thunder_fuser.inspect import report
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted
 
@@ -40,18 +42,33 @@ _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
 """What a fake tensor raises where the program depends on its elements."""
 
 
-def main(file: str, fake: bool = False, arguments: Sequence[str] = ()) -> int:
-    """Run a script and print its plans; the status that it ends with. FuserValueError if there is
-    none."""
+Form = Literal["short", "full", "json"]
+
+
+def main(
+    file: str,
+    fake: bool = False,
+    arguments: Sequence[str] = (),
+    form: Form = "short",
+    html: str = "",
+) -> int:
+    """Run a script and print what became of it; the status that it ends with. FuserValueError if
+    there is none.
+
+    form  "short" is a screen for each function, "full" every plan and boundary
+    html  a file for a page; of several functions they are numbered
+    """
     path = Path(file)
     if not path.is_file():
         raise FuserValueError(f"explain: expected a Python file, got {file}; give its path")
     with _observed() as (functions, definitions), _as_program(path, arguments):
         status = _run(path, fake)
-    for text in map(_of_function, functions):
-        print(text)
+    for function in functions:
+        print(_of_function(function, form))
     for definition, inputs in definitions.items():
-        print(_of_definition(definition, inputs))
+        print(_of_definition(definition, inputs, form))
+    if html:
+        _save_pages(Path(html), functions, definitions)
     if not functions and not definitions:
         print("nothing was compiled: no thunder.jit function and no FusionDefinition was made")
     return status
@@ -207,34 +224,52 @@ def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any
 # ---- what is printed
 
 
-def _of_function(compiled: Callable[..., Any]) -> str:
+def _save_pages(
+    path: Path, functions: Sequence[Any], definitions: Mapping[FusionDefinition, Any]
+) -> None:
+    found = []
+    for source in (*functions, *(d.plan(inputs) for d, inputs in definitions.items())):
+        try:
+            found.append(report(source))
+        except FuserError as error:
+            print(f"no page: {error}", file=sys.stderr)
+    for k, made in enumerate(found):
+        name = f"{path.stem}-{k}{path.suffix}" if len(found) > 1 else path.name
+        print(f"written: {made.save(path.with_name(name))}", file=sys.stderr)
+
+
+def _of_function(compiled: Callable[..., Any], form: Form) -> str:
     data = thunder.compile_data(compiled)
     name = getattr(data.fn, "__name__", None) or type(data.fn).__name__
     if executor not in data.executors_list:
         return f"{name}: compiled without thunder_fuser.executor among its executors"
     try:
+        if form != "full":
+            made = report(compiled)
+            return made.json() if form == "json" else f"{made}{_of_several(compiled)}"
         return "\n".join(_lines(name, compiled))
     except FuserError as error:
         return f"{name}: {error}"
 
 
+def _of_several(compiled: Callable[..., Any]) -> str:
+    several = len(thunder.compile_stats(compiled).interpreter_cache)
+    last = f"; compiled for {several} kinds of inputs, of which this is the last"
+    return last if several > 1 else ""
+
+
 def _lines(name: str, compiled: Callable[..., Any]) -> Iterator[str]:
     found, left = fusions(compiled), refusals(compiled)
     forward, backward = last_traces(compiled)
-    several = len(thunder.compile_stats(compiled).interpreter_cache)
-    yield f"{name}: {_costs(found)}" + (
-        f"; compiled for {several} kinds of inputs, of which this is the last"
-        if several > 1
-        else ""
-    )
+    yield f"{name}: {_costs(found)}{_of_several(compiled)}"
     names = {bsym.sym.name for bsym in forward.bound_symbols}
     halves = [r for r in found if r.name in names], [r for r in found if r.name not in names]
     for half, reports in zip(("forward", "backward"), halves, strict=True):
         if backward is not None:
             kept = f", {saved_for_backward(compiled):,} B saved for it, beside inputs and results"
             yield f"{half}: {_costs(reports)}{kept if half == 'backward' else ''}"
-        for report in reports:
-            yield textwrap.indent(str(report), "  ").removeprefix("  ")
+        for fusion in reports:
+            yield textwrap.indent(str(fusion), "  ").removeprefix("  ")
     if left:
         yield "left to torch:"
         every = [refusal for refusal, count in left.items() for _ in range(count)]
@@ -257,8 +292,10 @@ def _costs(reports: Sequence[FusionReport]) -> str:
     return text
 
 
-def _of_definition(definition: FusionDefinition, inputs: Sequence[Any] | None) -> str:
+def _of_definition(definition: FusionDefinition, inputs: Sequence[Any] | None, form: Form) -> str:
     try:
+        if form == "json":
+            return report(definition.plan(inputs), "FusionDefinition").json()
         rows = [f"FusionDefinition: {definition.plan(inputs).listing(times=True)}"]
     except (FuserError, NotImplementedError) as error:
         return f"FusionDefinition: {error}"

@@ -142,6 +142,18 @@ def llama_block(x: Tensor, *tensors: Tensor) -> Tensor:
     return mlp(x, *others)
 
 
+def llama_layers(x: Tensor, *tensors: Tensor) -> Tensor:
+    *weights, cos, sin = tensors
+    for k in range(0, len(weights), len(BLOCK_WEIGHTS)):
+        x = llama_block(x, *weights[k : k + len(BLOCK_WEIGHTS)], cos, sin)
+    return x
+
+
+def llama_inputs(count: int) -> list[Tensor]:
+    parameters = fake(HIDDEN_STATE, *BLOCK_WEIGHTS * count, dtype=BF16, grad=True)
+    return parameters + fake(TABLE, TABLE, dtype=BF16)
+
+
 def layers(x: Tensor, *weights: Tensor) -> Tensor:
     for k in range(0, len(weights), len(MLP_WEIGHTS)):
         x = mlp(x, *weights[k : k + len(MLP_WEIGHTS)])

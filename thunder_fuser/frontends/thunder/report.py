@@ -7,7 +7,7 @@ answers as well as one that has run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import thunder
@@ -25,10 +25,10 @@ from thunder_fuser.frontends.thunder.fusion_record import Record, records_of
 from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
-from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion, counted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FusionReport:
     """One fusion of a compiled function.
 
@@ -42,9 +42,9 @@ class FusionReport:
     name: str
     inputs: tuple[Proxy, ...]
     outputs: tuple[Proxy, ...]
-    _around: tuple[Refusal, ...] = field(repr=False)
-    _call: FusionCall = field(repr=False)
-    _names: Names = field(repr=False)
+    _around: tuple[Refusal, ...]
+    _call: FusionCall
+    _names: Names
 
     @property
     def fusion(self) -> Fusion:
@@ -92,6 +92,10 @@ class FusionReport:
         rows += [f"  in torch {naming.named(str(refusal))}" for refusal in self._call.in_torch]
         rows += [f"  refused {text}" for text in counted_refusals(self._around)]
         return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        return f"<{self.signature}: {counted(plan.kernels, 'kernel')}, {plan.bytes:,} B>"
 
     def _repr_html_(self) -> str:
         return html.render(self)

@@ -1,0 +1,1 @@
+"""Reports: what they say is what the traces and the plans say."""

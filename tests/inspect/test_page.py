@@ -1,0 +1,229 @@
+"""The page, its text and the comparison: complete, small, and without requests; as a browser has
+it, too.
+"""
+
+from __future__ import annotations
+
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import thunder
+import torch
+
+from tests.frontends.thunder.programs import jit
+from tests.zoo.plan_programs import llama_inputs, llama_layers
+from thunder_fuser.inspect import Report, report
+from thunder_fuser.inspect.program import FREE, Detail, Part, Program, Step, Tensor
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+EMPTY = ("meta", "br", "input", "line", "path", "rect", "img")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Report:
+    compiled = jit(llama_layers)
+    thunder.compile_data(compiled).get_computation_and_inputs(*llama_inputs(12))
+    return report(compiled)
+
+
+class Elements(html.parser.HTMLParser):
+    """Elements of a page, each closed; what they refer to; texts of boxes in the graph."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.boxes: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        self.sources += [found[k] for k in ("src", "srcset", "data", "action") if k in found]
+        if tag == "a" and found.get("class", "").startswith("step"):
+            self.boxes.append("")
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in EMPTY:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.boxes and self.open[-2:] == ["a", "text"]:
+            self.boxes[-1] += f" {data}"
+
+
+def text_of(made: Report, folder: Path) -> str:
+    return made.save(folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_asks_for_nothing(llama: Report, tmp_path: Path) -> None:
+    page = text_of(llama, tmp_path)
+    found = Elements(page)
+    assert found.sources == []
+    assert {link[0] for link in found.links} == {"#"}
+    assert len(set(found.ids)) == len(found.ids)
+    assert {link[1:] for link in found.links} <= {*found.ids}
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", page)
+
+
+def test_the_graph_has_every_kernel_and_call(llama: Report, tmp_path: Path) -> None:
+    boxes = " ".join(Elements(text_of(llama, tmp_path)).boxes)
+    drawn = set(re.findall(r"[\w.]+", boxes))
+    named = {s.name for s in llama.program.steps if s.kind not in FREE}
+    # Of equal layers the first is drawn.
+    first = {s.key: s.name for s in reversed(llama.program.steps) if s.kind not in FREE}
+    assert set(first.values()) <= drawn
+    assert len(drawn & named) >= len(set(first.values()))
+
+
+def test_what_a_text_says_is_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script>"
+    step = Step(0, 0, "torch", evil, "", (evil,), (), ("t",), 1, 1, "k", reasons=(evil,), detail=0)
+    tensors = {"t": Tensor("t", (1,), evil, 4)}
+    detail = Detail((evil,), (("plan", evil), ("after a pass (diff)", f"+{evil}")))
+    program = Program(evil, (Part(evil, 0, 1),), (step,), tensors, evil, (evil,), (detail,))
+    page = text_of(Report(program), tmp_path)
+    assert page.count("<script>") == 1
+    Elements(page)
+
+
+def many(count: int) -> Program:
+    """A program of so many fusions, no two of which are equal."""
+    lines = "".join(f"  T{k} = mul(T{k}, T{k})\n" for k in range(200))
+    steps, tensors = [], {}
+    for k in range(count):
+        name, before = f"t{k}", ((f"t{k - 1}",) if k else ())
+        tensors[name] = Tensor(name, (1024, k + 1), "bf16", 2048 * (k + 1))
+        steps.append(
+            Step(
+                k,
+                0,
+                "pointwise",
+                f"fuser{k}",
+                f"fuser{k}",
+                ("mul",),
+                before,
+                (name,),
+                2048,
+                2048,
+                f"{k}",
+                kernels=1,
+                seconds=1e-6,
+                copy_seconds=1e-6,
+                detail=k,
+                frees=before,
+            )
+        )
+    details = tuple(Detail((f"fuser{k}",), (("plan", lines),) * 3) for k in range(count))
+    part = Part("program", 0, count)
+    return Program("many", (part,), tuple(steps), tensors, "NVIDIA H200", (), details)
+
+
+def test_a_thousand_fusions_are_a_small_page(tmp_path: Path) -> None:
+    page = text_of(Report(many(1000)), tmp_path)
+    assert len(page) < 5_000_000
+    assert "left out, to keep the page small" in page
+    Elements(page)
+
+
+def test_a_screen_of_text(llama: Report) -> None:
+    lines = str(llama).splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 100
+    told = [line.strip() for line in lines if line.startswith("  [") or " x [" in line]
+    assert len(set(told)) == len(told)
+    assert len(str(Report(many(1000))).splitlines()) <= 60
+
+
+def test_before_and_after() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.sin() @ w).cos() * x.exp()
+
+    inputs = [torch.randn(32, 32) for _ in range(2)]
+    made = []
+    for order in ("consecutive", "dataflow"):
+        compiled = jit(function, fusion_type=order)
+        compiled(*inputs)
+        made.append(report(compiled, order))
+    before, after = made
+    same = before.compare(before)
+    assert (same.gone, same.new) == ([], [])
+    changed = before.compare(after)
+    table = {row.split()[0]: row.split() for row in str(changed).splitlines() if row}
+    assert table["kernels"][1:3] == [f"{m.program.kernels}" for m in made]
+    keys = [sorted(s.key for s in m.program.steps if s.kind not in FREE) for m in made]
+    assert bool(changed.gone or changed.new) == (keys[0] != keys[1])
+    Elements(changed._repr_html_())
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip("no Chromium on this machine; Debian's package chromium has one")
+    return found
+
+
+def opened(browser: str, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """What a browser without network makes of a page."""
+    command = [
+        *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+        *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={page.parent / 'profile'}"),
+        *(*options, page.as_uri()),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+@pytest.mark.slow
+def test_a_browser_has_no_complaint(browser: str, llama: Report, tmp_path: Path) -> None:
+    page = llama.save(tmp_path / "page.html")
+    text = page.read_text(encoding="utf-8")
+    # What a user would do, and what came of it.
+    used = """<script>
+      const heads = [...document.querySelectorAll("#steps ~ .wide th button")];
+      heads.find((h) => h.textContent === "bytes of all").click();
+      location.hash = "#fusion-1";
+      setTimeout(() => {
+        const rows = [...document.querySelectorAll("#steps + .wide tbody tr")];
+        document.title = JSON.stringify({
+          bytes: rows.map((r) => Number(r.children[4].dataset.value)),
+          open: document.getElementById("fusion-1").open,
+          boxes: document.querySelectorAll("svg.graph a.step").length,
+          wide: document.documentElement.scrollWidth <= innerWidth,
+        });
+      }, 200);
+    </script></body>"""
+    page.write_text(text.replace("</body>", used), encoding="utf-8")
+    for width in (390, 1600):
+        size = f"--window-size={width},1000"
+        done = opened(browser, page, "--virtual-time-budget=2000", "--dump-dom", size)
+        assert "CONSOLE" not in done.stderr, done.stderr
+        found = _title(done.stdout)
+        assert found["bytes"] == sorted(found["bytes"], reverse=True)
+        assert len(found["bytes"]) > 20
+        assert found["open"]
+        assert found["wide"], "the page scrolls sideways"
+        assert found["boxes"] == len(Elements(text).boxes)
+
+
+def _title(dom: str) -> dict[str, Any]:
+    match = re.search(r"<title>(\{.*?\})</title>", dom)
+    assert match is not None, dom[:500]
+    found: dict[str, Any] = json.loads(html.unescape(match[1]))
+    return found

@@ -1,0 +1,308 @@
+"""The graph of a program as SVG: steps from top to bottom, a backward beside its forward from
+bottom to top, so that what is saved goes straight across.
+
+Equal layers are one frame with a count. An edge is a tensor in memory, or several between the same
+two steps; edges to a neighbour are straight, others go round at the outer side of the column.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import groupby
+
+from thunder_fuser.inspect.folding import Fold, folded
+from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.units import bytes_text, seconds_text
+
+_WIDTH = 300
+_HEIGHT = 40
+_SMALL = 18
+_GAP = 22
+_LANE = 14
+_MARGIN = 120
+_BETWEEN = 190
+_TOP = 40
+_CHARACTERS = 44
+"""Of a line of text in a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A step where it is drawn, or several that move nothing; `count` times, in equal layers."""
+
+    steps: tuple[Step, ...]
+    count: int
+    column: int
+    x: float
+    y: float
+    height: float
+
+    @property
+    def step(self) -> Step:
+        return self.steps[0]
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+@dataclass(slots=True)
+class _Edge:
+    """Tensors that one box writes and another reads, of all repeats together."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    saved: bool = False
+    next_layer: bool = False
+    recomputed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.names.values())
+
+    def label(self, source: _Box, target: _Box) -> str:
+        """Bytes for one of the layers."""
+        times = min(source.count, target.count)
+        return "" if self.recomputed else bytes_text(self.bytes / times)
+
+    def told(self, source: _Box, target: _Box) -> str:
+        names = list(self.names)
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        if self.recomputed:
+            return f"computed in {source.step.name}, and again in {target.step.name}: {shown}"
+        how = (
+            "saved for backward, "
+            if self.saved
+            else "to the next layer, "
+            if self.next_layer
+            else ""
+        )
+        return f"{shown}: {how}{bytes_text(self.bytes)}, {source.step.name} to {target.step.name}"
+
+
+def graph(program: Program) -> str:
+    """The picture; readers of screens get the same from the page's tables."""
+    columns = [folded(program.of(part)) for part in program.parts]
+    boxes: dict[int, _Box] = {}
+    frames: list[str] = []
+    height = max((_height(folds, _GAP) for folds in columns), default=0)
+    for column, (part, folds) in enumerate(zip(program.parts, columns, strict=True)):
+        x = _MARGIN + column * (_WIDTH + _BETWEEN)
+        frames.append(f'<text class="part" x="{x}" y="{_TOP - 16}">{escape(part.title)}</text>')
+        # All columns are as high as the highest, so that what is saved goes about straight across.
+        gap = _GAP + (height - _height(folds, _GAP)) / max(_height(folds, 1) - _height(folds, 0), 1)
+        frames += _place(folds, column, x, gap, height, "backward" in part.title, boxes)
+    height += _TOP
+    edges = _edges(program, boxes)
+    shown = {id(box): box for box in boxes.values()}.values()
+    width = 2 * _MARGIN + len(columns) * _WIDTH + max(len(columns) - 1, 0) * _BETWEEN
+    drawn = [*frames, *_drawn(edges, boxes, len(columns)), *map(_box, shown)]
+    return (
+        f'<svg class="graph" viewBox="0 0 {width} {height + 10:.0f}" width="{width}" '
+        f'height="{height + 10:.0f}" role="img" aria-label="graph of {escape(program.name)}">'
+        f"{_MARKERS}{''.join(drawn)}</svg>"
+    )
+
+
+_MARKERS = (
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
+)
+
+
+def _grouped(fold: Fold) -> Iterator[tuple[list[Step], list[Step]]]:
+    """What is one box, and all steps that it stands for: neighbours that move nothing together."""
+    for free, group in groupby(
+        zip(fold.steps, fold.repeats, strict=True), lambda pair: pair[0].kind in FREE
+    ):
+        pairs = list(group)
+        for together in [pairs] if free else [[pair] for pair in pairs]:
+            yield [s for s, _ in together], [equal for _, repeats in together for equal in repeats]
+
+
+def _tall(step: Step) -> float:
+    return _SMALL if step.kind in FREE else _HEIGHT
+
+
+def _height(folds: Sequence[Fold], gap: float) -> float:
+    """Of a column with so much between its boxes; frames of layers have half of it around."""
+    boxes = sum(_tall(steps[0]) + gap for fold in folds for steps, _ in _grouped(fold))
+    return boxes + sum(2 * gap for fold in folds if fold.count > 1)
+
+
+def _place(
+    folds: Sequence[Fold],
+    column: int,
+    x: float,
+    gap: float,
+    height: float,
+    upwards: bool,
+    boxes: dict[int, _Box],
+) -> Iterator[str]:
+    """Fill in the boxes of a column, of all steps by number; the frames around layers."""
+    at = 0.0
+
+    def turned(y: float, tall: float) -> float:
+        return _TOP + (height - y - tall if upwards else y)
+
+    for fold in folds:
+        begin = at
+        at += gap if fold.count > 1 else 0
+        for steps, equal in _grouped(fold):
+            tall = _tall(steps[0])
+            box = _Box(tuple(steps), fold.count, column, x, turned(at, tall), tall)
+            boxes |= {step.number: box for step in equal}
+            at += tall + gap
+        if fold.count > 1:
+            tall = at - begin
+            y = turned(begin, tall)
+            yield (
+                f'<rect class="layer" x="{x - 12}" y="{y:.0f}" width="{_WIDTH + 24}" '
+                f'height="{tall:.0f}" rx="8"/><text class="count" x="{x + _WIDTH + 6}" '
+                f'y="{y + 15:.0f}" text-anchor="end">{fold.count} times</text>'
+            )
+            at += gap
+
+
+def _edges(program: Program, boxes: Mapping[int, _Box]) -> dict[tuple[int, int], _Edge]:
+    """Edges by the numbers of the first steps of their boxes."""
+    found: dict[tuple[int, int], _Edge] = {}
+    writer: dict[str, Step] = {}
+    computed: dict[str, Step] = {}
+    for step in program.steps:
+        target = boxes[step.number]
+        for name in step.reads:
+            source = writer.get(name)
+            if source is None or boxes[source.number] is target:
+                continue
+            box = boxes[source.number]
+            edge = found.setdefault((box.step.number, target.step.number), _Edge())
+            edge.names.setdefault(
+                name, program.tensors[name].bytes if name in program.tensors else 0
+            )
+            edge.saved |= box.column != target.column
+            edge.next_layer |= box.column == target.column and box.step.number > target.step.number
+        for name in step.recomputes if step.is_ours else ():
+            first = computed.setdefault(name, step)
+            if boxes[first.number] is not target:
+                key = boxes[first.number].step.number, target.step.number
+                if key not in found or found[key].recomputed:
+                    again = found.setdefault(key, _Edge(recomputed=True))
+                    again.names.setdefault(name, 0)
+        writer |= dict.fromkeys(step.writes, step)
+    return found
+
+
+def _drawn(
+    edges: Mapping[tuple[int, int], _Edge], boxes: Mapping[int, _Box], columns: int
+) -> Iterator[str]:
+    """Every edge, long ones in lanes of their own."""
+    taken: list[list[tuple[int, float, float]]] = [[] for _ in range(max(columns, 1))]
+    sums = _saved(edges)
+    ordered = sorted(edges.items(), key=lambda item: abs(item[0][0] - item[0][1]))
+    for (source_number, target_number), edge in ordered:
+        source, target = boxes[source_number], boxes[target_number]
+        kind = (
+            "recomputed"
+            if edge.recomputed
+            else "saved"
+            if edge.saved
+            else "next"
+            if edge.next_layer
+            else "inner"
+        )
+        title = f"<title>{escape(edge.told(source, target))}</title>"
+        label = edge.label(source, target)
+        if source.column != target.column:
+            total = sums.pop(source_number, 0) / source.count
+            yield _across(source, target, kind, title, bytes_text(total) if total else "")
+        elif _are_neighbours(source, target) and kind == "inner":
+            yield _straight(source, target, title, label)
+        else:
+            low, high = sorted((source.middle, target.middle))
+            lane = _lane(taken[source.column], low, high)
+            yield _around(source, target, kind, title, label, lane, source.column == 0)
+
+
+def _saved(edges: Mapping[tuple[int, int], _Edge]) -> dict[int, int]:
+    """By its number, what a step leaves for another part: each tensor once."""
+    names: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for (source, _), edge in edges.items():
+        if edge.saved:
+            names[source] |= edge.names
+    return {source: sum(found.values()) for source, found in names.items()}
+
+
+def _lane(taken: list[tuple[int, float, float]], low: float, high: float) -> int:
+    """The first lane that is free between two heights."""
+    busy = {n for n, begin, end in taken if begin < high and low < end}
+    lane = next(n for n in range(len(taken) + 1) if n not in busy)
+    taken.append((lane, low, high))
+    return lane
+
+
+def _are_neighbours(source: _Box, target: _Box) -> bool:
+    gaps = target.y - (source.y + source.height), source.y - (target.y + target.height)
+    numbers = {s.number for s in target.steps}
+    after = max(s.number for s in source.steps) + 1
+    return after in numbers and any(gap >= 0 for gap in gaps)
+
+
+def _straight(source: _Box, target: _Box, title: str, label: str) -> str:
+    x = source.x + _WIDTH / 2
+    down = target.y > source.y
+    begin = source.y + source.height if down else source.y
+    end = target.y if down else target.y + target.height
+    text = f'<text class="bytes" x="{x + 6}" y="{(begin + end) / 2 + 4:.0f}">{label}</text>'
+    return f'<g class="edge inner">{title}<path d="M{x} {begin:.0f}V{end:.0f}"/>{text}</g>'
+
+
+def _around(
+    source: _Box, target: _Box, kind: str, title: str, label: str, lane: int, at_left: bool
+) -> str:
+    sign = -1 if at_left else 1
+    x = source.x + (0 if at_left else _WIDTH)
+    far = x + sign * (18 + min(lane, 6) * _LANE)
+    d = f"M{x} {source.middle:.0f}C{far} {source.middle:.0f} {far} {source.middle:.0f} {far} "
+    middle = (source.middle + target.middle) / 2
+    d += f"{middle:.0f}S{far} {target.middle:.0f} {x} {target.middle:.0f}"
+    anchor = "end" if at_left else "start"
+    text = (
+        f'<text class="bytes" x="{far + sign * 3}" y="{middle + 4:.0f}" '
+        f'text-anchor="{anchor}">{label}</text>'
+    )
+    shown = text if lane == 0 else ""
+    return f'<g class="edge {kind}">{title}<path d="{d}"/>{shown}</g>'
+
+
+def _across(source: _Box, target: _Box, kind: str, title: str, label: str) -> str:
+    right = target.x > source.x
+    begin = source.x + (_WIDTH if right else 0)
+    end = target.x + (0 if right else _WIDTH)
+    half = (begin + end) / 2
+    d = f"M{begin} {source.middle:.0f}C{half} {source.middle:.0f} {half} {target.middle:.0f} {end} "
+    d += f"{target.middle:.0f}"
+    text = f'<text class="bytes" x="{begin + 14}" y="{source.middle - 5:.0f}">{label}</text>'
+    return f'<g class="edge {kind}">{title}<path d="{d}"/>{text}</g>'
+
+
+def _box(box: _Box) -> str:
+    step = box.step
+    kind = "ours" if step.is_ours else step.kind
+    row = "#steps" if step.kind in FREE else f"#step-{step.number}"
+    link = row if step.detail is None else f"#fusion-{step.detail}"
+    names = ", ".join(s.name for s in box.steps)
+    head = names if step.kind in FREE else f"{step.name}  {step.title if step.is_ours else ''}"
+    cost = ", ".join(filter(None, (bytes_text(step.bytes), seconds_text(step.seconds))))
+    rect = f'<rect x="{box.x}" y="{box.y:.0f}" width="{_WIDTH}" height="{box.height:.0f}" rx="5"/>'
+    title = f"<title>{escape(f'{names}: {step.title}; {cost}')}</title>"
+    lines = f'<text x="{box.x + 8}" y="{box.y + 13:.0f}">{escape(_cut(head))}</text>'
+    if step.kind not in FREE:
+        lines += f'<text class="cost" x="{box.x + 8}" y="{box.y + 30:.0f}">{cost}</text>'
+    return f'<a href="{link}" class="step {kind}">{title}{rect}{lines}</a>'
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"

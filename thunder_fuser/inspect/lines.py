@@ -1,0 +1,62 @@
+"""Costs of a program by the user's lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.units import line_text
+
+
+@dataclass(frozen=True, slots=True)
+class LineCost:
+    """What a line of the user's program costs; "gradient of ..." for the backward's share."""
+
+    line: str
+    steps: int
+    kernels: int
+    bytes: int
+    seconds: float
+
+
+def by_line(program: Program) -> list[LineCost]:
+    """Costs of every line, most bytes first."""
+    found: defaultdict[str, list[Step]] = defaultdict(list)
+    for step, line in _with_line(program):
+        found[line].append(step)
+    costs = [
+        LineCost(
+            line,
+            len(steps),
+            sum(s.kernels for s in steps),
+            sum(s.bytes for s in steps),
+            sum(s.seconds for s in steps),
+        )
+        for line, steps in found.items()
+    ]
+    return sorted(costs, key=lambda cost: (-cost.bytes, cost.line))
+
+
+def _with_line(program: Program) -> Iterator[tuple[Step, str]]:
+    """Steps that move bytes. Thunder keeps no lines of gradients: those of a step are of what it
+    reads that the forward has saved, the largest first, or else of the step before it.
+    """
+    of: dict[str, str] = {}
+    last = ""
+    for step in program.steps:
+        if step.kind in FREE:
+            line = next((of[name] for name in step.reads if name in of), "")
+        elif step.lines and not step.part:
+            line = line_text(step.lines[0])
+        else:
+            saved = [n for n in step.reads if n in of and not of[n].startswith("gradient")]
+            saved.sort(key=lambda n: -program.tensors[n].bytes if n in program.tensors else 0)
+            own = line_text(step.lines[0]) if step.lines else ""
+            source = own or (of[saved[0]] if saved else "")
+            line = f"gradient of {source}" if source else last or "gradient"
+            last = line
+        of |= dict.fromkeys(step.writes, line)
+        if step.kind not in FREE:
+            yield step, line

@@ -1,0 +1,269 @@
+"""Programs of what Thunder compiled: the final traces of a function, forward and backward."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import thunder
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.errors import counted_refusals
+from thunder_fuser.frontends.thunder.call import FusionCall
+from thunder_fuser.frontends.thunder.claims.table import refuse
+from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
+from thunder_fuser.frontends.thunder.fusion_record import records_of
+from thunder_fuser.frontends.thunder.naming import Names, Naming
+from thunder_fuser.frontends.thunder.report import refusals
+from thunder_fuser.frontends.thunder.repro import script
+from thunder_fuser.frontends.thunder.symbol import call_of
+from thunder_fuser.inspect.of_plan import sections_of, steps_of_plan
+from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
+from thunder_fuser.segment.plan import SegmentedFusion
+
+_VIEWS = frozenset(
+    (
+        *("permute", "reshape", "torch_prims_reshape_impl", "transpose", "view", "expand"),
+        *("squeeze", "unsqueeze", "getitem", "slice", "torch_prims_slice_impl", "narrow"),
+        *("movedim", "flatten", "unflatten", "diagonal", "split", "chunk", "broadcast_in_dim"),
+        *("broadcast_to", "real", "view_as", "detach", "shallow_copy"),
+    )
+)
+"""Calls of torch that give views, or that copy only where no view would do."""
+_PRODUCTS = frozenset({"linear", "matmul", "bmm", "mm", "torch_matmul", "torch_linear"})
+_COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "broadcast", "wait", "all_to_all")
+
+
+def program_of_function(fn: Any) -> Program:
+    """What the last run of a function did; of an object of `thunderfx`, every graph of it.
+
+    Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
+    """
+    maker = _Maker()
+    functions = compiled_functions(fn)
+    for k, function in enumerate(functions):
+        which = f"graph {k}, " if len(functions) > 1 else ""
+        forward, backward = last_traces(function)
+        maker.add(forward, f"{which}forward" if backward is not None else f"{which}program")
+        if backward is not None:
+            maker.add(backward, f"{which}backward")
+    told = [refusal for refusal, count in refusals(fn).items() for _ in range(count)]
+    return maker.made(_name_of(functions[0], fn), counted_refusals(told))
+
+
+def program_of_traces(traces: Sequence[TraceCtx], name: str) -> Program:
+    """Final traces: one of any function, or a forward and its backward."""
+    maker = _Maker()
+    titles = ["forward", "backward"] if len(traces) == 2 else ["program"] * len(traces)
+    for trace, title in zip(traces, titles, strict=True):
+        maker.add(trace, title)
+    records = [record for trace in traces for record in records_of(trace)]
+    return maker.made(name, counted_refusals(r for x in records for r in x.all_refusals()))
+
+
+def _name_of(function: Callable[..., Any], given: Any) -> str:
+    data = thunder.compile_data(function)
+    original = data.fn if data is not None else given
+    return str(getattr(original, "__name__", None) or type(original).__name__)
+
+
+class _Maker:
+    """A program in the making, part by part."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._parts: list[Part] = []
+        self._tensors: dict[str, Tensor] = {}
+        self._aliases: dict[str, str] = {}
+        self._details: list[Detail] = []
+        self._known: dict[object, int] = {}
+        self._computed: Counter[str] = Counter()
+        self._inner: dict[str, tuple[str, ...]] = {}
+        self._device = ""
+
+    def add(self, trace: TraceCtx, title: str) -> None:
+        """The steps of a trace, after those before it."""
+        first, part = len(self._steps), len(self._parts)
+        ideal = 0
+        roles = _roles(trace)
+        for bsym in trace.bound_symbols:
+            if bsym.sym.id is PrimIDs.DEL:
+                self._free([p.name for p in bsym.flat_proxy_args])
+                continue
+            if _is_bookkeeping(bsym):
+                continue
+            for proxy in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs):
+                if isinstance(proxy, TensorProxy):
+                    self._note(proxy, roles.get(proxy.name, "inner"))
+            call = call_of(bsym)
+            if call is not None:
+                self._add_fusion(bsym, call, part)
+                ideal += int(call.plan().bytes_ideal)
+            else:
+                self._append(_step_of_call(bsym, part))
+                self._note_views(bsym)
+        self._parts.append(Part(title, first, len(self._steps), ideal))
+
+    def made(self, name: str, told: Sequence[str]) -> Program:
+        """The program, with what several fusions compute marked."""
+        again = {n for n, count in self._computed.items() if count > 1}
+        steps = tuple(
+            replace(s, recomputes=tuple(n for n in self._inner.get(s.name, ()) if n in again))
+            for s in self._steps
+        )
+        return Program(
+            name,
+            tuple(self._parts),
+            steps,
+            self._tensors,
+            self._device,
+            tuple(told),
+            tuple(self._details),
+            self._aliases,
+        )
+
+    def _note(self, proxy: TensorProxy, role: Role) -> None:
+        known = self._tensors.get(proxy.name)
+        if known is None:
+            size = math.prod(map(int, proxy.shape)) * proxy.dtype.bytes
+            dtype = proxy.dtype.shortname()
+            shape = tuple(map(int, proxy.shape))
+            self._tensors[proxy.name] = Tensor(proxy.name, shape, dtype, size, role)
+        elif known.role == "inner" and role != "argument":
+            self._tensors[proxy.name] = replace(known, role=role)
+
+    def _append(self, step: Step) -> None:
+        self._steps.append(replace(step, number=len(self._steps)))
+
+    def _free(self, names: Sequence[str]) -> None:
+        if self._steps:
+            last = self._steps[-1]
+            self._steps[-1] = replace(last, frees=(*last.frees, *names))
+
+    def _note_views(self, bsym: BoundSymbol) -> None:
+        if _kind_of(bsym) == "view" and bsym.flat_proxy_args:
+            for out in bsym.flat_proxy_outs:
+                self._lies_in(out.name, bsym.flat_proxy_args[0].name)
+
+    def _lies_in(self, name: str, owner: str) -> None:
+        if name != owner:
+            self._aliases.setdefault(name, owner)
+
+    def _add_fusion(self, bsym: BoundSymbol, call: FusionCall, part: int) -> None:
+        plan = call.plan()
+        self._device = self._device or (plan.device.name if plan.device else "")
+        naming = Naming(Names.of(bsym), plan, call.names())
+        detail = self._detail(call, plan, naming)
+        proxies = [*bsym.args, *bsym.output]
+        for k, owner in enumerate(call.owners(), len(bsym.args)):
+            if proxies[k] is not None and owner != k:
+                self._lies_in(proxies[k].name, proxies[owner].name)
+        inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
+        self._computed.update(set(inner))
+        for segment in plan.segments:
+            for tensor in (*segment.inputs, *segment.outputs):
+                proxy = naming.proxy(tensor)
+                if isinstance(proxy, TensorProxy):
+                    self._note(proxy, "inner")
+        for step in steps_of_plan(
+            plan, lambda t: naming.proxy(t).name, naming.named, call.name, part
+        ):
+            self._inner[step.name] = inner
+            self._append(replace(step, detail=detail))
+
+    def _detail(self, call: FusionCall, plan: SegmentedFusion, naming: Naming) -> int:
+        """The position of the fusion's details, which equal fusions share."""
+        where = self._known.setdefault(call.compiled, len(self._details))
+        if where == len(self._details):
+            kernels = call.compiled.latest.kernels if call.compiled.latest else ()
+            listing = naming.named(plan.listing(times=True))
+            sections = sections_of(call.fusion, plan, listing, kernels, script(call))
+            self._details.append(Detail((call.name,), tuple(sections)))
+        else:
+            known = self._details[where]
+            self._details[where] = replace(known, names=(*known.names, call.name))
+        return where
+
+
+def _is_bookkeeping(bsym: BoundSymbol) -> bool:
+    """Whether a symbol computes nothing: it names arguments, checks them, returns."""
+    if any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
+        unpacks = (PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN)
+        return bsym.sym.id in unpacks
+    return True
+
+
+def _roles(trace: TraceCtx) -> dict[str, Role]:
+    """Tensors that others than the steps of a trace hold."""
+    found: dict[str, Role] = {}
+    returned = trace.bound_symbols[-1]
+    args = returned.args
+    # A forward with gradients returns its results, what it keeps, and what else it keeps.
+    has_saved = len(args) == 2 and isinstance(args[1], tuple) and len(args[1]) == 2
+    kept, given = (args[1][0], args[0]) if has_saved else ((), args)
+    found |= {p.name: "saved" for p in _proxies(kept)}
+    found |= {p.name: "result" for p in _proxies(given)}
+    for bsym in trace.bound_symbols:
+        if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL:
+            found |= {p.name: "argument" for p in bsym.flat_proxy_outs}
+        elif bsym.sym.id is PrimIDs.UNPACK_SEQUENCE:
+            found |= {p.name: "argument" for p in bsym.flat_proxy_outs if p.name not in found}
+    return found
+
+
+def _proxies(tree: Any) -> Iterator[Proxy]:
+    yield from (p for p in tree_flatten(tree)[0] if isinstance(p, TensorProxy))
+
+
+def _kind_of(bsym: BoundSymbol) -> Kind:
+    name = bsym.sym.name
+    if any(word in name for word in _COLLECTIVES) and "broadcast_in" not in name:
+        return "communication"
+    return "view" if name in _VIEWS else "torch"
+
+
+def _step_of_call(bsym: BoundSymbol, part: int) -> Step:
+    """A call that an executor other than ours makes, or attention."""
+    kind, name = _kind_of(bsym), bsym.sym.name
+    reads = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
+    writes = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+    moves = kind != "view"
+    reads = list({p.name: p for p in reads}.values())
+    where = bsym.source_filename
+    line = f"{where}:{bsym.source_positions.lineno}" if where and bsym.source_positions else ""
+    shapes = [(tuple(p.shape), p.dtype) for p in (*reads, *writes)]
+    return Step(
+        number=0,
+        part=part,
+        kind=kind,
+        name=name,
+        fusion="",
+        operations=(name,),
+        reads=tuple(p.name for p in reads),
+        writes=tuple(p.name for p in writes),
+        bytes_read=sum(map(_bytes, reads)) if moves else 0,
+        bytes_written=sum(map(_bytes, writes)) if moves else 0,
+        key=hashlib.sha256(f"{name} {shapes}".encode()).hexdigest(),
+        flops=_flops(name, reads, writes),
+        lines=(line,) if line else (),
+        reasons=tuple(dict.fromkeys(r.text for r in refuse(bsym))) if moves else (),
+    )
+
+
+def _bytes(proxy: TensorProxy) -> int:
+    return math.prod(map(int, proxy.shape)) * int(proxy.dtype.bytes)
+
+
+def _flops(name: str, reads: Sequence[TensorProxy], writes: Sequence[TensorProxy]) -> int:
+    """Of a product of matrices: a multiplication and an addition count as two."""
+    if name not in _PRODUCTS or not reads or not reads[0].shape:
+        return 0
+    return 2 * math.prod(map(int, writes[0].shape)) * int(reads[0].shape[-1])

@@ -1,0 +1,91 @@
+"""`thunder_fuser.report(fn)`: what became of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.inspect import page
+from thunder_fuser.inspect.compare import Comparison
+from thunder_fuser.inspect.of_plan import program_of_plan
+from thunder_fuser.inspect.of_thunder import program_of_function, program_of_traces
+from thunder_fuser.inspect.program import Program
+from thunder_fuser.inspect.text import text
+from thunder_fuser.segment.plan import SegmentedFusion
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a program: prints as a screen of text, shows in notebooks as a page.
+
+    program  the same as data
+    """
+
+    program: Program
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page: one file of HTML that needs no other and asks for none."""
+        path = Path(path)
+        path.write_text(page.page(self.program), encoding="utf-8")
+        return path
+
+    def json(self) -> str:
+        """Steps, tensors, memory and totals, without the texts of kernels."""
+        program = self.program
+        found: dict[str, Any] = {
+            "name": program.name,
+            "device": program.device,
+            "kernels": program.kernels,
+            "calls": program.calls,
+            "bytes": program.bytes,
+            "bytes_ideal": program.bytes_ideal,
+            "torch_bytes": program.torch_bytes,
+            "seconds": program.seconds,
+            "saved_bytes": program.saved_bytes,
+            "peak_bytes": program.peak().bytes,
+            "parts": list(map(dataclasses.asdict, program.parts)),
+            "steps": list(map(dataclasses.asdict, program.steps)),
+            "tensors": list(map(dataclasses.asdict, program.tensors.values())),
+            "memory": list(map(dataclasses.asdict, program.levels())),
+            "refusals": list(program.refusals),
+        }
+        return json.dumps(found, indent=1)
+
+    def compare(self, other: Report) -> Comparison:
+        """This program beside a later one."""
+        return Comparison(self.program, other.program)
+
+    def __str__(self) -> str:
+        return text(self.program)
+
+    def _repr_html_(self) -> str:
+        return page.body(self.program)
+
+
+def report(source: Any, name: str = "") -> Report:
+    """The report of a function that Thunder compiled (or an object of `thunderfx`), after a call;
+    of a final trace, or several in order; of a FusionDefinition, or a plan.
+
+    Raises FuserTypeError for anything else, FuserValueError before the first call.
+    """
+    return Report(_program(source, name))
+
+
+def _program(source: Any, name: str) -> Program:
+    match source:
+        case SegmentedFusion():
+            return program_of_plan(source, name or "plan")
+        case FusionDefinition():
+            return program_of_plan(source.plan(), name or "definition")
+        case TraceCtx():
+            return program_of_traces([source], name or "trace")
+        case [*traces] if traces and all(isinstance(t, TraceCtx) for t in traces):
+            return program_of_traces(traces, name or "traces")
+    found = program_of_function(source)
+    return dataclasses.replace(found, name=name) if name else found
