@@ -32,7 +32,7 @@ CHAINS = 4000
 def found_view(b: FusionBuilder, y: TensorView, layouts: Sequence[Layout]) -> View | None:
     fusion = b.build()
     held = dict(zip(fusion.tensor_inputs, layouts, strict=True))
-    return view_of(y, fusion.definitions(), held, held)
+    return view_of(y, fusion, held, held)
 
 
 def layout_of(x: torch.Tensor) -> Layout:
@@ -231,10 +231,10 @@ def test_the_nearest_base_lends_its_memory() -> None:
     x = b.tensor([8], Float)
     y = b.slice(x, [2], [8])
     z = b.slice(y, [1], [5])
-    definitions = b.build().definitions()
+    fusion = b.build()
     layouts = {x: Layout((1,)), y: Layout((1,))}
-    assert view_of(z, definitions, {x}, layouts) == View(x, (4,), (1,), 3)
-    assert view_of(z, definitions, {x, y}, layouts) == View(y, (4,), (1,), 1)
+    assert view_of(z, fusion, {x}, layouts) == View(x, (4,), (1,), 3)
+    assert view_of(z, fusion, {x, y}, layouts) == View(y, (4,), (1,), 1)
 
 
 # ---- addresses

@@ -365,10 +365,9 @@ def check_memory(before: Fusion, after: Fusion) -> None:
 
 def _memory(fusion: Fusion) -> list[int | None]:
     """Per result, the position of the input that it is or is a view of."""
-    definitions = fusion.definitions()
     layouts = {t: declared_layout(t) for t in fusion.tensor_inputs}
     found: list[int | None] = []
     for result in [*fusion.outputs, *(u.value for u in fusion.updates)]:
-        view = view_of(result, definitions, layouts.keys(), layouts)
+        view = view_of(result, fusion, layouts.keys(), layouts)
         found.append(None if view is None else fusion.inputs.index(view.base))
     return found

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.ir.domain import Layout, dense_strides
-from thunder_fuser.ir.fusion import CutOp, Expr, Fusion, TensorView, Val, ViewOp, shows_memory
+from thunder_fuser.ir.fusion import CutOp, Fusion, TensorView, ViewOp, shows_memory
 from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 
@@ -29,7 +29,7 @@ class View:
 
 def view_of(
     tensor: TensorView,
-    definitions: Mapping[Val, Expr],
+    fusion: Fusion,
     bases: Container[TensorView],
     layouts: Mapping[TensorView, Layout],
 ) -> View | None:
@@ -39,7 +39,7 @@ def view_of(
     is a view of memory that is.
     """
     chain: list[ViewOp | CutOp] = []
-    base = tensor
+    base, definitions = tensor, fusion.definitions()
     while base not in bases:
         expr = definitions.get(base)
         if not shows_memory(expr):

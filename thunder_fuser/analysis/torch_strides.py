@@ -59,16 +59,13 @@ def memory_orders(
             if shown is not None:
                 orders[expr.input] = shown
     repeated: set[Val] = set()
-    definitions = fusion.definitions()
     for expr in fusion.exprs:
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
             if isinstance(expr, MoveOp) and (expr.input in repeated or _repeats(expr)):
                 repeated.add(out)
-            found = (
-                strides[target] if target else _result(expr, out, strides, repeated, definitions)
-            )
+            found = strides[target] if target else _result(expr, out, strides, repeated, fusion)
             order = orders.get(out)
             if order is not None and target is None and not _in_order(out.sizes, found, order):
                 found = dense_strides(out.sizes, order)
@@ -168,14 +165,14 @@ def _result(
     out: TensorView,
     known: Mapping[TensorView, _Strides],
     repeated: Container[Val],
-    definitions: Mapping[Val, Expr],
+    fusion: Fusion,
 ) -> _Strides:
     if out.domain.allocation != tuple(range(out.rank)) or expr.op == "stride_order":
         return dense_strides(out.sizes, out.domain.allocation)
     if isinstance(expr, PointwiseOp):
         operands = [
             _broadcast(known[v], v.sizes, out.sizes)
-            for v in _laid_out_by(expr, definitions)
+            for v in _laid_out_by(expr, fusion)
             if isinstance(v, TensorView) and v in known
         ]
         if expr.op == "cast" and operands and 0 in operands[0] and expr.inputs[0] in repeated:
@@ -191,7 +188,7 @@ def _result(
     return _row_major(out.sizes)
 
 
-def _laid_out_by(expr: PointwiseOp, definitions: Mapping[Val, Expr]) -> Sequence[Val]:
+def _laid_out_by(expr: PointwiseOp, fusion: Fusion) -> Sequence[Val]:
     """The operands whose strides a result has.
 
     What a select never takes is there for its strides, and converted for nothing else; so are those
@@ -201,8 +198,8 @@ def _laid_out_by(expr: PointwiseOp, definitions: Mapping[Val, Expr]) -> Sequence
     led: Expr | None = expr
     while isinstance(led, PointwiseOp) and led.op == "where" and _is_never(led.inputs[0]):
         _, leader, other = led.inputs
-        leaders.append(_unconverted(leader, definitions))
-        led = definitions.get(_unconverted(other, definitions))
+        leaders.append(_unconverted(leader, fusion))
+        led = fusion.definitions().get(_unconverted(other, fusion))
     return leaders or expr.inputs
 
 
@@ -210,8 +207,8 @@ def _is_never(condition: Val) -> bool:
     return isinstance(condition, Scalar) and condition.value is False
 
 
-def _unconverted(value: Val, definitions: Mapping[Val, Expr]) -> Val:
-    expr = definitions.get(value)
+def _unconverted(value: Val, fusion: Fusion) -> Val:
+    expr = fusion.definitions().get(value)
     if isinstance(expr, PointwiseOp) and expr.op == "cast":
         return expr.inputs[0]
     return value

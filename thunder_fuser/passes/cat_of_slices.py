@@ -7,7 +7,6 @@ Leaves: no cat of slices of one tensor that touch, and no slice that lies inside
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -36,13 +35,12 @@ class _Piece(NamedTuple):
 @where(lambda expr: isinstance(expr, CatOp))
 def cat_of_slices(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
-    definitions = fusion.definitions()
     for expr in rewrite.walk():
         match expr:
             case CatOp():
-                done = _rejoined(expr, definitions, rewrite)
+                done = _rejoined(expr, rewrite)
             case ViewOp() | CopyOp() | PadOp():
-                done = _slice_of_piece(expr, definitions, rewrite)
+                done = _slice_of_piece(expr, rewrite)
             case _:
                 done = False
         if not done:
@@ -72,7 +70,7 @@ def _placed(
 # ---- cat of slices
 
 
-def _rejoined(expr: CatOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) -> bool:
+def _rejoined(expr: CatOp, rewrite: Rewrite) -> bool:
     first = expr.inputs[0]
     # Of a dimension that is repeated a copy repeats the elements, too.
     if len(expr.inputs) == 1 and first.domain.logical == expr.output.domain.logical:
@@ -80,7 +78,7 @@ def _rejoined(expr: CatOp, definitions: Mapping[Val, Expr], rewrite: Rewrite) ->
         return True
     pieces: list[_Piece] = []
     for tensor in expr.inputs:
-        piece = _Piece(tensor, _as_slice(definitions.get(tensor), expr.dim))
+        piece = _Piece(tensor, _as_slice(rewrite.producer(tensor), expr.dim))
         together = _together(pieces[-1].slice, piece.slice) if pieces else None
         if together is None:
             pieces.append(piece)
@@ -147,10 +145,8 @@ def _made(piece: _Piece, dim: int, rewrite: Rewrite) -> TensorView:
 # ---- slice of a cat
 
 
-def _slice_of_piece(
-    expr: ViewOp | CopyOp | PadOp, definitions: Mapping[Val, Expr], rewrite: Rewrite
-) -> bool:
-    cat = definitions.get(expr.input)
+def _slice_of_piece(expr: ViewOp | CopyOp | PadOp, rewrite: Rewrite) -> bool:
+    cat = rewrite.producer(expr.input)
     if not isinstance(cat, CatOp):
         return False
     steps = expr.output.domain.transforms

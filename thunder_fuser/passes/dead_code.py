@@ -6,11 +6,10 @@ Leaves: every expression is read by a later one or is a result; inputs and outpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_fuser.analysis.chains import copy_chain
-from thunder_fuser.ir.fusion import Expr, Fusion, Update, Val
+from thunder_fuser.ir.fusion import Fusion, Update, Val
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.view_programs import simplified
 from thunder_fuser.passes.rewrite import Precision
@@ -32,13 +31,12 @@ def dead_code(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
 
 
 def _without_idle_updates(fusion: Fusion) -> Fusion:
-    definitions = fusion.definitions()
-    kept = tuple(update for update in fusion.updates if _changes(update, definitions))
+    kept = tuple(update for update in fusion.updates if _changes(update, fusion))
     return fusion if kept == fusion.updates else replace(fusion, updates=kept)
 
 
-def _changes(update: Update, definitions: Mapping[Val, Expr]) -> bool:
+def _changes(update: Update, fusion: Fusion) -> bool:
     """Whether an update writes another thing than what is there."""
-    *moved, value = copy_chain(update.value, definitions)
+    *moved, value = copy_chain(update.value, fusion)
     steps = [step for tensor in reversed(moved) for step in tensor.domain.transforms]
     return value is not update.target or bool(simplified(value.domain.logical, steps))

@@ -37,7 +37,6 @@ class _Fold:
     def __init__(self, fusion: Fusion, precision: Precision) -> None:
         self.rewrite = Rewrite(fusion)
         self._precision = precision
-        self._definitions = fusion.definitions()
         self._behind = memory_behind_results(fusion)
         self._results = Counter(self._behind[t] for t in dict.fromkeys(fusion.results))
         self._uniform = Uniform(precision)
@@ -82,7 +81,7 @@ class _Fold:
         if row.has(Fact.IDEMPOTENT) and operands[0] == operands[1]:
             yield 0, operands[0]
         if row.has(Fact.INVOLUTION) and not expr.output.dtype.is_complex:
-            inner = self._definitions.get(operands[0])
+            inner = self.rewrite.producer(operands[0])
             if isinstance(inner, PointwiseOp) and inner.op == op:
                 yield 0, inner.inputs[0]
 

@@ -67,6 +67,10 @@ class Rewrite(Rebuild):
             self.builder.origin = expr.origin
             yield expr
 
+    def producer(self, old: Val) -> Expr | None:
+        """The expression that computes an old value; None of inputs."""
+        return self._fusion.definitions().get(old)
+
     def copy(self, expr: Expr) -> Val:
         new = self._copy(expr)
         if shows_memory(expr):

@@ -249,11 +249,11 @@ class AnchorGraph:
         view = None
         is_joined = tensor in self.sliced.pieces
         if not is_joined and tensor not in self._written:
-            view = view_of(tensor, self.definitions, bases, self.layouts)
+            view = view_of(tensor, self.fusion, bases, self.layouts)
             seen = self._seen_through(tensor) if view is None else None
             if seen is not None:
                 self._settle(seen, bases)
-                view = view_of(tensor, self.definitions, bases, self.layouts)
+                view = view_of(tensor, self.fusion, bases, self.layouts)
         if view is not None:
             self.see(tensor, view)
         else:
@@ -282,7 +282,7 @@ class AnchorGraph:
         if source.numel > tensor.numel or isinstance(self.placement.get(source), SliceOf):
             return False
         dense = self.layout_of(source)
-        view = view_of(tensor, self.definitions, {source}, {source: dense})
+        view = view_of(tensor, self.fusion, {source}, {source: dense})
         if view is None:
             return False
         is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)
@@ -291,7 +291,7 @@ class AnchorGraph:
 
     def _sources(self, tensor: TensorView) -> list[TensorView]:
         """What a chain of views goes through that is computed, or copied; from its begin."""
-        _, *sources = copy_chain(tensor, self.definitions)
+        _, *sources = copy_chain(tensor, self.fusion)
         return [source for source in reversed(sources) if source in self.definitions]
 
     def _anchor(self, tensor: TensorView, fold: FoldOp | None, *, is_stored: bool) -> None:
@@ -361,7 +361,7 @@ class AnchorGraph:
             return layout
         if not tensor.numel:
             return dense_layout(tensor, range(tensor.rank))
-        view = view_of(tensor, self.definitions, {tensor}, self.layouts)
+        view = view_of(tensor, self.fusion, {tensor}, self.layouts)
         if view is None or view.offset:
             raise FuserValueError(
                 f"segment_set of {tensor}: the memory of an input that is {tensor.domain} has no "

@@ -10,46 +10,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from thunder_fuser.ir.domain import Resize, TensorDomain, iteration, tensor_domain
-from thunder_fuser.ir.fusion import CatOp, Expr, PointwiseOp, TensorView, Val, ViewOp
+from thunder_fuser.ir.domain import Resize, TensorDomain, iteration, static, tensor_domain
+from thunder_fuser.ir.fusion import CatOp, Expr, MoveOp, PointwiseOp, TensorView, Val, ViewOp
 
-Definitions = Mapping[Val, Expr]
 NEAR = 64
 """Expressions between a cat and what is computed from it: parts write all of them once more."""
 
 
-def cat_below(expr: Expr, definitions: Definitions, late: AbstractSet[Val]) -> CatOp | None:
-    """A cat of something `late` that a pointwise result is computed from, point by point."""
-    seen: set[Val] = set()
-    stack = [expr]
-    while stack and len(seen) <= NEAR:
-        expr = stack.pop()
-        if isinstance(expr, CatOp) and not late.isdisjoint(expr.inputs):
-            return expr
-        if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
-            continue
-        for operand in reversed(expr.inputs):
-            made = definitions.get(operand)
-            alike = isinstance(operand, TensorView) and operand.sizes == expr.output.sizes
-            if made is not None and alike and operand not in seen:
-                seen.add(operand)
-                stack.append(made)
-    return None
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """What is collected from values of several kernels.
+
+    definitions  of all values
+    late         those that cannot all be in the first kernel, or need not
+    """
+
+    definitions: Mapping[Val, Expr]
+    late: AbstractSet[Val]
+
+    def has(self, expr: Expr) -> bool:
+        """Whether a result is a cat, a pad, or computed from a cat, of something late."""
+        if isinstance(expr, MoveOp):
+            steps = expr.output.domain.transforms
+            pads = any(isinstance(s, Resize) and max(widths(s)) for s in steps)
+            return expr.input in self.late and pads
+        return self.cat_below(expr) is not None
+
+    def cat_below(self, expr: Expr) -> CatOp | None:
+        """A cat of something late that a pointwise result is computed from, point by point."""
+        seen: set[Val] = set()
+        stack = [expr]
+        while stack and len(seen) <= NEAR:
+            expr = stack.pop()
+            if isinstance(expr, CatOp) and not self.late.isdisjoint(expr.inputs):
+                return expr
+            if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
+                continue
+            for operand in reversed(expr.inputs):
+                made = self.definitions.get(operand)
+                alike = isinstance(operand, TensorView) and operand.sizes == expr.output.sizes
+                if made is not None and alike and operand not in seen:
+                    seen.add(operand)
+                    stack.append(made)
+        return None
+
+
+def widths(step: Resize) -> tuple[int, int]:
+    """How many elements come before and after what is there; fewer than none where some go."""
+    return static(step.left), static(step.right)
 
 
 class Parts:
     """The parts of a tensor along the pieces of a cat below it; `added` are the new expressions."""
 
-    def __init__(
-        self, cat: CatOp, definitions: Definitions, late: AbstractSet[Val], next_id: int
-    ) -> None:
+    def __init__(self, cat: CatOp, collections: Collections, next_id: int) -> None:
         self.added: list[Expr] = []
         self.next_id = next_id
         self._cat = cat
-        self._definitions = definitions
-        self._late = late
+        self._collections = collections
         self._depth = 0
         self._known: dict[tuple[TensorView, int, int], TensorView] = {}
 
@@ -65,7 +86,7 @@ class Parts:
         return self._known[key]
 
     def _made(self, tensor: TensorView, dim: int, begin: int, end: int) -> TensorView:
-        expr = self._definitions.get(tensor)
+        expr = self._collections.definitions.get(tensor)
         if isinstance(expr, CatOp) and expr.dim == dim:
             starts = accumulate((t.sizes[dim] for t in expr.inputs), initial=0)
             for piece, start in zip(expr.inputs, starts, strict=False):
@@ -85,8 +106,7 @@ class Parts:
 
     def _is_near(self, expr: Expr) -> bool:
         """Whether a cat is, which makes a part another thing than a slice."""
-        cat = cat_below(expr, self._definitions, self._late) if self._depth < NEAR else None
-        return cat is not None
+        return self._depth < NEAR and self._collections.cat_below(expr) is not None
 
     def _operand(self, operand: Val, whole: TensorView, dim: int, begin: int, end: int) -> Val:
         """Broadcasting aligns dimensions at the right, and repeats those of size 1."""

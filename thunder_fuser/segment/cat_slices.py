@@ -56,7 +56,7 @@ from thunder_fuser.ir.fusion import (
     Val,
     ViewOp,
 )
-from thunder_fuser.segment.cat_pieces import Definitions, Parts, cat_below
+from thunder_fuser.segment.cat_pieces import Collections, Parts, widths
 from thunder_fuser.segment.limits import FEW_PIECES
 
 
@@ -96,7 +96,7 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
         return []
     late = _late(fusion)
     from_cats = _from_cats(fusion, late)
-    definitions = fusion.definitions()
+    collections = Collections(fusion.definitions(), late)
     return [
         expr.output
         for expr in fusion.exprs
@@ -104,7 +104,7 @@ def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list
         and isinstance(expr.output, TensorView)
         and expr.output.numel
         and (isinstance(expr, MoveOp) or expr.output in from_cats)
-        and _is_joined(expr, layouts[expr.output], definitions, late)
+        and _is_joined(expr, layouts[expr.output], collections)
     ]
 
 
@@ -120,10 +120,10 @@ def _from_cats(fusion: Fusion, late: AbstractSet[Val]) -> set[Val]:
     return found
 
 
-def _is_joined(expr: Expr, layout: Layout, definitions: Definitions, late: set[Val]) -> bool:
-    if _is_collection(expr, definitions, late):
+def _is_joined(expr: Expr, layout: Layout, collections: Collections) -> bool:
+    if collections.has(expr):
         return True
-    if not isinstance(expr, ViewOp | CopyOp | PadOp) or expr.input not in late:
+    if not isinstance(expr, ViewOp | CopyOp | PadOp) or expr.input not in collections.late:
         return False
     return _source_strides(expr, layout.strides) is not None
 
@@ -171,7 +171,7 @@ class _Finder:
         self.definitions = dict(fusion.definitions())
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
-        self._late = _late(fusion)
+        self._collections = Collections(self.definitions, _late(fusion))
         self._results = sole_results(fusion)
         self._added: dict[Val, list[Expr]] = {}
         self._collecting: dict[Val, Expr] = {}
@@ -181,7 +181,7 @@ class _Finder:
         """Have pieces of a tensor written, if that can be."""
         place = View(tensor, tensor.sizes, strides, 0)
         expr = self.definitions[tensor]
-        if _is_collection(expr, self.definitions, self._late):
+        if self._collections.has(expr):
             self.placed(tensor, place)
             return
         assert isinstance(expr, MoveOp)
@@ -215,13 +215,13 @@ class _Finder:
         assert isinstance(out, TensorView)
         if isinstance(expr, PadOp):
             return PadOp(parts[-1], expr.fill, out, expr.origin)
-        cat = cat_below(expr, self.definitions, self._late)
+        cat = self._collections.cat_below(expr)
         assert cat is not None
         return CatOp(tuple(t for t in parts if t.numel), cat.dim, out, expr.origin)
 
     def _parts(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]] | None:
         """What the result of an expression is collected from, and where that lies, if it is."""
-        if not _is_collection(expr, self.definitions, self._late):
+        if not self._collections.has(expr):
             return None
         match expr:
             case CatOp():
@@ -242,10 +242,10 @@ class _Finder:
 
     def _computed(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
         """What is computed from a cat, as parts that are computed from its pieces."""
-        cat = cat_below(expr, self.definitions, self._late)
+        cat = self._collections.cat_below(expr)
         assert cat is not None
         assert isinstance(expr.output, TensorView)
-        parts = Parts(cat, self.definitions, self._late, self._next)
+        parts = Parts(cat, self._collections, self._next)
         found = parts.of(expr.output)
         self._next = parts.next_id
         for made in parts.added:
@@ -322,19 +322,6 @@ class _Finder:
         yield self._collecting.get(expr.output, expr)
 
 
-def _is_collection(expr: Expr, definitions: Definitions, late: set[Val]) -> bool:
-    """A cat, a pad, or what is computed from a cat, of what several kernels have to compute."""
-    if isinstance(expr, MoveOp):
-        steps = expr.output.domain.transforms
-        return expr.input in late and any(isinstance(s, Resize) and max(_widths(s)) for s in steps)
-    return cat_below(expr, definitions, late) is not None
-
-
-def _widths(step: Resize) -> tuple[int, int]:
-    """How many elements come before and after what is there; fewer than none where some go."""
-    return static(step.left), static(step.right)
-
-
 def _source_strides(expr: MoveOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
     """Strides of a view's input such that the view has `strides`, from the same first element.
 
@@ -358,7 +345,7 @@ def _inside(expr: MoveOp, place: View) -> tuple[View, list[View]] | None:
     for step, dims in zip(reversed(domain.transforms), reversed(stages[:-1]), strict=True):
         before = [static(d.size) for d in dims]
         if isinstance(step, Resize):
-            axis, (left, right) = step.axis, _widths(step)
+            axis, (left, right) = step.axis, widths(step)
             if min(left, right) < 0:
                 return None
             for width, begin in ((left, 0), (right, left + before[axis])):

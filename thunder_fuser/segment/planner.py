@@ -187,9 +187,9 @@ class _Partition:
         fixed |= place.of(SliceOf).keys()
         for group in self.groups:
             for tensor in [t for t in group.outputs if t not in fixed]:
-                source = copy_chain(tensor, program.definitions)[-1]
+                source = copy_chain(tensor, program.fusion)[-1]
                 if source in read and source in dense:
-                    view = view_of(tensor, program.definitions, {source}, dense)
+                    view = view_of(tensor, program.fusion, {source}, dense)
                     if view is not None:
                         group.outputs.remove(tensor)
                         self.layouts[source] = dense[source]
