@@ -69,7 +69,7 @@ class Cost:
 
     def apart(self, a: Anchors, b: Anchors) -> str:
         """Why two kernels are not one, in words."""
-        other = "others gain more by grid_split a kernel, or kernels would wait for each other"
+        other = "others gain more by sharing a kernel, or kernels would wait for each other"
         return str(self.refusal(a, b) or other)
 
     def shares(self, a: Anchors, b: Anchors) -> bool:

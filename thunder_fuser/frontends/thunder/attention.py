@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
 import torch
@@ -63,63 +63,71 @@ def register(executor: FusionExecutor) -> Symbols:
     return symbols
 
 
-def is_claimed(
-    query: object,
-    key: object,
-    value: object,
-    attn_mask: object = None,
-    dropout_p: object = 0.0,
-    is_causal: object = False,
-    *,
-    scale: object = None,
-) -> bool:
+class Attention(NamedTuple):
+    """A call of attention: its operands and options, as torch orders them. Thunder has proxies in
+    the place of tensors.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+
+    @property
+    def operands(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Those that have gradients."""
+        return self.query, self.key, self.value
+
+    @property
+    def scores_factor(self) -> float:
+        return 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
+
+    def kernel(self) -> SDPBackend:
+        """Torch's choice for tensors that want gradients."""
+        trained = [t.detach().requires_grad_() for t in self.operands]
+        options = self.attn_mask, self.dropout_p, self.is_causal
+        return SDPBackend(torch._fused_sdp_choice(*trained, *options, scale=self.scale))
+
+    def formula(self) -> Tensor:
+        """By two products and a softmax."""
+        *call, scale = self
+        found: Tensor = _aten._scaled_dot_product_attention_math(*call, scale=scale)[0]
+        return found
+
+
+def is_claimed(*args: Any, **options: Any) -> bool:
     """Whether torch has one call for these; Thunder takes all others apart."""
-    tensors = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-    if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):  # type: ignore[attr-defined]
+    call = Attention(*args, **options)
+    mask = call.attn_mask
+    tensors = [*call.operands, *([] if mask is None else [mask])]
+    if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):
         return False
-    shapes = [tuple(t.shape) for t in tensors[:3]]  # type: ignore[attr-defined]
+    shapes = [tuple(t.shape) for t in call.operands]
     same = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) >= 2
     # The gradient of a mask is nothing that torch's kernels all give.
-    constant = attn_mask is None or not attn_mask.requires_grad  # type: ignore[attr-defined]
-    numbers = isinstance(dropout_p, int | float) and isinstance(is_causal, bool)
-    return same and constant and numbers and not (is_causal and attn_mask is not None)
+    constant = mask is None or not mask.requires_grad
+    numbers = isinstance(call.dropout_p, int | float) and isinstance(call.is_causal, bool)
+    return same and constant and numbers and not (call.is_causal and mask is not None)
 
 
 def _alone(symbols: Symbols) -> Callable[..., TensorProxy]:
-    def transform(
-        query: TensorProxy,
-        key: TensorProxy,
-        value: TensorProxy,
-        attn_mask: TensorProxy | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> TensorProxy:
-        found: TensorProxy = symbols.whole(
-            query, key, value, attn_mask, dropout_p, is_causal, scale
-        )
+    def transform(*args: Any, **options: Any) -> TensorProxy:
+        found: TensorProxy = symbols.whole(*Attention(*args, **options))
         return found
 
     return transform
 
 
 def _gradient(symbols: Symbols) -> Callable[..., TensorProxy]:
-    def rule(
-        query: TensorProxy,
-        key: TensorProxy,
-        value: TensorProxy,
-        attn_mask: TensorProxy | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-    ) -> TensorProxy:
-        options = (dropout_p, is_causal, scale)
-        output, *state = symbols.forward(query, key, value, attn_mask, *options)
-        g = get_grad(output)
-        found = symbols.backward(g, query, key, value, attn_mask, output, *state, *options)
-        for operand, gradient in zip((query, key, value), found, strict=True):
+    def rule(*args: Any, **options: Any) -> TensorProxy:
+        call = Attention(*args, **options)
+        saved = symbols.forward(*call)
+        output: TensorProxy = saved[0]
+        found = symbols.backward(get_grad(output), *saved, *call)
+        for operand, gradient in zip(call.operands, found, strict=True):
             put_grad(operand, gradient)
         return output
 
@@ -147,96 +155,75 @@ def _forward_meta(
     )
 
 
-def _backward_meta(
-    g: TensorProxy, query: TensorProxy, key: TensorProxy, value: TensorProxy, *others: object
-) -> tuple[TensorProxy, ...]:
-    return tuple(TensorProxy(like=t, shape=tuple(t.shape)) for t in (query, key, value))
+def _backward_meta(g: TensorProxy, *saved_and_call: Any) -> tuple[TensorProxy, ...]:
+    call = Attention(*saved_and_call[len(Saved._fields) :])
+    return tuple(TensorProxy(like=t, shape=tuple(t.shape)) for t in call.operands)
 
 
 # ---- the calls
 
 
-def _whole(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, mask, dropout_p, is_causal, scale=scale
-    )
+class Saved(NamedTuple):
+    """The output, and what the backward wants of the kernel."""
+
+    output: Tensor
+    logsumexp: Tensor
+    seed: Tensor
+    offset: Tensor
 
 
-def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, and what the backward wants of the kernel: logsumexp, seed, offset."""
+def _whole(*args: Any) -> Tensor:
+    *call, scale = Attention(*args)
+    return torch.nn.functional.scaled_dot_product_attention(*call, scale=scale)
+
+
+def _forward(*args: Any) -> Saved:
     with torch.no_grad():
-        mask = _added(mask, query)
-        kernel = _chosen(query, key, value, mask, dropout_p, is_causal, scale)
+        call = _added(Attention(*args))
+        query, key, value, mask, dropout_p, is_causal, scale = call
+        kernel = call.kernel()
         nothing = query.new_empty(0)
         if kernel == SDPBackend.FLASH_ATTENTION and not query.is_cuda:
             output, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu(
-                query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
+                *call.operands, dropout_p, is_causal, attn_mask=mask, scale=scale
             )
-            return output, logsumexp, nothing, nothing
+            return Saved(output, logsumexp, nothing, nothing)
         if kernel == SDPBackend.FLASH_ATTENTION:
-            width = value.shape[-1]
             output, logsumexp, _, _, _, _, seed, offset, _ = (
                 _aten._scaled_dot_product_flash_attention(
-                    *map(_padded, (query, key, value)), dropout_p, is_causal, False,
-                    scale=_scale(query, scale),
+                    *map(_padded, call.operands), dropout_p, is_causal, False,
+                    scale=call.scores_factor,
                 )
             )  # fmt: skip
-            return output[..., :width], logsumexp, seed, offset
+            return Saved(output[..., : value.shape[-1]], logsumexp, seed, offset)
         if kernel == SDPBackend.EFFICIENT_ATTENTION:
-            found: tuple[Tensor, Tensor, Tensor, Tensor] = (
-                _aten._scaled_dot_product_efficient_attention(
-                    query, key, value, _aligned(mask, query, key), True, dropout_p, is_causal,
+            return Saved(
+                *_aten._scaled_dot_product_efficient_attention(
+                    *call.operands, _aligned(mask, query, key), True, dropout_p, is_causal,
                     scale=scale,
                 )
             )  # fmt: skip
-            return found
         if kernel == SDPBackend.CUDNN_ATTENTION:
             output, logsumexp, _, _, _, _, seed, offset, _ = (
                 _aten._scaled_dot_product_cudnn_attention(
-                    query, key, value, mask, True, dropout_p, is_causal, False, scale=scale
+                    *call.operands, mask, True, dropout_p, is_causal, False, scale=scale
                 )
             )
-            return output, logsumexp, seed, offset
+            return Saved(output, logsumexp, seed, offset)
         seed = _generator_state(query) if dropout_p else nothing
-        output = _formula(query, key, value, mask, dropout_p, is_causal, scale)
-        return output, nothing, seed, nothing
+        return Saved(call.formula(), nothing, seed, nothing)
 
 
-def _backward(
-    g: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    output: Tensor,
-    logsumexp: Tensor,
-    seed: Tensor,
-    offset: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, ...]:
+def _backward(g: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    count = len(Saved._fields)
     with torch.no_grad():
-        mask = _added(mask, query)
-        shared = (g, query, key, value)
-        if not logsumexp.numel():
-            return _formula_backward(*shared, mask, seed, dropout_p, is_causal, scale)
+        saved, call = Saved(*args[:count]), _added(Attention(*args[count:]))
+        if not saved.logsumexp.numel():
+            return _formula_backward(g, saved.seed, call)
+        query, key, _, mask, dropout_p, is_causal, scale = call
+        output, logsumexp, seed, offset = saved
+        lengths = query.shape[-2], key.shape[-2]
+        shared = (g, *call.operands)
         found: tuple[Tensor, ...]
         if not query.is_cuda:
             found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -244,44 +231,29 @@ def _backward(
             )
         elif seed.dtype is torch.uint64:
             wide = _aten._scaled_dot_product_flash_attention_backward(
-                *map(_padded, (*shared, output)), logsumexp, None, None, query.shape[-2],
-                key.shape[-2], dropout_p, is_causal, seed, offset, scale=_scale(query, scale),
+                *map(_padded, (*shared, output)), logsumexp, None, None, *lengths, dropout_p,
+                is_causal, seed, offset, scale=call.scores_factor,
             )  # fmt: skip
-            found = tuple(
-                x[..., : t.shape[-1]] for x, t in zip(wide, (query, key, value), strict=True)
-            )
+            found = tuple(x[..., : t.shape[-1]] for x, t in zip(wide, call.operands, strict=True))
         elif logsumexp.dim() == 4:
             found = _aten._scaled_dot_product_cudnn_attention_backward(
-                *shared, output, logsumexp, seed, offset, mask, None, None, query.shape[-2],
-                key.shape[-2], dropout_p, is_causal, scale=scale,
-            )  # fmt: skip
+                *shared, *saved, mask, None, None, *lengths, dropout_p, is_causal, scale=scale
+            )
         else:
             found = _aten._scaled_dot_product_efficient_attention_backward(
-                *shared, _aligned(mask, query, key), output, logsumexp, seed, offset, dropout_p,
+                *shared, _aligned(mask, query, key), *saved, dropout_p,
                 [True, True, True, False], is_causal, scale=scale,
             )  # fmt: skip
         return found[:3]
 
 
-def _chosen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> SDPBackend:
-    """Torch's choice for tensors that want gradients."""
-    trained = [t.detach().requires_grad_() for t in (query, key, value)]
-    return SDPBackend(torch._fused_sdp_choice(*trained, mask, dropout_p, is_causal, scale=scale))
-
-
-def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """What a mask adds to scores."""
+def _added(call: Attention) -> Attention:
+    """The same, whose mask is added to scores."""
+    mask, query = call.attn_mask, call.query
     if mask is None or mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
+        return call
+    added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
+    return call._replace(attn_mask=added)
 
 
 def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
@@ -298,44 +270,15 @@ def _padded(x: Tensor) -> Tensor:
     return pad(x, (0, -x.shape[-1] % _ALIGNMENT)) if x.shape[-1] % _ALIGNMENT else x
 
 
-def _scale(query: Tensor, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-
-
-def _formula(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> Tensor:
-    found: Tensor = _aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, scale=scale
-    )[0]
-    return found
-
-
-def _formula_backward(
-    g: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    state: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, ...]:
+def _formula_backward(g: Tensor, state: Tensor, call: Attention) -> tuple[Tensor, ...]:
     """By autograd of the formula, computed again with the numbers that it drew."""
-    devices = [query.device] if query.is_cuda else []
+    devices = [call.query.device] if call.query.is_cuda else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         if state.numel():
-            _set_generator_state(query, state)
-        query, key, value = (t.detach().requires_grad_() for t in (query, key, value))
-        output = _formula(query, key, value, mask, dropout_p, is_causal, scale)
-        found: tuple[Tensor, ...] = torch.autograd.grad(output, (query, key, value), g)
+            _set_generator_state(call.query, state)
+        trained = [t.detach().requires_grad_() for t in call.operands]
+        output = Attention(*trained, *call[len(trained) :]).formula()
+        found: tuple[Tensor, ...] = torch.autograd.grad(output, trained, g)
         return found
 
 

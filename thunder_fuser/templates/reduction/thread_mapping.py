@@ -106,7 +106,7 @@ def choose_thread_mapping(
     device: DeviceInfo,
 ) -> ThreadMapping | None:
     """The mapping for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
-    row is not worth grid_split.
+    row is not worth sharing.
 
     stacks        several threads walk down rows that lie side by side
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
