@@ -43,9 +43,9 @@ class RowPoints:
         sizes, space = fold.input.sizes, self.space
         if sizes == space.sizes:
             return self.index
-        kept = _is_kept_with(fold, space)
+        of_fold = _rows_and_columns(fold, space)
         found: dict[int, Form] = {}
-        for ours, theirs in zip((space.kept, space.folded), kept, strict=True):
+        for ours, theirs in zip((space.kept, space.folded), of_fold, strict=True):
             found |= unflatten(self._flat(ours), sizes, theirs)
         return tuple(found[k] for k in range(len(sizes)))
 
@@ -174,7 +174,7 @@ def flat(
     return number
 
 
-def _is_kept_with(fold: ReductionOp, space: Space) -> tuple[list[int], list[int]]:
+def _rows_and_columns(fold: ReductionOp, space: Space) -> tuple[list[int], list[int]]:
     """The dimensions of a reduction's elements that are the space's rows, and its columns."""
     others = [k for k in range(fold.input.rank) if k not in fold.dims]
     folded = sorted(fold.dims)

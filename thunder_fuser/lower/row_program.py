@@ -32,6 +32,11 @@ Point = Literal["column", "group", "row", "one"]
 """Where a total has its value: at each column, at each column of a group of rows, at each row, or
 once.
 """
+Role = Literal["fold"] | Point
+"""What a reduction is to an arrangement: ready at each row, or a total, and of what."""
+Roles = Mapping[TensorView, Role | None]
+PulledReduction = tuple[ReductionOp, Value, Value | None]
+"""A reduction that is ready at each row, and what it folds: elements, and their positions."""
 MANY_GROUPS, FEWEST_ROWS = 512, 32
 """Groups of rows whose parts of totals leave the caches, and the rows of each that are much more
 than its parts.
@@ -71,7 +76,7 @@ class PulledRows:
     """
 
     graph: ValueGraph
-    folds: tuple[tuple[ReductionOp, Value, Value | None], ...]
+    folds: tuple[PulledReduction, ...]
     totals: tuple[PulledGridReduction, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
     narrow: tuple[tuple[TensorView, Value, Form], ...]
@@ -96,35 +101,11 @@ def pull_rows(
     axis: LaneAxis, vector: int, arrangement: Arrangement, body: KernelBody
 ) -> PulledRows | Refusal:
     """Pull everything at a row and a column; a Refusal where a stage has not what is wanted."""
-    space, folds = arrangement.space, body.folds
-    roles = {fold.output: _role(fold, arrangement) for fold in folds}
-    for fold in folds:
-        if roles[fold.output] is None:
-            text = (
-                f"it reduces {_reduced(fold)}, {folds[0].output.name} reduces {_reduced(folds[0])}"
-            )
-            way_out = "a kernel has one set of rows, so that each needs its own"
-            return Refusal("space", f"{text}: {way_out}", fold.output.name)
-    totals = {t for t, role in roles.items() if role != "fold"}
-    if (arrangement.grid_split == "none") == bool(totals):
-        return Refusal("grid_split", _ALONE, folds[0].output.name)
-    of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
-    of_group = space.rows // max(arrangement.groups, 1)
-    if arrangement.groups > MANY_GROUPS and of_group < FEWEST_ROWS:
-        text = (
-            f"{arrangement.groups:,} groups of {of_group} rows have column accumulators of their "
-            f"own, which one kernel keeps in memory until all of its blocks are ready: that pays "
-            f"for {FEWEST_ROWS} rows or more; what reads them is in another kernel"
-        )
-        return Refusal("grid_split", text, of_columns[-1].output.name)
-    if len(of_columns) < len(folds):
-        words = sum(accumulator_words(fold) for fold in of_columns)
-        if words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS:
-            text = (
-                f"{words} accumulators for each of {space.columns:,} columns are more than a block "
-                f"has registers for ({MAX_TOTAL_WORDS:,}); it needs a kernel of its own"
-            )
-            return Refusal("registers", text, of_columns[-1].output.name)
+    roles = {fold.output: _role(fold, arrangement) for fold in body.folds}
+    refusal = _refuse_roles(roles, arrangement, body)
+    if refusal is not None:
+        return refusal
+    space = arrangement.space
     context = Context()
     many = {"columns": space.columns, "rows": space.rows}
     extent = many[axis]
@@ -135,24 +116,12 @@ def pull_rows(
     inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
     points = RowPoints(space, row, column)
     pull = Pull(body, context, inside)
-    made: list[tuple[ReductionOp, Value, Value | None]] = []
-    accumulated: list[PulledGridReduction] = []
+    totals = {t for t, role in roles.items() if role != "fold"}
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []
     late: dict[TensorView, None] = {}
     try:
-        for fold in folds:
-            role = roles[fold.output]
-            assert role is not None
-            rows = points.of_rows(fold.input) if role == "one" else None
-            point = points.of_elements(fold) if rows is None else rows
-            value = pull.emit(fold.input, point)
-            position = _position(fold, point, pull)
-            if role == "fold":
-                made.append((fold, value, position))
-                pull.fold_at(fold.output, points.of_result(fold))
-            else:
-                accumulated.append(PulledGridReduction(fold, value, position, role))
+        made, accumulated = _pull_folds(roles, points, pull, body)
         for tensor in body.outputs:
             found = _found(tensor, points, pull, totals, body)
             if found is not None:
@@ -172,14 +141,70 @@ def pull_rows(
         return Refusal("shape", _other_space(left[0], space), left[0].name)
     return PulledRows(
         pull.graph,
-        tuple(made),
-        tuple(accumulated),
+        made,
+        accumulated,
         tuple(wide),
         tuple(narrow),
         finishes,
         lane_index,
         inside,
     )
+
+
+def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> Refusal | None:
+    """Why an arrangement has no place for what the reductions of a body are to it, or None."""
+    space, folds = arrangement.space, body.folds
+    for fold in folds:
+        if roles[fold.output] is None:
+            text = (
+                f"it reduces {_reduced(fold)}, {folds[0].output.name} reduces {_reduced(folds[0])}"
+            )
+            way_out = "a kernel has one set of rows, so that each needs its own"
+            return Refusal("space", f"{text}: {way_out}", fold.output.name)
+    has_totals = any(role != "fold" for role in roles.values())
+    if (arrangement.grid_split == "none") == has_totals:
+        return Refusal("grid_split", _ALONE, folds[0].output.name)
+    of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
+    of_group = space.rows // max(arrangement.groups, 1)
+    if arrangement.groups > MANY_GROUPS and of_group < FEWEST_ROWS:
+        text = (
+            f"{arrangement.groups:,} groups of {of_group} rows have column accumulators of their "
+            f"own, which one kernel keeps in memory until all of its blocks are ready: that pays "
+            f"for {FEWEST_ROWS} rows or more; what reads them is in another kernel"
+        )
+        return Refusal("grid_split", text, of_columns[-1].output.name)
+    words = sum(accumulator_words(fold) for fold in of_columns)
+    too_many = words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS
+    if too_many and len(of_columns) < len(folds):
+        text = (
+            f"{words} accumulators for each of {space.columns:,} columns are more than a block "
+            f"has registers for ({MAX_TOTAL_WORDS:,}); it needs a kernel of its own"
+        )
+        return Refusal("registers", text, of_columns[-1].output.name)
+    return None
+
+
+def _pull_folds(
+    roles: Roles, points: RowPoints, pull: Pull, body: KernelBody
+) -> tuple[tuple[PulledReduction, ...], tuple[PulledGridReduction, ...]]:
+    """The elements that are folded: of reductions that are ready at each row, which is where they
+    can be read then, and of totals.
+    """
+    made: list[PulledReduction] = []
+    accumulated: list[PulledGridReduction] = []
+    for fold in body.folds:
+        role = roles[fold.output]
+        assert role is not None
+        rows = points.of_rows(fold.input) if role == "one" else None
+        point = points.of_elements(fold) if rows is None else rows
+        value = pull.emit(fold.input, point)
+        position = _position(fold, point, pull)
+        if role == "fold":
+            made.append((fold, value, position))
+            pull.fold_at(fold.output, points.of_result(fold))
+        else:
+            accumulated.append(PulledGridReduction(fold, value, position, role))
+    return tuple(made), tuple(accumulated)
 
 
 def _reduced(fold: ReductionOp) -> str:
@@ -229,7 +254,7 @@ def _value_at(
         raise
 
 
-def _role(fold: ReductionOp, arrangement: Arrangement) -> Literal["fold"] | Point | None:
+def _role(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
     """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
     space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
     if is_over(fold, space, space.folded):
@@ -254,7 +279,7 @@ def accumulator_words(fold: ReductionOp) -> int:
 def _finishes(
     late: Mapping[TensorView, None],
     arrangement: Arrangement,
-    roles: Mapping[TensorView, str | None],
+    roles: Roles,
     body: KernelBody,
 ) -> Iterator[PulledEpilogue]:
     """What is left to do at each column, at each row and once, when the totals are there."""

@@ -63,22 +63,10 @@ class RowCache:
         return "persistent in registers" if self.registers else "read once"
 
 
-def choose_row_cache(
-    accesses: Sequence[RegisterArray],
-    columns: Sequence[int],
-    lanes: Lanes,
-    vectors: int,
-    passes: Sequence[Sequence[Value]],
-    steps: int,
-    accumulators: int,
-    threads: int,
-    blocks_per_sm: int,
-    shared_in_use: int,
-    device: DeviceInfo,
-) -> RowCache:
-    """Keep what several of the `passes` read, given as the values that each of them computes.
+@dataclass(frozen=True, slots=True)
+class BlockBudget:
+    """What a block has of a row, and room for.
 
-    columns        accesses that differ from column to column
     vectors        of one access that a block has
     steps          vectors of a row that a thread works on
     accumulators   32-bit registers that hold totals
@@ -86,6 +74,34 @@ def choose_row_cache(
     blocks_per_sm  that a multiprocessor must have room for
     shared_in_use  bytes of shared memory that the kernel needs besides
     """
+
+    vectors: int
+    steps: int
+    accumulators: int
+    threads: int
+    blocks_per_sm: int
+    shared_in_use: int
+
+    def free_registers(self, device: DeviceInfo) -> int:
+        """Of each thread."""
+        return device.registers_per_sm // (self.threads * self.blocks_per_sm) - self.accumulators
+
+    def free_shared_bytes(self, device: DeviceInfo) -> int:
+        return shared_bytes_of_block(device, self.blocks_per_sm) - self.shared_in_use
+
+
+def choose_row_cache(
+    accesses: Sequence[RegisterArray],
+    columns: Sequence[int],
+    passes: Sequence[Sequence[Value]],
+    lanes: Lanes,
+    block: BlockBudget,
+    device: DeviceInfo,
+) -> RowCache:
+    """Keep what several of the `passes` read, given as the values that each of them computes.
+    `columns`: accesses that differ from column to column.
+    """
+    steps = block.steps
     count = passes_that_read(accesses, passes)
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.threads_are_serial:
@@ -94,22 +110,22 @@ def choose_row_cache(
         if fits:
             return RowCache(tuple(columns), passes=count)
         return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
-    free = device.registers_per_sm // (threads * blocks_per_sm) - accumulators
+    free = block.free_registers(device)
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
         _HELD_REGISTERS, free - _WORKING_REGISTERS
     ):
         return RowCache(tuple(columns), passes=count)
-    several = accumulators and steps > 1
+    several = block.accumulators and steps > 1
     fewest = _WORKING_REGISTERS if several else _FEWEST_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
     reread: list[int] = []
-    room = shared_bytes_of_block(device, blocks_per_sm) - shared_in_use
+    room = block.free_shared_bytes(device)
     for k in columns:
         if count[k] < 2:
             continue
-        needed = kept_bytes(accesses[k], lanes, vectors)
+        needed = kept_bytes(accesses[k], lanes, block.vectors)
         if needed <= room:
             shared.append(k)
             room -= needed

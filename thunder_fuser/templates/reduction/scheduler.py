@@ -31,6 +31,7 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
+    PulledReduction,
     PulledRows,
     accumulator_words,
     pull_rows,
@@ -43,6 +44,7 @@ from thunder_fuser.templates.reduction.cached_values import choose_held
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
 from thunder_fuser.templates.reduction.row_cache import (
+    BlockBudget,
     RowCache,
     choose_row_cache,
     passes_that_read,
@@ -56,7 +58,11 @@ from thunder_fuser.templates.reduction.schedule import (
     leaves_portions,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
-from thunder_fuser.templates.reduction.thread_mapping import ThreadMapping, choose_thread_mapping
+from thunder_fuser.templates.reduction.thread_mapping import (
+    RowWork,
+    ThreadMapping,
+    choose_thread_mapping,
+)
 
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
@@ -127,7 +133,6 @@ class _Candidate:
     device: DeviceInfo
 
     def schedule(self) -> ReductionSchedule | Refusal:
-        arrangement, space = self.arrangement, self.arrangement.space
         vector = self._lanes_of_vector()
         pulled = pull_rows(self.axis, vector, self.arrangement, self.body)
         if isinstance(pulled, Refusal):
@@ -136,64 +141,71 @@ class _Candidate:
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
+        space = self.arrangement.space
         extent = space.columns if self.axis == "columns" else space.rows
         lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
-        accesses = plan_accesses(pulled.graph, lanes, self.body.alignment)
+        mapping = self._mapping(pulled, lanes)
+        if isinstance(mapping, Refusal):
+            return mapping
+        bare = self._mapped(pulled, lanes, mapping)
+        made = replace(bare, row_cache=self._residency(bare))
+        made = replace(made, unroll=choose_unroll(made, self.device))
+        made = replace(made, prefetched=choose_ahead(made, self.device))
+        if self.axis == "rows" or self.arrangement.grid_split != "none":
+            return made
+        return self._row_by_row(bare, made) if self.device.threads_are_serial else made
+
+    def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
+        space, split = self.arrangement.space, self.arrangement.grid_split
         lanewise = [fold for fold, _, _ in pulled.folds]
         lanewise += [total.fold for total in pulled.totals if total.at != "one"]
         words = sum(map(accumulator_words, lanewise))
         columns = [total.fold for total in pulled.totals if total.at in ("column", "group")]
-        mapping = choose_thread_mapping(
-            self.axis,
-            self.stacks,
-            self.arrangement.grid_split,
+        work = RowWork(
             lanes.vectors,
             space.rows,
             space.columns,
-            bool(pulled.folds),
-            words * vector + self._double_registers,
-            sum(map(accumulator_words, columns)) * vector,
-            self.arrangement.groups,
-            self.device,
+            has_stages=bool(pulled.folds),
+            accumulators=words * lanes.vector + self._double_registers,
+            kept=sum(map(accumulator_words, columns)) * lanes.vector,
+            groups=self.arrangement.groups,
         )
+        mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
         if mapping is None:
             return Refusal("grid_split", "one block has all there is to do")
-        if not (pulled.folds or mapping.is_alone) and words * vector > MAX_ACCUMULATORS:
-            return Refusal("registers", f"{words} accumulators of {vector} lanes spill")
-        totals = tuple(_totals(pulled, lanes, mapping, space.rows))
-        bare = ReductionSchedule(
+        spills = words * lanes.vector > MAX_ACCUMULATORS
+        if spills and not (pulled.folds or mapping.is_alone):
+            return Refusal("registers", f"{words} accumulators of {lanes.vector} lanes spill")
+        return mapping
+
+    def _mapped(
+        self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping
+    ) -> ReductionSchedule:
+        """The schedule before anything is kept on chip, unrolled or loaded ahead."""
+        space, plain = self.arrangement.space, not pulled.inside
+        return ReductionSchedule(
             space.rows,
             space.columns,
             self.axis,
             self.arrangement.grid_split,
             tuple(_folds(pulled)),
-            totals,
-            tuple(self._stores(pulled.wide, lanes, plain=not pulled.inside)),
-            tuple(
-                self._stores(pulled.narrow, lanes, plain=not pulled.inside and self.axis == "rows")
-            ),
+            tuple(_totals(pulled, lanes, mapping, space.rows)),
+            tuple(self._stores(pulled.wide, lanes, plain)),
+            tuple(self._stores(pulled.narrow, lanes, plain=plain and self.axis == "rows")),
             tuple(self._finish(finish) for finish in pulled.epilogues),
             pulled.graph,
-            accesses,
+            plan_accesses(pulled.graph, lanes, self.body.alignment),
             lanes,
             pulled.inside,
             mapping,
             (),
             RowCache(),
         )
-        made = replace(bare, row_cache=self._residency(bare))
-        made = replace(made, unroll=choose_unroll(made, self.device))
-        made = replace(made, prefetched=choose_ahead(made, self.device))
-        if (
-            not self.device.threads_are_serial
-            or arrangement.grid_split != "none"
-            or self.axis == "rows"
-        ):
-            return made
-        # Values of one row may have room where those of several have not.
-        single = replace(
-            bare, mapping=replace(mapping, rows_per_block=1, blocks=space.rows), unroll=made.unroll
-        )
+
+    def _row_by_row(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
+        """One row at a time, where values of one have room and those of several have not."""
+        mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
+        single = replace(bare, mapping=mapping, unroll=made.unroll)
         single = replace(single, row_cache=self._residency(single))
         return single if len(single.row_cache.held) > len(made.row_cache.held) else made
 
@@ -217,14 +229,16 @@ class _Candidate:
         found = choose_row_cache(
             schedule.accesses,
             [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
-            schedule.lanes,
-            schedule.block_vectors,
             schedule.passes,
-            schedule.steps,
-            accumulators * schedule.lanes.vector,
-            schedule.block_threads,
-            max(schedule.mapping.blocks_per_sm, 1),
-            exchange_bytes(schedule) if has_block else 1 << 62,
+            schedule.lanes,
+            BlockBudget(
+                schedule.block_vectors,
+                schedule.steps,
+                accumulators * schedule.lanes.vector,
+                schedule.block_threads,
+                max(schedule.mapping.blocks_per_sm, 1),
+                exchange_bytes(schedule) if has_block else 1 << 62,
+            ),
             self.device,
         )
         return replace(found, held=held)
@@ -327,7 +341,7 @@ def _totals(
         offset += total.bytes
 
 
-def _stages(made: Sequence[tuple[ReductionOp, Value, Value | None]]) -> dict[TensorView, int]:
+def _stages(made: Sequence[PulledReduction]) -> dict[TensorView, int]:
     """A fold comes one stage after the latest fold that its elements are computed from."""
     stages: dict[TensorView, int] = {}
     for fold, value, _ in made:

@@ -92,56 +92,65 @@ class ThreadMapping:
         return -(-self.portions // self.partials) * self.rows_of_portion(rows)
 
 
-def choose_thread_mapping(
-    axis: LaneAxis,
-    stacks: bool,
-    grid_split: GridSplit,
-    vectors: int,
-    rows: int,
-    columns: int,
-    has_stages: bool,
-    accumulators: int,
-    kept: int,
-    groups: int,
-    device: DeviceInfo,
-) -> ThreadMapping | None:
-    """The mapping for `vectors` of lanes (of a row, or of rows), and rows and columns; None where a
-    row is not worth sharing.
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """What the threads of a reduction kernel divide among themselves.
 
-    stacks        several threads walk down rows that lie side by side
+    vectors       of lanes: of a row, or of rows
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
     kept          those of them that it keeps for each of its vectors from row to row
     groups        of rows that have totals of their own: a block works on rows of one
     """
+
+    vectors: int
+    rows: int
+    columns: int
+    has_stages: bool
+    accumulators: int
+    kept: int
+    groups: int
+
+    @property
+    def rows_of_group(self) -> int:
+        return max(self.rows // self.groups, 1)
+
+
+def choose_thread_mapping(
+    work: RowWork, axis: LaneAxis, stacks: bool, grid_split: GridSplit, device: DeviceInfo
+) -> ThreadMapping | None:
+    """The mapping of some work; None where a row is not worth sharing. `stacks`: several threads
+    walk down rows that lie side by side.
+    """
     if grid_split == "rows":
-        return _sharing_rows(vectors, rows, has_stages, accumulators, kept, groups, device)
+        return _sharing_rows(work, device)
     if grid_split == "columns":
-        return _sharing_columns(vectors, rows, device)
+        return _sharing_columns(work.vectors, work.rows, device)
     if stacks:
-        return _stacked(vectors, columns, accumulators, device)
+        return _stacked(work, device)
     if axis == "rows":
+        vectors = work.vectors
         owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
         return ThreadMapping(1, owned, -(-vectors // owned))
-    threads, owned = _threads(vectors, device)
-    return ThreadMapping(threads, owned, -(-rows // owned))
+    threads, owned = _threads(work.vectors, device)
+    return ThreadMapping(threads, owned, -(-work.rows // owned))
 
 
-def _stacked(
-    vectors: int, columns: int, accumulators: int, device: DeviceInfo
-) -> ThreadMapping | None:
+def _stacked(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     """Some vectors of rows that lie side by side for each block."""
     most = MAX_THREADS
-    while most > _FEWEST_THREADS and accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
+    while most > _FEWEST_THREADS and work.accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
         most //= 2
-    owned = min(STACKED_ROWS, _power_of_two(vectors))
-    while owned > FEWEST_STACKED_ROWS and -(-vectors // owned) < device.sm_count:
+    owned = min(STACKED_ROWS, _power_of_two(work.vectors))
+    while owned > FEWEST_STACKED_ROWS and -(-work.vectors // owned) < device.sm_count:
         owned //= 2
-    threads = min(most // owned, _power_of_two(columns) // STACKED_COLUMNS)
+    threads = min(most // owned, _power_of_two(work.columns) // STACKED_COLUMNS)
     # Whole warps.
     threads = max(threads, WARP_SIZE // owned)
-    return ThreadMapping(threads, owned, -(-vectors // owned)) if threads <= columns else None
+    if threads > work.columns:
+        return None
+    return ThreadMapping(threads, owned, -(-work.vectors // owned))
 
 
 def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
@@ -155,25 +164,17 @@ def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
     return threads, max(1, 128 // threads) if threads <= WARP_SIZE else 1
 
 
-def _sharing_rows(
-    vectors: int,
-    rows: int,
-    has_stages: bool,
-    accumulators: int,
-    kept: int,
-    row_groups: int,
-    device: DeviceInfo,
-) -> ThreadMapping | None:
+def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
-    within = max(rows // row_groups, 1)
+    within, vectors, has_stages = work.rows_of_group, work.vectors, work.has_stages
     if device.threads_are_serial:
         tiles = 1 if has_stages else -(-vectors // _HOST_TILE)
-        return _in_portions(1, 1, tiles, within, row_groups, HOST_PARTS, within, 0)
+        return _in_portions(work, 1, 1, tiles, HOST_PARTS, within, 0)
     most = MAX_THREADS
     while not resident_blocks(device, most):
         most //= 2
     # Half as many threads have twice the registers.
-    while most > _FEWEST_THREADS and accumulators * most > _ACCUMULATORS * MAX_THREADS:
+    while most > _FEWEST_THREADS and work.accumulators * most > _ACCUMULATORS * MAX_THREADS:
         most //= 2
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
@@ -185,27 +186,20 @@ def _sharing_rows(
     # Blocks that keep totals in registers until the last row have a multiprocessor each.
     # A second set of accumulators where columns are long, or one portion of them at a time.
     steps = -(-vectors // (threads * tiles))
-    taken = 2 * (accumulators + (steps - 1) * kept)
+    taken = 2 * (work.accumulators + (steps - 1) * work.kept)
     has_room = taken * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
-    is_whole = row_groups == 1 and (has_room or not has_stages)
+    is_whole = work.groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * groups
-    return _in_portions(threads, groups, tiles, within, row_groups, max(blocks, 1), longest, 1)
+    return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, 1)
 
 
 def _in_portions(
-    threads: int,
-    groups: int,
-    tiles: int,
-    within: int,
-    row_groups: int,
-    most: int,
-    longest: int,
-    together: int,
+    work: RowWork, threads: int, groups: int, tiles: int, most: int, longest: int, together: int
 ) -> ThreadMapping:
     """The mapping with at most so many blocks for each tile, which walk over portions of groups of
-    `within` rows: as many portions as let blocks end at about the same time, of at most `longest`
-    rows.
+    rows: as many portions as let blocks end at about the same time, of at most `longest` rows.
     """
+    within, row_groups = work.rows_of_group, work.groups
     each = max(1, min(most // row_groups, -(-within // groups)))
     if row_groups == 1:
         each *= max(1, -(-within // (each * longest)))
