@@ -22,7 +22,16 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Each may import from those above it and from itself.
 LAYERS = (
-    *("errors", "log", "config", "device", "device_table", "occupancy", "_registration"),
+    *(
+        "errors",
+        "refusal_codes",
+        "log",
+        "config",
+        "device",
+        "device_table",
+        "occupancy",
+        "_registration",
+    ),
     "garbage",
     *("ir", "analysis", "lower", "passes", "segment", "templates", "codegen", "observers"),
     *("runtime", "compile", "compiled_fusion", "sharding", "frontends", "nvfuser", "inspect"),

@@ -1,7 +1,8 @@
 """Everything a user can switch, as one frozen dataclass mirrored by environment variables.
 
 A field `name` of `Options` is the variable `THUNDER_FUSER_NAME`; `TABLE` is derived from the
-fields, and the parser, `doctor` and the README read it, so that a switch is declared in one place.
+fields, and the parser, `doctor` and docs/options.md read it, so that a switch is declared
+in one place.
 The environment is read once, at the first `current()`.  An empty variable counts as unset.
 
     with options(strict=True, logs="segment"):

@@ -1,7 +1,7 @@
 """Stage 3: how fast kernels are, beside eager torch and beside a copy of as many bytes.
 
-Workloads run through thunder.jit, strict and fast. Programs (those of the README's table, #2473)
-are planned as Thunder traces them; each of their fusions is timed alone on random inputs.
+Workloads run through thunder.jit, strict and fast. Programs (those of docs/thunder.md's table,
+#2473) are planned as Thunder traces them; each of their fusions is timed alone on random inputs.
 """
 
 from __future__ import annotations

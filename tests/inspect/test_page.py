@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ import torch
 from tests.frontends.thunder.programs import jit
 from tests.zoo.plan_programs import llama_inputs, llama_layers
 from thunder_fuser.inspect import Report, report
+from thunder_fuser.inspect.page import page as page_of
 from thunder_fuser.inspect.program import FREE, Detail, Part, Program, Step, Tensor
 
+ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EMPTY = ("meta", "br", "input", "line", "path", "rect", "img")
 
@@ -169,6 +172,30 @@ def test_before_and_after() -> None:
     Elements(changed._repr_html_())
 
 
+# ---- the example in docs/
+
+EXAMPLE = ROOT / "docs" / "llama.html"
+
+
+def test_the_example_is_of_this_program(llama: Report, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        page = llama.save(EXAMPLE).read_text(encoding="utf-8")
+        EXAMPLE.write_text(page.replace(f"{ROOT}/", ""), encoding="utf-8")
+        browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+        if browser is not None:
+            picture = f"--screenshot={EXAMPLE.with_suffix('.png')}"
+            opened(browser, EXAMPLE, picture, "--window-size=1240,1400", "--hide-scrollbars")
+    example = EXAMPLE.read_text(encoding="utf-8")
+    assert str(ROOT) not in example
+    # What is expected of kernels changes as the model of their time does.
+    now, then = (
+        [re.sub(r", [\d.]+ [mu]?s$", "", box) for box in Elements(page).boxes]
+        for page in (page_of(llama.program), example)
+    )
+    assert now == then, "if that is right, pytest --update-golden"
+    assert EXAMPLE.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
 # ---- in a browser
 
 
@@ -182,12 +209,13 @@ def browser() -> str:
 
 def opened(browser: str, page: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """What a browser without network makes of a page."""
-    command = [
-        *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-        *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={page.parent / 'profile'}"),
-        *(*options, page.as_uri()),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}"),
+            *(*options, page.as_uri()),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
 @pytest.mark.slow

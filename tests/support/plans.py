@@ -1,4 +1,4 @@
-"""The plans of programs and definitions whose figures are known, and the README's table of them."""
+"""The plans of programs and definitions whose figures are known, and docs/' tables of them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ DEFINITIONS = (
 )
 
 
-# ---- the README
+# ---- tables of docs/
 
 
 def definitions_table() -> str:

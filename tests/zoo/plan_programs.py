@@ -1,6 +1,6 @@
 """Programs in torch whose plans are held to figures: what they compute, on what, and the figures.
 
-Limits are what was asked for, not what was found: the README's table has that.
+Limits are what was asked for, not what was found: the table of docs/thunder.md has that.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import allocator
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "thunder.md"
 Steps = list[tuple[str, int]]
 
 
@@ -44,7 +44,7 @@ def test_a_block_of_llama_takes_no_more_than_torch() -> None:
     theirs = halves(block, *inputs, torch_alone=True)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.peak < other.peak
-    told = " ".join(README.read_text().split())
+    told = " ".join(PAGE.read_text().split())
     mine, other = ([f"{half.peak / 1e6:,.0f}" for half in both] for both in (ours, theirs))
     assert f"{mine[0]} MB at once in the forward and {mine[1]} MB in the backward" in told
     assert f"it is {other[0]} and {other[1]}." in told
