@@ -31,6 +31,7 @@ from thunder_fuser.ir.integer.products import long_division, monomials
 from thunder_fuser.ir.integer.radix import content, over
 from thunder_fuser.ir.integer.symint import Context, Form, Variable
 from thunder_fuser.ir.reshape import product
+from thunder_fuser.ir.symbolic import variables_by_name
 from thunder_fuser.ir.tables import opaque
 
 
@@ -273,6 +274,6 @@ def _multiple(difference: Form) -> tuple[Form, Form] | None:
 
 
 def _sizes(form: Form) -> list[Form]:
-    """The sizes that a form depends on, by name: T2 before T10."""
-    variables = sorted(form.variables(), key=lambda v: (len(v.name), v.name))
-    return [form.context.var(v.name, v.lo, v.hi, v.multiple) for v in variables]
+    """The sizes that a form depends on."""
+    found = variables_by_name(form)
+    return [form.context.var(v.name, v.lo, v.hi, v.multiple) for v in found]

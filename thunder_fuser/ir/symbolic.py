@@ -38,6 +38,11 @@ def size_variables(fusion: Fusion) -> Mapping[str, Form]:
     return found
 
 
+def variables_by_name(form: Form) -> list[Variable]:
+    """The variables of a form: T2 before T10."""
+    return sorted(form.variables(), key=lambda v: (len(v.name), v.name))
+
+
 def is_at_most(x: Extent, y: Extent) -> bool:
     """Whether x <= y, proven for all sizes."""
     if isinstance(x, int) and isinstance(y, int):

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, ScanOp, TensorView, Val
-
-if TYPE_CHECKING:
-    from thunder_fuser.lower.point_groups import PointGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +39,6 @@ class KernelBody:
     def alignment(self) -> dict[int, int]:
         """Of what is loaded, in bytes, by number."""
         return {t.id: layout.alignment for t, layout in self.loads.items()}
-
-    @cached_property
-    def point_groups(self) -> tuple[PointGroup, ...]:
-        """The outputs as groups of points, pulled once: templates ask one after the other."""
-        from thunder_fuser.lower.point_groups import pull_groups
-
-        return pull_groups(self)
 
     def producer(self, value: Val) -> Expr | None:
         """The expression that the kernel computes a value with; None of what it loads or is

@@ -13,14 +13,13 @@ from collections.abc import Hashable, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.integer.symint import Form, provable
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import random_draws, values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
 from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
-from thunder_fuser.lower.pull import at_least
 from thunder_fuser.lower.scalar_graph import (
     Argument,
     BoundsChecked,
@@ -324,7 +323,7 @@ class LaneLowering:
     def _disjunction(self, conditions: Disjunction, indices: IndexArithmetic) -> ir.Expr:
         tests: list[ir.Expr] = []
         for conjunction in conditions:
-            parts = [self._condition(c, indices) for c in conjunction if not at_least(c, 0)]
+            parts = [self._condition(c, indices) for c in conjunction if not provable(c, 0, None)]
             if not parts:
                 return ALWAYS_TRUE
             tests.append(parts[0] if len(parts) == 1 else ir.All(tuple(parts)))

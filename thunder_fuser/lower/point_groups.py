@@ -1,11 +1,11 @@
 """Pointwise outputs as groups of points: outputs over one iteration space that read common data.
 
-A group is pulled once, at one flattened point of its space; every pointwise template starts there
-(`KernelBody.point_groups`).
+A group is pulled once, at one flattened point of its space; every pointwise template starts there.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
@@ -43,8 +43,9 @@ class PointGroup:
         )
 
 
-def pull_groups(body: KernelBody) -> tuple[PointGroup, ...]:
-    """The groups of a body's outputs."""
+@functools.lru_cache(maxsize=8)
+def point_groups(body: KernelBody) -> tuple[PointGroup, ...]:
+    """The groups of a body's outputs, pulled once: templates ask one after the other."""
     found = []
     for group in _share_points(body):
         count = group[0].numel

@@ -36,7 +36,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.index_maps import pull
-from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.ir.integer.symint import Context, Form, impossible, provable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text
 from thunder_fuser.lower.body import KernelBody
@@ -309,9 +309,9 @@ class Pull:
         """
         left: list[Condition] = []
         for condition in wanted:
-            if at_least(condition, 0) or condition in context:
+            if provable(condition, 0, None) or condition in context:
                 continue
-            if below(condition, 0) or (-condition - 1) in context:
+            if impossible(condition, 0, None) or (-condition - 1) in context:
                 return None
             left.append(condition)
         return tuple(left)
@@ -319,11 +319,3 @@ class Pull:
 
 def _and(context: Conjunction, conditions: Conjunction) -> Conjunction:
     return context + tuple(c for c in conditions if c not in context)
-
-
-def at_least(form: Form, bound: int) -> bool:
-    return form.lo is not None and form.lo >= bound
-
-
-def below(form: Form, bound: int) -> bool:
-    return form.hi is not None and form.hi < bound

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from thunder_fuser.ir.integer.symint import Form, restrict
+from thunder_fuser.ir.integer.symint import Form, provable, restrict
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
-from thunder_fuser.lower.pull import at_least
 from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
 
 ACCESS_BYTES = 16
@@ -213,13 +212,13 @@ def _split(
         if uniform is None:
             inner.append(lanes(condition))
             continue
-        if not at_least(uniform, 0):
+        if not provable(uniform, 0, None):
             outer.append(uniform)
         known.append(lanes(condition))
     active = set(range(lanes.vector))
     for condition in inner:
         for k, at_lane in enumerate(lanes.at(_restricted(condition, known))):
-            if at_least(at_lane, 0):
+            if provable(at_lane, 0, None):
                 continue
             if at_lane.hi is None or at_lane.hi >= 0:
                 return None

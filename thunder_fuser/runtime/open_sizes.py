@@ -16,10 +16,10 @@ from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
 from thunder_fuser.ir.integer.counts import SMALLEST, conditions, count, without_implied
-from thunder_fuser.ir.integer.symint import Context, Form, Variable
+from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.rebuild import rebound
 from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
-from thunder_fuser.ir.symbolic import size_variables, variable_of
+from thunder_fuser.ir.symbolic import size_variables, variable_of, variables_by_name
 from thunder_fuser.runtime.sizes import check_agreement
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion
 from thunder_fuser.segment.planner import Optimise, partition_after
@@ -45,7 +45,7 @@ def plan_open(
     solution = Solution()
     solution.add(equations(fusion))
     known = {name: solution.of(form) for name, form in size_variables(fusion).items()}
-    free = dict.fromkeys(v.name for form in known.values() for v in _in_order(form))
+    free = dict.fromkeys(v.name for form in known.values() for v in variables_by_name(form))
     names = [f"i{k}" for k in range(len(free))]
     context = Context()
     renamed = {old: context.var(new, SMALLEST, None) for old, new in zip(free, names, strict=True)}
@@ -79,11 +79,6 @@ def _counted(extent: Extent, counts: Mapping[str, int]) -> Extent:
 def _in_terms_of(known: Mapping[str, Form], extent: Extent) -> Extent:
     """An extent as a form of free sizes."""
     return extent.evaluate(known) if isinstance(extent, Form) else extent
-
-
-def _in_order(form: Form) -> list[Variable]:
-    """Its variables by name: T2 before T10."""
-    return sorted(form.variables(), key=lambda v: (len(v.name), v.name))
 
 
 def _symbolic(fusion: Fusion) -> list[Form]:
@@ -205,7 +200,7 @@ def _named(
     """The dimensions that are each free size, or a multiple of it."""
     places: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
     for variable, place in found:
-        for name in (v.name for v in _in_order(known[variable])):
+        for name in (v.name for v in variables_by_name(known[variable])):
             factor = _factor(known[variable], name)
             if factor:
                 places[name] += (place if factor == 1 else f"{place} // {factor}",)

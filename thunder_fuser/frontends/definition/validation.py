@@ -59,19 +59,6 @@ def expected_outputs(
     return [_between(*found) for found in zip(rounded, exact, bounds, strict=True)]
 
 
-def tolerances(
-    fusion: Fusion, inputs: Sequence[Any], device: torch.device | None
-) -> list[tuple[float, float]]:
-    """(absolute, relative) tolerance of each output, the widest of its elements."""
-    found = []
-    for expected in expected_outputs(fusion, inputs, None, device):
-        finite = expected.tolerance[expected.tolerance.isfinite()]
-        absolute = finite.max().item() if finite.numel() else 0.0
-        value = expected.value
-        found.append((absolute, torch.finfo(value.dtype).eps if _is_inexact(value) else 0.0))
-    return found
-
-
 def _narrowest(fusion: Fusion) -> float:
     """The relative rounding of the narrowest float among inputs and outputs."""
     dtypes = {v.dtype for v in (*fusion.tensor_inputs, *fusion.outputs)}

@@ -19,7 +19,7 @@ from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.point_groups import PointGroup
+from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
@@ -108,7 +108,7 @@ class PointwiseSchedule:
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
     """Schedule the outputs of one segment."""
-    parts = [part for group in body.point_groups for part in pointwise_parts(group, body, device)]
+    parts = [part for group in point_groups(body) for part in pointwise_parts(group, body, device)]
     return PointwiseSchedule(tuple(parts))
 
 

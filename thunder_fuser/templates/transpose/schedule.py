@@ -25,7 +25,7 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
-from thunder_fuser.lower.point_groups import PointGroup
+from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
@@ -128,7 +128,7 @@ class TransposeSchedule:
 
 def schedule_transpose(body: KernelBody, device: DeviceInfo) -> TransposeSchedule | Refusal:
     """Schedule the outputs of one segment, or say why no tile pays."""
-    groups = body.point_groups
+    groups = point_groups(body)
     turned = [_transpose_part(group, body, device) for group in groups]
     refusals = [found for found in turned if isinstance(found, Refusal)]
     if len(refusals) == len(turned):
