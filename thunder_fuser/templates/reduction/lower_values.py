@@ -32,18 +32,12 @@ from thunder_fuser.lower.scalar_graph import (
     operands,
     reachable,
 )
-from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G
 from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
-
-_AHEAD = 1024
-"""Bytes ahead of a load of what a core fetches when it adds rows to totals: between two pieces of a
-tensor are the accumulators and the other tensors, and by itself it starts too late on each.
-"""
 
 _C, _U = Var("c"), Var("u")
 
@@ -163,22 +157,6 @@ class RowLowering(LaneLowering):
         return any(self._awaited(self.accesses[k]) for k in held)
 
     # ---- loads
-
-    def _window(
-        self,
-        access: RegisterArray,
-        window: VectorAccess,
-        target: ir.Expr,
-        pointer: ir.Expr,
-        address: ir.Expr,
-    ) -> list[ir.Stmt]:
-        found = super()._window(access, window, target, pointer, address)
-        tensor = access.loads[0].tensor
-        wide = tensor.numel > self.schedule.columns and window.width == self.lanes.vector
-        if self.schedule.is_walked_by_one and wide:
-            ahead = ir.Int(_AHEAD // tensor.dtype.itemsize)
-            found.append(ir.Prefetch(ir.Address(ir.Address(pointer, address), ahead)))
-        return found
 
     def _held_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """What stays in registers, for every column of the row, before the first use of any."""
