@@ -130,4 +130,11 @@ TF_DEVICE void store(T* p, const T (&in)[N] TF_SITE_PARAM) {
   }
 }
 
+// The same where nobody reads it before it has left the caches: it may go past them.
+template <int N, class T>
+TF_DEVICE void stream(T* p, const T (&in)[N] TF_SITE_PARAM) {
+  TF_FAST_STREAM(T, N, p, in);
+  store<N>(p, in TF_SITE_ARG);
+}
+
 }  // namespace tf

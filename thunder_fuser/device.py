@@ -50,6 +50,8 @@ class DeviceInfo:
     load_seconds            what a load takes that memory answers, on a device that does little else
     copy_share              of `bandwidth` that a copy of much memory reaches
     prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
+    outer_cache_bytes       the last cache before memory, where stores can go past it; 0 where
+                            they cannot, or where caches do not read what is overwritten
     """
 
     name: str
@@ -77,6 +79,7 @@ class DeviceInfo:
     copy_share: float
     threads_are_serial: bool = False
     prefetches_by_software: bool = False
+    outer_cache_bytes: int = 0
 
     @property
     def clock_rate(self) -> float:

@@ -66,6 +66,13 @@ void learn_block_time(unsigned* known, unsigned long long measured) {
   __atomic_store_n(known, learned, __ATOMIC_RELAXED);
 }
 
+// Stores past the caches (host/stream.h) are seen before whatever this OS thread writes next.
+void order_streamed_stores() {
+#ifdef __x86_64__
+  __builtin_ia32_sfence();
+#endif
+}
+
 unsigned long long gcd(unsigned long long a, unsigned long long b) { return b ? gcd(b, a % b) : a; }
 
 }  // namespace
@@ -139,6 +146,7 @@ int tf_launch(const tf_call* call) {
     } else {
       tf::this_threads_worker().run(launch, first, last, parts);
     }
+    tf::order_streamed_stores();
     busy += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
   });
   tf::learn_block_time(call->kernel->block_nanoseconds, busy / launch.blocks + 1);

@@ -70,6 +70,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "exp.h"
 #include "inverse_erf.h"
 #include "pick.h"
+#include "stream.h"
 #include "turn.h"
 
 // Ends the enclosing function where SIMD registers turn a square of these types.
@@ -78,3 +79,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 // The same where they pick lanes out of these types.
 #define TF_FAST_PICK(T, M, N, order, window, to) \
   if constexpr (tf::host::kPicks<T, M, N>) return tf::host::pick<order>(window, to)
+// The same where whole lines of a cache can be written past it.
+#define TF_FAST_STREAM(T, N, p, in)      \
+  if constexpr (tf::host::kStreams<T, N>) \
+    if (tf::host::starts_register(p)) return tf::host::stream(p, in)

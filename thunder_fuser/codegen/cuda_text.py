@@ -342,7 +342,8 @@ class CudaText:
         return [f"tf::pick<{picks}>({self.text(s.source)}, {self.text(s.target)});"]
 
     def _vector_store(self, s: ir.VectorStore) -> list[str]:
-        return [f"tf::store<{s.width}>({self.text(s.address)}, {self.text(s.source)});"]
+        function = "stream" if s.streams else "store"
+        return [f"tf::{function}<{s.width}>({self.text(s.address)}, {self.text(s.source)});"]
 
     def _unpack(self, s: ir.Unpack) -> list[str]:
         return [f"tf::unpack({self.text(s.words)}, {self.text(s.target)});"]

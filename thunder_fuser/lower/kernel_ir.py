@@ -557,9 +557,12 @@ class PickLanes:
 
 @dataclass(frozen=True, slots=True)
 class VectorStore:
+    """`streams`: past the caches."""
+
     width: int
     address: Expr
     source: Expr
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)

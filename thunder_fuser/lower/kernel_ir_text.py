@@ -185,6 +185,10 @@ class ListingText:
         head = f"for {s.axis} in {self._of(s.begin)}..{self._of(s.end)}{stride}, {how}:"
         return [head, *_indented(self.body(s.body))]
 
+    def _vector_store(self, s: ir.VectorStore) -> list[str]:
+        verb = "stream" if s.streams else "store"
+        return [f"{verb} {s.width} at {self._of(s.address)}: {self._of(s.source)}"]
+
     def _draw(self, s: ir.DrawNumbers) -> list[str]:
         calls = f"{s.calls} calls from {self._of(s.first)}"
         return [f"{s.array}: {s.dtype.name} = draw {s.op}({self._all(s.seed, s.offset)}, {calls})"]
@@ -214,7 +218,7 @@ class ListingText:
         ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
         ir.VectorLoad: lambda x, s: [f"{x._of(s.target)} = load {s.width} at {x._of(s.address)}"],
         ir.PickLanes: lambda x, s: [f"{x._of(s.target)} = pick {_picks(s)} of {x._of(s.source)}"],
-        ir.VectorStore: lambda x, s: [f"store {s.width} at {x._of(s.address)}: {x._of(s.source)}"],
+        ir.VectorStore: _vector_store,
         ir.Unpack: lambda x, s: [f"{x._of(s.target)} = unpack {x._of(s.words)}"],
         ir.Prefetch: lambda x, s: [f"prefetch {x._of(s.address)}"],
         ir.DrawNumbers: _draw,

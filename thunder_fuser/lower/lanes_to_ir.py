@@ -469,7 +469,8 @@ class LaneLowering:
                 element = ir.Element(held, ir.Int(window.lanes[0]))
                 found.append(ir.Assign(ir.Element(target, address), element))
             elif window.is_in_order and window.width == vector:
-                found.append(ir.VectorStore(vector, ir.Address(target, address), held))
+                place = ir.Address(target, address)
+                found.append(ir.VectorStore(vector, place, held, store.streams))
             else:
                 order = sorted(zip(window.picks, window.lanes, strict=True))
                 packed = tuple(ir.Element(held, ir.Int(lane)) for _, lane in order)

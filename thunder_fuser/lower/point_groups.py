@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
@@ -16,7 +17,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import Value, ValueGraph
-from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_store
 
 
@@ -36,9 +37,15 @@ class PointGroup:
     def tensors(self) -> tuple[TensorView, ...]:
         return tuple(tensor for tensor, _, _ in self.values)
 
-    def stores(self, lanes: LaneForms, body: KernelBody) -> tuple[Store, ...]:
+    def stores(self, lanes: LaneForms, body: KernelBody, device: DeviceInfo) -> tuple[Store, ...]:
         return tuple(
-            Store(t, v, at, plan_store(at, lanes, t.dtype.itemsize, body.stores[t].alignment))
+            Store(
+                t,
+                v,
+                at,
+                plan_store(at, lanes, t.dtype.itemsize, body.stores[t].alignment),
+                streams(t, body, device),
+            )
             for t, v, at in self.values
         )
 

@@ -66,6 +66,7 @@ class HostTarget:
             copy_share=1.0,
             threads_are_serial=True,
             prefetches_by_software=True,
+            outer_cache_bytes=24 * _KIB * _KIB,
         )
 
     def compile(

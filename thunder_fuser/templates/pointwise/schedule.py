@@ -120,7 +120,7 @@ def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:
         lanes = Lanes(group.point, count, offset, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
-        stores = group.stores(lanes, body)
+        stores = group.stores(lanes, body, device)
         unroll = _unroll(accesses, lanes, most // vector, device)
         prefetches = _prefetches(accesses, lanes, device)
         return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, prefetches)

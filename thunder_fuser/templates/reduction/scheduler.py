@@ -38,7 +38,7 @@ from thunder_fuser.lower.row_program import (
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
-from thunder_fuser.lower.store import Store
+from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cached_values import choose_held
 from thunder_fuser.templates.reduction.cost import seconds, wastes
@@ -286,7 +286,8 @@ class _Candidate:
             if plain:
                 aligned = self.body.stores[tensor].alignment
                 windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
-            yield Store(tensor, value, address, windows)
+            past = streams(tensor, self.body, self.device)
+            yield Store(tensor, value, address, windows, past)
 
     def _finish(self, finish: PulledEpilogue) -> GridEpilogue:
         lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)

@@ -167,7 +167,7 @@ def _transpose_part(
     def part(vector: int) -> tuple[float, TransposePart]:
         lanes = _lanes(plane, vector)
         accesses = plan_accesses(group.graph, lanes, alignment)
-        stores = group.stores(lanes, body)
+        stores = group.stores(lanes, body, device)
         direct = [a for a in accesses if not set(a.loads) & set(loads)]
         return instructions(stores, direct, vector) / vector, TransposePart(
             stores,
