@@ -27,7 +27,13 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
-from thunder_fuser.frontends.thunder import attention, regions, reorder_regions, repro
+from thunder_fuser.frontends.thunder import (
+    attention,
+    convolution,
+    regions,
+    reorder_regions,
+    repro,
+)
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
@@ -79,6 +85,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._tank = Tank()
         self._draw = register_draw(self)
         attention.register(self)
+        convolution.register(self)
         self._lookasides.update(lookasides())
         for symbol in {**TABLE, **RULES}:
             self.register_supported(
@@ -88,6 +95,22 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Fuser]:
         """As a list of one: Thunder takes `executors=executor`, too."""
         yield self
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether it is claimed, or consists of what is claimed and fused: torch has better than
+        attention and convolutions in parts of a call.
+        """
+        if self._is_call(bsym):
+            return bool(self.can_execute(bsym))
+        return bool(super().can_fuse(bsym)) and not any(map(self._has_call, bsym.subsymbols))
+
+    def _is_call(self, bsym: BoundSymbol) -> bool:
+        """Whether what is claimed becomes a call of torch's."""
+        claim = self.implmap.get(bsym.sym.id)
+        return claim is not None and claim.execution_transform is not None
+
+    def _has_call(self, bsym: BoundSymbol) -> bool:
+        return self._is_call(bsym) or any(map(self._has_call, bsym.subsymbols))
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Use fuel if enough is left; one fusion costs 1."""

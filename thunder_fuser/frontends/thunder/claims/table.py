@@ -51,6 +51,7 @@ _WRITES_AT_INDEX = (
 )
 
 _PRODUCT = "a matrix product, which torch's libraries compute"
+_CONVOLUTION = "a convolution, which torch's libraries compute"
 _SCAN = "a scan: each element waits for the one before it"
 _ATTENTION = "attention, for which torch has kernels"
 _SORT = "a sort: data decide where each element goes"
@@ -59,7 +60,15 @@ _SORT = "a sort: data decide where each element goes"
 _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.MATMUL: _PRODUCT,
     PrimIDs.LINEAR: _PRODUCT,
-    PrimIDs.CONVOLUTION: "a convolution, which torch's libraries compute",
+    PrimIDs.CONVOLUTION: _CONVOLUTION,
+    **dict.fromkeys(
+        (
+            "fuser_convolution",
+            "fuser_convolution_input_gradient",
+            "fuser_convolution_weight_gradient",
+        ),
+        _CONVOLUTION,
+    ),
     "scaled_dot_product_attention": _ATTENTION,
     **dict.fromkeys(("fuser_attention", "fuser_attention_forward"), _ATTENTION),
     "fuser_attention_backward": _ATTENTION,

@@ -1,0 +1,213 @@
+"""Convolutions left whole, and their gradients: a call for what is read, and one for the weight.
+
+Thunder writes the gradients as convolutions of gradients spread out with zeros, between transposes
+and pads, each of which goes through memory; torch's libraries have kernels for both. They are two
+calls, so that who wants no gradient of an image pays for none.
+
+A bias is added, and its gradient summed, by operations that fuse with their neighbours. On a CPU,
+whose libraries add it before they round, the forward's stays with the convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import thunder.torch as ltorch
+import torch
+from thunder.core.dtypes import is_float_dtype
+from thunder.core.prims import PrimIDs, get_grad, put_grad
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+from thunder.extend import FusionExecutor
+from torch import Tensor
+
+from thunder_fuser.frontends.thunder.claims.operands import is_static
+
+NAMES = (
+    "fuser_convolution",
+    "fuser_convolution_input_gradient",
+    "fuser_convolution_weight_gradient",
+)
+
+
+class Symbols(NamedTuple):
+    """The call, and those of its backward by what the gradient is of."""
+
+    whole: Symbol
+    of_input: Symbol
+    of_weight: Symbol
+
+
+def register(executor: FusionExecutor) -> Symbols:
+    """Claim convolutions, with their gradients, where `is_claimed` holds."""
+    symbols = Symbols(
+        executor.register_operator(NAMES[0], meta=_meta, fn=torch.convolution),
+        executor.register_operator(NAMES[1], meta=_like_input, fn=_of_input),
+        executor.register_operator(NAMES[2], meta=_like_weight, fn=_of_weight),
+    )
+    for symbol in (ltorch.conv1d, ltorch.conv2d, ltorch.conv3d):
+        executor.register_supported(symbol.id, _has_images, execution_transform=_of_images(symbols))
+    executor.register_supported(
+        PrimIDs.CONVOLUTION,
+        is_claimed,
+        execution_transform=_alone(symbols),
+        grad_transform=_gradient(symbols),
+    )
+    return symbols
+
+
+def is_claimed(
+    x: object,
+    weight: object,
+    bias: object,
+    stride: Sequence[object],
+    padding: Sequence[object],
+    dilation: Sequence[object],
+    transposed: object,
+    output_padding: Sequence[object],
+    groups: object,
+) -> bool:
+    """Whether everything is known and of one floating-point dtype; Thunder has the others."""
+    tensors = [x, weight, *([] if bias is None else [bias])]
+    if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):  # type: ignore[attr-defined]
+        return False
+    types = {t.dtype for t in tensors}  # type: ignore[attr-defined]
+    numbers = (*stride, *padding, *dilation, *output_padding, groups)
+    known = all(type(n) is int for n in numbers) and type(transposed) in (bool, int)
+    return known and len(types) == 1 and is_float_dtype(types.pop()) and not transposed
+
+
+def _images(
+    x: TensorProxy,
+    weight: TensorProxy,
+    bias: TensorProxy | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> tuple[Any, ...]:
+    """What the primitive gets of the arguments of a user's call."""
+    each = (v if isinstance(v, Sequence) else (v,) for v in (stride, padding, dilation))
+    return (x, weight, bias, *each, False, (0,), groups)
+
+
+def _has_images(*args: Any, **kwargs: Any) -> bool:
+    """Whether `_images` says everything: torch takes one image, or a padding in words, itself."""
+    arguments = _images(*args, **kwargs)
+    return is_claimed(*arguments) and arguments[0].ndim == arguments[1].ndim
+
+
+def _of_images(symbols: Symbols) -> Callable[..., TensorProxy]:
+    return lambda *args, **kwargs: _forward(symbols, *_images(*args, **kwargs))
+
+
+def _forward(
+    symbols: Symbols,
+    x: TensorProxy,
+    weight: TensorProxy,
+    bias: TensorProxy | None,
+    *options: object,
+) -> TensorProxy:
+    apart = bias is not None and x.device.type != "cpu"
+    result: TensorProxy = symbols.whole(x, weight, None if apart else bias, *options)
+    if bias is None or not apart:
+        return result
+    shown: TensorProxy = ltorch.reshape(bias, [-1] + [1] * (x.ndim - 2))
+    return ltorch.add(result, shown)
+
+
+def _alone(symbols: Symbols) -> Callable[..., TensorProxy]:
+    def transform(
+        x: TensorProxy,
+        weight: TensorProxy,
+        bias: TensorProxy | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        transposed: int,
+        output_padding: Sequence[int],
+        groups: int,
+    ) -> TensorProxy:
+        options = (stride, padding, dilation, bool(transposed), output_padding, groups)
+        return _forward(symbols, x, weight, bias, *options)
+
+    return transform
+
+
+def _gradient(symbols: Symbols) -> Callable[..., TensorProxy]:
+    def rule(
+        x: TensorProxy,
+        weight: TensorProxy,
+        bias: TensorProxy | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        transposed: int,
+        output_padding: Sequence[int],
+        groups: int,
+    ) -> TensorProxy:
+        options = (stride, padding, dilation, bool(transposed), output_padding, groups)
+        result = _forward(symbols, x, weight, bias, *options)
+        g = get_grad(result)
+        put_grad(x, symbols.of_input(g, x, weight, *options))
+        put_grad(weight, symbols.of_weight(g, x, weight, *options))
+        if bias is not None:
+            put_grad(bias, ltorch.sum(g, [k for k in range(g.ndim) if k != 1]))
+        return result
+
+    return rule
+
+
+# ---- what Thunder knows of the calls
+
+
+def _meta(
+    x: TensorProxy,
+    weight: TensorProxy,
+    bias: TensorProxy | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *others: object,
+) -> TensorProxy:
+    spatial = x.ndim - 2
+    steps, pads, gaps = (
+        tuple(given) * spatial if len(given) == 1 else given
+        for given in (stride, padding, dilation)
+    )
+    reach = [gap * (taps - 1) for gap, taps in zip(gaps, weight.shape[2:], strict=True)]
+    image = [
+        (n + 2 * pad - far - 1) // step + 1
+        for n, pad, far, step in zip(x.shape[2:], pads, reach, steps, strict=True)
+    ]
+    return TensorProxy(like=x, shape=(x.shape[0], weight.shape[0], *image))
+
+
+def _like_input(g: TensorProxy, x: TensorProxy, *others: object) -> TensorProxy:
+    return TensorProxy(like=x, shape=tuple(x.shape))
+
+
+def _like_weight(
+    g: TensorProxy, x: TensorProxy, weight: TensorProxy, *others: object
+) -> TensorProxy:
+    return TensorProxy(like=weight, shape=tuple(weight.shape))
+
+
+# ---- the calls
+
+
+def _of_input(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> Tensor:
+    return _backward(0, g, x, weight, options)
+
+
+def _of_weight(g: Tensor, x: Tensor, weight: Tensor, *options: object) -> Tensor:
+    return _backward(1, g, x, weight, options)
+
+
+def _backward(k: int, g: Tensor, x: Tensor, weight: Tensor, options: Sequence[object]) -> Tensor:
+    wanted = [k == 0, k == 1, False]
+    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        g, x, weight, None, *options, wanted
+    )
+    return found[k]
