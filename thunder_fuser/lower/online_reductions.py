@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from thunder_fuser.analysis.layout import dense_layout
+from thunder_fuser.ir.dag import topological_order
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
@@ -67,18 +68,15 @@ def _waited_for(fold: ReductionOp, body: KernelBody) -> Iterator[ReductionOp]:
 
 def _waits(value: Val, body: KernelBody, known: dict[Val, bool]) -> bool:
     """Whether a value is computed from a reduction."""
-    stack = [value]
-    while stack:
-        v = stack[-1]
-        expr = body.producer(v)
-        if v in known:
-            stack.pop()
-        elif expr is None or isinstance(expr, ReductionOp):
-            known[v] = expr is not None
-        elif left := [u for u in expr.inputs if u not in known]:
-            stack += left
-        else:
-            known[v] = any(known[u] for u in expr.inputs)
+
+    def producers(v: Val) -> tuple[Val, ...]:
+        is_end = v in known or isinstance(body.producer(v), ReductionOp)
+        return () if is_end else body.operands(v)
+
+    for v in topological_order([value], producers):
+        if v not in known:
+            is_fold = isinstance(body.producer(v), ReductionOp)
+            known[v] = is_fold or any(known[u] for u in body.operands(v))
     return known[value]
 
 

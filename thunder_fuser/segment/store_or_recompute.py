@@ -132,14 +132,16 @@ class _Problem:
         reading is not as cheap as any way of computing: a network that does not grow with the
         program behind it.
         """
+
         found: dict[int, int] = {}
-        waiting = list(self.wanted[consumer])
-        while waiting:
-            v = waiting.pop()
-            if v not in found:
-                found[v] = self.values[v].read + extra(v)
-                if self.values[v].compute is not None and found[v] > self._least[consumer][v]:
-                    waiting += self.values[v].operands
+
+        def producers(v: int) -> Sequence[int]:
+            value = self.values[v]
+            found[v] = value.read + extra(v)
+            is_dear = value.compute is not None and found[v] > self._least[consumer][v]
+            return value.operands if is_dear else ()
+
+        backward_slice(self.wanted[consumer], producers)
         return found
 
     def answers(self, extra: Prices) -> list[Choice]:

@@ -5,7 +5,7 @@ and every byte count that comes out is one: its value is that of the representat
 formula, a form of the sizes i0, i1, ..., holds for others (torch.SymInt with its hint is the same
 idea). What a comparison decides on the way to a count is a condition of the formula; `conditions()`
 collects those that are not always true. What decides between plans is no such condition: another
-plan is another formula.
+plan is another formula; there, `int` of a count is compared.
 """
 
 from __future__ import annotations
