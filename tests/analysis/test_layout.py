@@ -8,14 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from thunder_fuser.analysis.layout import (
-    View,
-    address_in,
-    declared_layout,
-    dense_layout,
-    loop_order,
-    view_of,
-)
+from thunder_fuser.analysis.aliases import View, view_of
+from thunder_fuser.analysis.layout import address_in, declared_layout, dense_layout, loop_order
 from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout

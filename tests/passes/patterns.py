@@ -11,7 +11,8 @@ from itertools import pairwise
 import torch
 
 from tests.support.generator import random_case
-from thunder_fuser.analysis.layout import declared_layout, view_of
+from thunder_fuser.analysis.aliases import view_of
+from thunder_fuser.analysis.layout import declared_layout
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val

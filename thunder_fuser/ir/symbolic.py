@@ -1,4 +1,8 @@
-"""The symbolic sizes of a Fusion: which there are, and what extents are in terms of them."""
+"""The symbolic sizes of a Fusion: which there are, and what extents are in terms of them.
+
+What operations demand of them are equations (`size_equations.py`). Formulas of a plan's bytes are
+counts (`integer/counts.py`); `runtime/open_sizes.py` makes such a plan.
+"""
 
 from __future__ import annotations
 

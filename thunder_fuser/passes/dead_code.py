@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from thunder_fuser.analysis.chains import copy_chain
+from thunder_fuser.analysis.aliases import copy_chain
 from thunder_fuser.ir.fusion import Fusion, Update, Val
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.view_programs import simplified

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from thunder_fuser.analysis.chains import memory_behind_results
+from thunder_fuser.analysis.aliases import memory_behind_results
 from thunder_fuser.ir.domain import (
     Expand,
     Extent,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from thunder_fuser.analysis.chains import memory_behind_results
+from thunder_fuser.analysis.aliases import memory_behind_results
 from thunder_fuser.ir.dtypes import Category, DataType, Number
 from thunder_fuser.ir.fusion import Expr, FullOp, Fusion, MoveOp, PointwiseOp, TensorView, Val
 from thunder_fuser.ir.tables import pointwise

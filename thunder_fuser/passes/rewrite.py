@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Literal
 
-from thunder_fuser.analysis.chains import memory_behind_results
+from thunder_fuser.analysis.aliases import memory_behind_results
 from thunder_fuser.ir.domain import Expand, Transform, static
 from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, shows_memory
 from thunder_fuser.ir.rebuild import Rebuild

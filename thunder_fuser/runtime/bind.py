@@ -22,7 +22,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.sizes import line_of
+from thunder_fuser.ir.size_equations import line_of
 from thunder_fuser.runtime.overlap import overlaps_itself, share_memory
 from thunder_fuser.runtime.sizes import bind_sizes, named_line, size_inputs
 

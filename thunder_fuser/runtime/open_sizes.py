@@ -1,8 +1,8 @@
 """Open sizes: a definition whose inputs may have any sizes, as a fusion that can be planned.
 
-The equations of the fusion (`ir/sizes.py`) are solved. What is free then is named i0, i1, ... in
-order of the inputs, and each gets a representative value: large, as what is worth fusing is, and
-unlike any other size, so that nothing looks equal that is not.
+The equations of the fusion (`ir/size_equations.py`) are solved. What is free then is named i0, i1,
+... in order of the inputs, and each gets a representative value: large, as what is worth fusing is,
+and unlike any other size, so that nothing looks equal that is not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView
 from thunder_fuser.ir.integer.counts import SMALLEST, conditions, count, without_implied
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.ir.rebuild import rebound
-from thunder_fuser.ir.sizes import Equation, Side, Solution, equations
+from thunder_fuser.ir.size_equations import Equation, Side, Solution, equations
 from thunder_fuser.ir.symbolic import size_variables, variable_of, variables_by_name
 from thunder_fuser.runtime.sizes import check_agreement
 from thunder_fuser.segment.plan import OpenSizes, SegmentedFusion

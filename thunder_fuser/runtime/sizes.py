@@ -19,7 +19,7 @@ from thunder_fuser.ir.fusion import (
     shape_text,
 )
 from thunder_fuser.ir.integer.symint import Form, Variable
-from thunder_fuser.ir.sizes import Side, conflict, equations_of, line_of
+from thunder_fuser.ir.size_equations import Side, conflict, equations_of, line_of
 from thunder_fuser.ir.symbolic import size_variables, variable_of
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.analysis.layout import View
+from thunder_fuser.analysis.aliases import View
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import reference
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView

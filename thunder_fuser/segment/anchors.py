@@ -14,15 +14,9 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from thunder_fuser.analysis.chains import copy_chain
+from thunder_fuser.analysis.aliases import View, aligned_layout, copy_chain, view_of
 from thunder_fuser.analysis.footprint import Footprint
-from thunder_fuser.analysis.layout import (
-    View,
-    aligned_layout,
-    dense_layout,
-    layouts_of_inputs,
-    view_of,
-)
+from thunder_fuser.analysis.layout import dense_layout, layouts_of_inputs
 from thunder_fuser.analysis.region import Region, everything
 from thunder_fuser.analysis.sectors import sector_bytes
 from thunder_fuser.analysis.torch_strides import memory_orders

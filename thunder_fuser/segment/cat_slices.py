@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.chains import sole_results
-from thunder_fuser.analysis.layout import View, aligned_layout, dense_layout
+from thunder_fuser.analysis.aliases import View, aligned_layout, sole_results
+from thunder_fuser.analysis.layout import dense_layout
 from thunder_fuser.ir.domain import (
     Expand,
     IterDomain,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from thunder_fuser.analysis.layout import View
+from thunder_fuser.analysis.aliases import View
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import TensorView
 

@@ -13,9 +13,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
-from thunder_fuser.analysis.chains import copy_chain
+from thunder_fuser.analysis.aliases import copy_chain, view_of
 from thunder_fuser.analysis.footprint import footprint
-from thunder_fuser.analysis.layout import layouts_of_inputs, view_of
+from thunder_fuser.analysis.layout import layouts_of_inputs
 from thunder_fuser.analysis.torch_strides import memory_orders, output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200

@@ -32,7 +32,7 @@ from thunder_fuser.ir.fusion import (
     move_op,
     shape_text,
 )
-from thunder_fuser.ir.sizes import equations_of_update
+from thunder_fuser.ir.size_equations import equations_of_update
 
 __all__ = ["FusionBuilder", "Size", "allocation_order"]
 

@@ -30,7 +30,7 @@ from thunder_fuser.ir.fusion import (
     shape_text,
 )
 from thunder_fuser.ir.integer.symint import Context, Form
-from thunder_fuser.ir.sizes import Solution, equations_of
+from thunder_fuser.ir.size_equations import Solution, equations_of
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Op
 
