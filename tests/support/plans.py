@@ -18,8 +18,7 @@ from tests.zoo.rope import define_keys_across_cuts
 from tests.zoo.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.thunder.compiled import last_traces
-from thunder_fuser.frontends.thunder.report import saved_for_backward
-from thunder_fuser.frontends.thunder.segmented import segments
+from thunder_fuser.frontends.thunder.report import fusions_of_trace, saved_for_backward
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.plan import SegmentedFusion, counted
@@ -81,11 +80,11 @@ def compiled_for(function: Callable[..., Any], inputs: Sequence[Any]) -> Any:
 
 def planned_for(compiled: Any) -> Planned:
     forward, backward = last_traces(compiled)
-    first = Half(tuple(region.plan for region in segments(forward)))
+    first = Half(tuple(r.plan for r in fusions_of_trace(forward)))
     if backward is None:
         return Planned(first, None, 0)
     return Planned(
-        first, Half(tuple(r.plan for r in segments(backward))), saved_for_backward(compiled)
+        first, Half(tuple(r.plan for r in fusions_of_trace(backward))), saved_for_backward(compiled)
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.report import refusals
 from thunder_fuser.frontends.thunder.repro import script
 from thunder_fuser.frontends.thunder.symbol import call_of
+from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
 from thunder_fuser.inspect.of_plan import sections_of, steps_of_plan
 from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -38,7 +38,6 @@ _VIEWS = frozenset(
     )
 )
 """Calls of torch that give views, or that copy only where no view would do."""
-_PRODUCTS = frozenset({"linear", "matmul", "bmm", "mm", "torch_matmul", "torch_linear"})
 _COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "broadcast", "wait", "all_to_all")
 
 
@@ -133,7 +132,7 @@ class _Maker:
     def _note(self, proxy: TensorProxy, role: Role) -> None:
         known = self._tensors.get(proxy.name)
         if known is None:
-            size = math.prod(map(int, proxy.shape)) * proxy.dtype.bytes
+            size = bytes_of(proxy)
             dtype = proxy.dtype.shortname()
             shape = tuple(map(int, proxy.shape))
             self._tensors[proxy.name] = Tensor(proxy.name, shape, dtype, size, role)
@@ -239,6 +238,7 @@ def _step_of_call(bsym: BoundSymbol, part: int) -> Step:
     reads = list({p.name: p for p in reads}.values())
     where = bsym.source_filename
     line = f"{where}:{bsym.source_positions.lineno}" if where and bsym.source_positions else ""
+    work = work_of(bsym)
     shapes = [(tuple(p.shape), p.dtype) for p in (*reads, *writes)]
     return Step(
         number=0,
@@ -249,21 +249,10 @@ def _step_of_call(bsym: BoundSymbol, part: int) -> Step:
         operations=(name,),
         reads=tuple(p.name for p in reads),
         writes=tuple(p.name for p in writes),
-        bytes_read=sum(map(_bytes, reads)) if moves else 0,
-        bytes_written=sum(map(_bytes, writes)) if moves else 0,
+        bytes_read=work.bytes_read if moves else 0,
+        bytes_written=work.bytes_written if moves else 0,
         key=hashlib.sha256(f"{name} {shapes}".encode()).hexdigest(),
-        flops=_flops(name, reads, writes),
+        flops=work.flops,
         lines=(line,) if line else (),
         reasons=tuple(dict.fromkeys(r.text for r in refuse(bsym))) if moves else (),
     )
-
-
-def _bytes(proxy: TensorProxy) -> int:
-    return math.prod(map(int, proxy.shape)) * int(proxy.dtype.bytes)
-
-
-def _flops(name: str, reads: Sequence[TensorProxy], writes: Sequence[TensorProxy]) -> int:
-    """Of a product of matrices: a multiplication and an addition count as two."""
-    if name not in _PRODUCTS or not reads or not reads[0].shape:
-        return 0
-    return 2 * math.prod(map(int, writes[0].shape)) * int(reads[0].shape[-1])

@@ -31,32 +31,39 @@ def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:
     return replace(plan, segments=segments, device=device)
 
 
-def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
+def estimate_call(
+    moved: int, flops: int, itemsize: int, device: DeviceInfo, sector_bytes: float | None = None
+) -> Estimate:
     """Of a library's kernel nobody knows more than what it must do: move its bytes, or do its
-    arithmetic at the rate of its operands' type, whichever takes longer.
+    arithmetic at the rate of elements of `itemsize` bytes, whichever takes longer.
     """
-    sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
     parts = {
         "launch": device.launch_seconds,
-        "memory": int(segment.bytes) / device.copy_bandwidth,
-        "arithmetic": int(segment.flops) / device.product_rate(max(sizes, default=4)),
+        "memory": moved / (device.bandwidth * device.copy_share),
+        "arithmetic": flops / device.product_rate(itemsize),
     }
     work = max(parts["memory"], parts["arithmetic"])
-    moved = float(segment.bytes)
     return Estimate(
         seconds=parts["launch"] + work,
         bound=max(parts, key=parts.__getitem__),
-        bytes=moved,
-        cache_bytes=moved,
-        sector_bytes=float(segment.sector_bytes + segment.bytes_written),
-        wanted_bytes=moved,
+        bytes=float(moved),
+        cache_bytes=float(moved),
+        sector_bytes=float(moved) if sector_bytes is None else sector_bytes,
+        wanted_bytes=float(moved),
         instructions={},
         resident=0,
         waves=0.0,
         copy_seconds=parts["memory"],
-        bandwidth=device.copy_bandwidth,
+        bandwidth=device.bandwidth * device.copy_share,
         parts=parts,
     )
+
+
+def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
+    sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
+    sectors = float(segment.sector_bytes + segment.bytes_written)
+    moved, flops = int(segment.bytes), int(segment.flops)
+    return estimate_call(moved, flops, next(iter(sizes), 4), device, sectors)
 
 
 @dataclass(frozen=True, slots=True)

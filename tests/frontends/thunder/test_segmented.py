@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 import thunder_fuser
+from tests.frontends.thunder.memory import held
 from tests.frontends.thunder.programs import fake, jit
 from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.frontends.thunder.segmented import SegmentedRegion, SegmentedTrace, TraceSegment
 
 
 def normalised_twice(x: Any) -> Any:
@@ -33,7 +36,8 @@ def names(proxies: Any) -> list[str]:
 def test_boundaries_are_proxies_of_the_trace() -> None:
     (x,) = fake((64, 4096), dtype=torch.float32)
     function = compiled(normalised_twice, x)
-    (region,) = thunder_fuser.segments(function)
+    (whole,) = thunder_fuser.segments(function)
+    (region,) = whole.steps
     assert region.name == "fuser0"
     assert region.kernels == len([s for s in region.segments if s.kernels]) == 2
     trace = thunder.last_traces(function)[-1]
@@ -55,16 +59,22 @@ def test_boundaries_are_proxies_of_the_trace() -> None:
 def test_forward_then_backward_and_of_one_trace() -> None:
     x, w = fake((64, 256), (256,), dtype=torch.bfloat16, grad=True)
     function = compiled(lambda x, w: F.rms_norm(x, (256,), w), x, w)
-    assert [region.name for region in thunder_fuser.segments(function)] == ["fuser0", "fuser1"]
+    names = [r.name for trace in thunder_fuser.segments(function) for r in trace.regions]
+    assert names == ["fuser0", "fuser1"]
     backward = thunder.last_backward_traces(function)[-1]
-    (region,) = thunder_fuser.segments(backward)
+    (trace,) = thunder_fuser.segments(backward)
+    (region,) = trace.steps
     assert region.name == "fuser1"
     assert "plan: 1 kernel" in str(region)
 
 
+def both(x: Any) -> Any:
+    return x.sin(), x.t()
+
+
 def test_views_say_whose_memory_they_are() -> None:
     (x,) = fake((4, 6), dtype=torch.float32)
-    (region,) = thunder_fuser.segments(compiled(lambda x: (x.sin(), x.t()), x))
+    ((region,),) = (t.regions for t in thunder_fuser.segments(compiled(both, x)))
     (view,) = [s for s in region.segments if s.kind == "alias"]
     assert view.alias_of is not None
     assert view.alias_of.name == "x"
@@ -76,3 +86,112 @@ def test_other_functions_are_refused() -> None:
         thunder_fuser.segments(lambda x: x)
     with pytest.raises(FuserValueError):
         thunder_fuser.segments(jit(torch.sin))
+
+
+# ---- the whole trace
+
+
+def layers(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x + torch.relu(F.layer_norm(x, (8,)) @ w) @ w
+    return x
+
+
+def heads(x: Tensor, w: Tensor) -> Tensor:
+    """Attention, whose result lies by heads, which are merged without a copy."""
+    q = F.linear(x, w).view(2, 4, 2, 4).transpose(1, 2)
+    y = F.scaled_dot_product_attention(q, q * 2, q, is_causal=True)
+    return F.linear(y.transpose(1, 2).reshape(8, 8), w) * x
+
+
+def one_image(x: Tensor, w: Tensor) -> Tensor:
+    """Attention of as few dimensions as it may have."""
+    return F.scaled_dot_product_attention(x @ w, w, w) * 2
+
+
+def views(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    y = torch.sin(x)
+    return y.t(), x[2:], (y @ w)[:, :3] * 2, y
+
+
+def copies(x: Tensor, w: Tensor) -> Tensor:
+    """Of a transpose there is no view that is flat."""
+    return torch.cumsum(torch.sin((x @ w).t().reshape(64)), 0) * 2
+
+
+def updates(x: Tensor, w: Tensor) -> Tensor:
+    x.mul_(2)
+    y = x @ w
+    x.sub_(y.mean(1, keepdim=True))
+    return torch.sin(y)
+
+
+_STATE = 16 + 8 * 4
+"""Bytes that a plan has for attention's random state and logsumexp, which a CPU may leave out."""
+
+
+def compare(plan: SegmentedTrace, measured: list[tuple[str, int]]) -> None:
+    """Bytes in memory when each step is done, beside those that the plan has."""
+    known = {s.name if isinstance(s, SegmentedRegion) else s.call for s in plan.steps}
+    found = [(name, real) for name, real in measured if name in known]
+    assert len(found) == len(plan.steps)
+    for step, planned, (name, real) in zip(plan.steps, plan.held, found, strict=True):
+        assert name == (step.name if isinstance(step, SegmentedRegion) else step.call)
+        # A fusion may hold more between its kernels
+        is_more = isinstance(step, SegmentedRegion) and step.kernels > 1
+        state = _STATE * any(name.startswith("fuser_attention") for name, _ in found)
+        assert planned >= real if is_more else real <= planned <= real + state, name
+
+
+@pytest.mark.parametrize("program", [layers, heads, one_image, views, copies, updates])
+def test_a_plan_of_a_trace_has_what_is_in_memory(program: Any) -> None:
+    """In each step, forward and backward, as storages are counted while the traces run."""
+    grad = program is not updates
+    inputs = [torch.randn(8, 8, requires_grad=grad) for _ in range(2)]
+    function = jit(program)
+    function(*inputs)
+    plans = thunder_fuser.segments(function)
+    assert [plan.name for plan in plans] == ["forward", "backward"][: len(plans)]
+    forward = thunder.last_traces(function)[-1]
+    arguments = dict(zip([p.name for p in forward.args], inputs, strict=True))
+    values: dict[str, Any] = dict(arguments)
+    compare(plans[0], held(forward, values))
+    assert plans[0].argument_bytes == 2 * 8 * 8 * 4
+    if not grad:
+        return
+    results, (saved, others) = forward.bound_symbols[-1].args
+    outputs = {p.name: values[p.name] for p in results["flat_output"]}
+    kept = {p.name: values[p.name] for p in saved}
+    own = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept.values()}
+    for tensor in (*arguments.values(), *outputs.values()):
+        own.pop(tensor.untyped_storage().data_ptr(), None)
+    state = _STATE if program in (heads, one_image) else 0
+    assert 0 <= plans[0].saved_bytes - sum(own.values()) <= state
+    given = {
+        **{n: t for n, t in (arguments | outputs).items() if n in kept},
+        "saved_for_backward": [list(kept.values()), list(others)],
+        "cotangents": [torch.randn_like(t) for t in outputs.values()],
+    }
+    backward = thunder.last_backward_traces(function)[-1]
+    compare(plans[1], held(backward, given))
+
+
+def test_a_plan_of_a_trace_has_torchs_calls() -> None:
+    x, w = fake((512, 256), (256, 256), dtype=torch.bfloat16, grad=True)
+    forward, backward = thunder_fuser.segments(compiled(lambda x, w: torch.relu(x @ w), x, w))
+    product, activation = forward.steps
+    assert isinstance(product, TraceSegment)
+    assert (product.kind, product.call, product.kernels) == ("opaque", "matmul", 0)
+    assert product.flops == 2 * 512 * 256 * 256
+    assert (product.bytes_read, product.bytes_written) == (x.nbytes + w.nbytes, x.nbytes)
+    assert product.seconds > 0
+    assert forward.seconds == product.seconds + activation.seconds
+    (boundary,) = forward.boundaries
+    assert (boundary.producer, boundary.consumers, boundary.bytes) == (0, (1,), x.nbytes)
+    assert boundary.reason == "torch's matmul gives it"
+    assert backward.flops == 2 * product.flops
+    assert forward.kernels == 1
+    # The result tells where it was positive: nothing else is saved.
+    assert forward.saved_bytes == 0
+    assert forward.peak_bytes == w.nbytes + 3 * x.nbytes
+    assert "torch's matmul(x, w)" in str(forward)

@@ -1,34 +1,44 @@
 """Plans in the words of a trace: segments and boundaries whose tensors are Thunder's proxies.
 
-What NVIDIA/Fuser issue 2473 asks for at its end: which tensors go through memory between the
-kernels of a fusion, without a tensor, a GPU or a compiler, so that a transform of traces can weigh
-real bytes.
+What NVIDIA/Fuser issue 2473 asks for at its end: which tensors go through memory between kernels,
+without a tensor, a GPU or a compiler, so that a transform of traces can weigh real bytes. The plan
+is that of the whole trace: kernels, calls of torch and views in the order in which they run, with
+one liveness and one peak.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from thunder.core.proxies import Proxy
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.frontends.thunder.compiled import all_traces
+from thunder_fuser.frontends.thunder.aliases import updates
+from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.naming import Names, Naming
+from thunder_fuser.frontends.thunder.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
-from thunder_fuser.segment.plan import Kind, SegmentedFusion
+from thunder_fuser.frontends.thunder.torch_work import work_of
+from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.plan import Kind, SegmentedFusion, counted
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSegment:
-    """One step of a fusion: a kernel, or what costs nothing.
+    """One step of a trace: a kernel, a call of torch, or what costs nothing.
 
-    kind      map and row are kernels, alias are views, join is what kernels have written in pieces
+    kind      as in a plan: opaque are calls of torch, alias are views
     inputs    proxies whose memory it reads
     outputs   proxies that it leaves in memory
     alias_of  for views, the proxy whose memory they share
+    call      the name of torch's call; "" of a fusion's segment
     """
 
     kind: Kind
@@ -39,6 +49,22 @@ class TraceSegment:
     kernels: int
     alias_of: Proxy | None
     refusals: tuple[Refusal, ...]
+    flops: int = 0
+    seconds: float = 0.0
+    call: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(p.name for p in x) for x in (self.inputs, self.outputs))
+        head = f"torch's {self.call}({inputs}) -> ({outputs})"
+        if self.kind == "alias":
+            return f"{head}: views"
+        work = f", {self.flops:,} FLOPs" if self.flops else ""
+        times = f", {1e6 * self.seconds:.1f} us" if self.seconds else ""
+        return f"{head}: {self.bytes_read:,} B read, {self.bytes_written:,} B written{work}{times}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +114,271 @@ class SegmentedRegion:
         """Most bytes alive at once of what the fusion allocates."""
         return self.plan.peak_bytes
 
+    @property
+    def seconds(self) -> float:
+        """Estimated time of the kernels."""
+        return self.plan.seconds
+
     def __str__(self) -> str:
         return f"{self.name}: {self._text}"
 
 
-def segments(source: Any) -> tuple[SegmentedRegion, ...]:
-    """The segments of every fusion of a trace, or of what `fusions` takes: forward, then backward.
+@dataclass(frozen=True, slots=True)
+class SegmentedTrace:
+    """The plan of a whole trace.
+
+    name            "forward" or "backward"
+    steps           in execution order: fusions, and calls of torch between them
+    held            most bytes in memory during each step, arguments among them
+    argument_bytes  of what the trace is given; a backward, also what was saved for it
+    saved_bytes     of a forward: what is kept for the backward alone, beside arguments and results
+    boundaries      tensors that one step writes and others read; steps by position
+    """
+
+    name: str
+    steps: tuple[SegmentedRegion | TraceSegment, ...]
+    held: tuple[int, ...]
+    argument_bytes: int
+    saved_bytes: int
+    boundaries: tuple[TraceBoundary, ...]
+
+    @property
+    def regions(self) -> tuple[SegmentedRegion, ...]:
+        """The fusions."""
+        return tuple(s for s in self.steps if isinstance(s, SegmentedRegion))
+
+    @property
+    def calls(self) -> tuple[TraceSegment, ...]:
+        """The calls of torch that do more than show memory."""
+        return tuple(s for s in self.steps if isinstance(s, TraceSegment) and s.kind == "opaque")
+
+    @property
+    def segments(self) -> tuple[TraceSegment, ...]:
+        """Of fusions and torch, in execution order."""
+        return tuple(
+            segment
+            for step in self.steps
+            for segment in (step.segments if isinstance(step, SegmentedRegion) else (step,))
+        )
+
+    @property
+    def kernels(self) -> int:
+        """Launches of fusions; torch's calls launch what they will."""
+        return sum(region.kernels for region in self.regions)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that kernels and calls of torch move."""
+        return sum(step.bytes for step in self.steps)
+
+    @property
+    def flops(self) -> int:
+        """Of the calls of torch that the table of calls has."""
+        return sum(call.flops for call in self.calls)
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of all steps, one after the other."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes in memory at once, arguments among them."""
+        return max((self.argument_bytes, *self.held))
+
+    def __str__(self) -> str:
+        calls = counted(len(self.calls), "call")
+        saved = f", {self.saved_bytes:,} B saved for backward" if self.saved_bytes else ""
+        head = (
+            f"{self.name}: {counted(self.kernels, 'kernel')} and {calls} of torch, {self.bytes:,} B"
+            f" moved, {self.flops:,} FLOPs, peak {self.peak_bytes:,} B{saved}"
+        )
+        rows = [head]
+        for step, held in zip(self.steps, self.held, strict=True):
+            text = str(step).replace("\n", "\n  ")
+            rows.append(f"  {text}" + ("" if "\n" in text else f", {held:,} B held"))
+        return "\n".join(rows)
+
+
+def segments(source: Any) -> tuple[SegmentedTrace, ...]:
+    """The plan of a trace, or of the traces of what `fusions` takes: forward, then backward.
 
     Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
     """
-    traces = [source] if isinstance(source, TraceCtx) else all_traces(source)
-    return tuple(
-        _region(bsym)
-        for trace in traces
-        for bsym in trace.bound_symbols
-        if call_of(bsym) is not None
+    if isinstance(source, TraceCtx):
+        return (_planned(source, Storages(source), () if _unpacked(source) else None),)
+    found = []
+    for function in compiled_functions(source):
+        forward, backward = last_traces(function)
+        storages = Storages(forward)
+        found.append(_planned(forward, storages))
+        if backward is not None:
+            behind = Storages(backward)
+            behind.share(_given(backward), storages)
+            kept = {p.name for p in (*_flat(forward.args), *_results(forward)[0])}
+            found.append(_planned(backward, behind, kept))
+    return tuple(found)
+
+
+_SILENT = frozenset(
+    {PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.DEL, PrimIDs.COMMENT}
+)
+
+
+def _planned(
+    trace: TraceCtx, storages: Storages, kept: Collection[str] | None = None
+) -> SegmentedTrace:
+    """The plan of a final trace. `kept`: names of arguments that the caller keeps, of a backward;
+    None: all.
+    """
+    symbols = [b for b in trace.bound_symbols if _is_step(b)]
+    given = _given(trace)
+    arguments = storages.of(given)
+    results, saved = _results(trace)
+    touched, made = [], []
+    alive = set(arguments)
+    for bsym in symbols:
+        # First what it reads: a result that nobody has made lies in memory of its own.
+        read, found = storages.of(bsym.flat_proxy_args), storages.run(bsym)
+        touched.append(read | found)
+        made.append(found - read - alive)
+        alive |= found
+    stays = storages.of([*(p for p in given if kept is None or p.name in kept), *results, *saved])
+    steps = tuple(_step(b, storages, fresh) for b, fresh in zip(symbols, made, strict=True))
+    size = storages.sizes.__getitem__
+    return SegmentedTrace(
+        "backward" if _unpacked(trace) else "forward",
+        steps,
+        tuple(_levels(steps, touched, made, arguments, stays, size)),
+        sum(map(size, arguments)),
+        sum(map(size, storages.of(saved) - storages.of((*given, *results)))),
+        tuple(_boundaries(symbols, steps, storages, made)),
     )
+
+
+def _unpacked(trace: TraceCtx) -> list[BoundSymbol]:
+    """What takes apart the lists that a backward is given."""
+    return [b for b in trace.bound_symbols if b.sym.id is PrimIDs.UNPACK_SEQUENCE]
+
+
+def _given(trace: TraceCtx) -> list[Proxy]:
+    """The tensors that a trace is given."""
+    lists = _unpacked(trace)
+    if not lists:
+        return _flat(trace.args)
+    return [p for b in lists for p in b.flat_proxy_outs if isinstance(p, TensorProxy)]
+
+
+def _is_step(bsym: BoundSymbol) -> bool:
+    return bsym.sym.id not in _SILENT and bool(
+        bsym.flat_proxy_outs or call_of(bsym) is not None or updates(bsym)
+    )
+
+
+def _flat(values: Any) -> list[Proxy]:
+    flat, _ = tree_flatten(values)
+    return [p for p in flat if isinstance(p, TensorProxy)]
+
+
+def _results(trace: TraceCtx) -> tuple[list[Proxy], list[Proxy]]:
+    """What a trace returns, and what it saves for the backward."""
+    returned = trace.bound_symbols[-1].args
+    if len(returned) == 2 and isinstance(returned[0], Mapping) and "flat_output" in returned[0]:
+        return _flat(returned[0]), _flat(returned[1])
+    return _flat(returned), []
+
+
+def _levels(
+    steps: Sequence[SegmentedRegion | TraceSegment],
+    touched: Sequence[frozenset[int]],
+    made: Sequence[frozenset[int]],
+    arguments: frozenset[int],
+    stays: frozenset[int],
+    size: Any,
+) -> Iterator[int]:
+    """Most bytes in memory during each step."""
+    last = {s: k for k, found in enumerate(touched) for s in found}
+    level = sum(map(size, arguments))
+    level -= sum(size(s) for s in arguments - stays if s not in last)
+    for k, step in enumerate(steps):
+        fresh = sum(map(size, made[k]))
+        within = step.peak_bytes if isinstance(step, SegmentedRegion) else 0
+        yield level + max(fresh, int(within))
+        level += fresh - sum(size(s) for s in touched[k] - stays if last[s] == k)
+
+
+def _boundaries(
+    symbols: Sequence[BoundSymbol],
+    steps: Sequence[SegmentedRegion | TraceSegment],
+    storages: Storages,
+    made: Sequence[frozenset[int]],
+) -> Iterator[TraceBoundary]:
+    """Memory that one step writes and others read, under the name that it first has."""
+    readers: dict[int, list[int]] = {}
+    for k, bsym in enumerate(symbols):
+        if not _is_view(steps[k]):
+            for storage in storages.of(bsym.flat_proxy_args):
+                readers.setdefault(storage, []).append(k)
+    for k, bsym in enumerate(symbols):
+        seen: set[int] = set()
+        for proxy in bsym.flat_proxy_outs:
+            for storage in (storages.of((proxy,)) & made[k]) - seen:
+                seen.add(storage)
+                consumers = tuple(n for n in readers.get(storage, ()) if n != k)
+                if consumers:
+                    reason = _reason(steps[k], [steps[n] for n in consumers])
+                    yield TraceBoundary(proxy, k, consumers, storages.sizes[storage], reason)
+
+
+def _reason(
+    producer: SegmentedRegion | TraceSegment, consumers: Sequence[SegmentedRegion | TraceSegment]
+) -> str:
+    calls = dict.fromkeys(c.call for c in consumers if isinstance(c, TraceSegment))
+    if isinstance(producer, TraceSegment):
+        return f"torch's {producer.call} gives it"
+    if calls:
+        return f"torch's {' and '.join(calls)} reads it"
+    return "another fusion reads it"
+
+
+def _is_view(step: SegmentedRegion | TraceSegment) -> bool:
+    return isinstance(step, TraceSegment) and step.kind == "alias"
+
+
+def _step(
+    bsym: BoundSymbol, storages: Storages, fresh: frozenset[int]
+) -> SegmentedRegion | TraceSegment:
+    if call_of(bsym) is not None:
+        return _region(bsym)
+    inputs, outputs = (
+        tuple({p.name: p for p in proxies if isinstance(p, TensorProxy)}.values())
+        for proxies in (bsym.flat_proxy_args, bsym.flat_proxy_outs)
+    )
+    work = work_of(bsym)
+    device = to_torch_device((*outputs, *inputs)[0].device) if outputs or inputs else None
+    segment = TraceSegment(
+        "opaque",
+        inputs,
+        outputs,
+        work.bytes_read,
+        work.bytes_written,
+        0,
+        None,
+        (),
+        work.flops,
+        work.seconds(planned_for(device)),
+        bsym.sym.name,
+    )
+    if fresh or not inputs or _writes(bsym):
+        return segment
+    base = next((p for p in inputs if storages.of((p,)) == storages.of(outputs[:1])), inputs[0])
+    return replace(segment, kind="alias", bytes_read=0, bytes_written=0, seconds=0.0, alias_of=base)
+
+
+def _writes(bsym: BoundSymbol) -> bool:
+    """Whether a call writes into memory that it is given."""
+    is_named_so = bsym.sym.name.endswith("_") and not bsym.sym.name.endswith("__")
+    return is_named_so or updates(bsym) or OpTags.IN_PLACE in (bsym.sym.tags or ())
 
 
 def _region(bsym: BoundSymbol) -> SegmentedRegion:
@@ -121,6 +396,8 @@ def _region(bsym: BoundSymbol) -> SegmentedRegion:
             s.kernels,
             names.proxy(s.alias_of) if s.alias_of is not None else None,
             s.refusals,
+            s.flops,
+            s.seconds,
         )
         for s in plan.segments
     )
