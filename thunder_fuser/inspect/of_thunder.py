@@ -15,7 +15,7 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-from thunder_fuser.errors import counted_refusals
+from thunder_fuser.errors import Refusal, counted_refusals
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import refuse
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
@@ -27,6 +27,7 @@ from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
 from thunder_fuser.inspect.of_plan import sections_of, steps_of_plan
 from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
+from thunder_fuser.inspect.units import line_text
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _VIEWS = frozenset(
@@ -55,7 +56,7 @@ def program_of_function(fn: Any) -> Program:
         if backward is not None:
             maker.add(backward, f"{which}backward")
     told = [refusal for refusal, count in refusals(fn).items() for _ in range(count)]
-    return maker.made(_name_of(functions[0], fn), counted_refusals(told))
+    return maker.made(_name_of(functions[0], fn), told)
 
 
 def program_of_traces(traces: Sequence[TraceCtx], name: str) -> Program:
@@ -65,7 +66,7 @@ def program_of_traces(traces: Sequence[TraceCtx], name: str) -> Program:
     for trace, title in zip(traces, titles, strict=True):
         maker.add(trace, title)
     records = [record for trace in traces for record in records_of(trace)]
-    return maker.made(name, counted_refusals(r for x in records for r in x.all_refusals()))
+    return maker.made(name, [refusal for record in records for refusal in record.all_refusals()])
 
 
 def _name_of(function: Callable[..., Any], given: Any) -> str:
@@ -111,7 +112,7 @@ class _Maker:
                 self._note_views(bsym)
         self._parts.append(Part(title, first, len(self._steps), ideal))
 
-    def made(self, name: str, told: Sequence[str]) -> Program:
+    def made(self, name: str, told: Sequence[Refusal]) -> Program:
         """The program, with what several fusions compute marked."""
         again = {n for n, count in self._computed.items() if count > 1}
         steps = tuple(
@@ -124,7 +125,7 @@ class _Maker:
             steps,
             self._tensors,
             self._device,
-            tuple(told),
+            tuple(counted_refusals(replace(r, origin=line_text(r.origin)) for r in told)),
             tuple(self._details),
             self._aliases,
         )

@@ -68,6 +68,12 @@ def body(program: Program) -> str:
     )
 
 
+def styled(html: str) -> str:
+    """A part of the page by itself."""
+    style = f"<style>{_resource('style.css')}</style>"
+    return f'{style}<div class="thunder-fuser"><div class="wide">{html}</div></div>'
+
+
 @cache
 def _resource(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,23 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.inspect import page
 from thunder_fuser.inspect.compare import Comparison
+from thunder_fuser.inspect.graph import graph
 from thunder_fuser.inspect.of_plan import program_of_plan
 from thunder_fuser.inspect.of_thunder import program_of_function, program_of_traces
 from thunder_fuser.inspect.program import Program
 from thunder_fuser.inspect.text import text
+from thunder_fuser.inspect.timeline import timeline
 from thunder_fuser.segment.plan import SegmentedFusion
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture of a page, for a cell of a notebook."""
+
+    html: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,14 @@ class Report:
         path = Path(path)
         path.write_text(page.page(self.program), encoding="utf-8")
         return path
+
+    def graph(self) -> Picture:
+        """Steps and the tensors between them, forward and backward."""
+        return Picture(page.styled(graph(self.program)))
+
+    def memory(self) -> Picture:
+        """Bytes over the steps, and the peak."""
+        return Picture(page.styled(timeline(self.program)))
 
     def json(self) -> str:
         """Steps, tensors, memory and totals, without the texts of kernels."""
