@@ -138,7 +138,7 @@ def pull_rows(
         return Refusal("stage", str(error), error.tensor.name)
     left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
     if left:
-        return Refusal("shape", _other_space(left[0], space), left[0].name)
+        return Refusal("shape", _waits_for_blocks(left[0], totals, body), left[0].name)
     return PulledRows(
         pull.graph,
         made,
@@ -211,6 +211,17 @@ def _reduced(fold: ReductionOp) -> str:
     """Which dimensions a reduction folds, in words."""
     dims = ", ".join(map(str, fold.dims))
     return f"dimension{'s' if len(fold.dims) > 1 else ''} {dims} of {shape_text(fold.input.sizes)}"
+
+
+def _waits_for_blocks(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> str:
+    """Why a tensor of the kernel's own size is not computed in it."""
+    named = ", ".join(
+        f.output.name for f in body.folds if f.output in totals and _reads(tensor, {f.output}, body)
+    )
+    return (
+        f"every element waits for {named}, which all blocks fold together; it needs a kernel of "
+        "its own, which reads that"
+    )
 
 
 def _other_space(tensor: TensorView, space: Space) -> str:
