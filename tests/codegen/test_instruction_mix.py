@@ -34,13 +34,8 @@ pytestmark = [
     pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON),
 ]
 TOLERANCE = 0.15
-EXCEPTIONS = {
-    (
-        "rope_llama_backward",
-        "sm_100",
-    ): "halves of words are taken apart by PRMT where they are used",
-    ("full_sum", "sm_100"): "loads and uses under tests of their own: registers are moved between",
-}
+_MOVED = "loads and uses under tests of their own: registers are moved between"
+EXCEPTIONS = {("full_sum", "sm_80"): _MOVED, ("full_sum", "sm_100"): _MOVED}
 """Kernels that are further off, and why."""
 
 

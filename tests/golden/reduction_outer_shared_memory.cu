@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_8a7fd16d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_16ec8087(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
@@ -9,19 +9,21 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = tf::from_bits(0xff800000u);
   {
-    bf16 x0[8][8];
+    tf::Vec<unsigned, 4> n0[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int c = k * 128 + t;
-      tf::load<8>(T0 + 65536 * c + 8 * u, x0[k]);
+      n0[k] = tf::fetch<8>(T0 + 65536 * c + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int c = k * 128 + t;
-      tf::store<8>((bf16*)(smem + 16896) + (c * 8 + g) * 8, x0[k]);
+      bf16 x0[8];
+      tf::unpack(n0[k], x0);
+      tf::store<8>((bf16*)(smem + 16896) + (c * 8 + g) * 8, x0);
       TF_VEC
       for (int v = 0; v < 8; ++v) {
-        const float t1 = tf::cast<float>(x0[k][v]);
+        const float t1 = tf::cast<float>(x0[v]);
         a0[v] = tf::Max::combine(a0[v], (float)t1);
       }
     }

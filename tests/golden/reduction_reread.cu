@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_3b19bf7d(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_0dd3c609(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -8,19 +8,21 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   for (int at = t; at < 32768; at += 3072) {
-    bf16 x0[3][8];
+    tf::Vec<unsigned, 4> n0[3];
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 1024;
-      if (u < 32768) tf::load<8>(T0 + 262144 * r + 8 * u, x0[k]);
+      if (u < 32768) n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
     }
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 1024;
       if (u < 32768) {
+        bf16 x0[8];
+        tf::unpack(n0[k], x0);
         TF_VEC
         for (int v = 0; v < 8; ++v) {
-          const float t1 = tf::cast<float>(x0[k][v]);
+          const float t1 = tf::cast<float>(x0[v]);
           const float t2 = t1 * t1;
           a0[v] = tf::Sum::combine(a0[v], (float)t2);
         }
@@ -36,14 +38,14 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   for (int at = t; at < 32768; at += 2048) {
-    bf16 x0[2][8];
-    bf16 x1[2][8];
+    tf::Vec<unsigned, 4> n0[2];
+    tf::Vec<unsigned, 4> n1[2];
     TF_UNROLL
     for (int k = 0; k < 2; ++k) {
       const int u = at + k * 1024;
       if (u < 32768) {
-        tf::load<8>(T0 + 262144 * r + 8 * u, x0[k]);
-        tf::load<8>(T1 + 8 * u, x1[k]);
+        n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
+        n1[k] = tf::fetch<8>(T1 + 8 * u);
       }
     }
     TF_UNROLL
@@ -51,11 +53,15 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
       const int u = at + k * 1024;
       if (u < 32768) {
         bf16 y0[8];
+        bf16 x0[8];
+        bf16 x1[8];
+        tf::unpack(n0[k], x0);
+        tf::unpack(n1[k], x1);
         TF_VEC
         for (int v = 0; v < 8; ++v) {
-          const float t1 = tf::cast<float>(x0[k][v]);
+          const float t1 = tf::cast<float>(x0[v]);
           const float t9 = t1 * t8;
-          const float t11 = tf::cast<float>(x1[k][v]);
+          const float t11 = tf::cast<float>(x1[v]);
           const float t12 = t9 * t11;
           const bf16 t13 = tf::cast<bf16>(t12);
           y0[v] = t13;

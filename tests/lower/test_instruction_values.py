@@ -172,20 +172,33 @@ def test_trips_are_those_of_the_average_block() -> None:
     assert found.times == pytest.approx(500 / 64, abs=0.3)
 
 
-def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting() -> None:
-    """Its address ends with the rows, and is known all the same."""
+@pytest.mark.parametrize("is_outside", [True, False], ids=["next row", "this row"])
+def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting(is_outside: bool) -> None:
+    """It goes to a register that outlives the iteration. Its address ends with the rows, and is
+    known all the same.
+    """
     after = ir.add(ir.Var("r"), ir.Int(8))
     last = ir.Select(ir.less(after, 800), after, ir.Var("r"))
     at = ir.add(ir.times(ir.Int(1024), last), ir.times(ir.Int(4), THREAD))
-    body = (
-        ir.Barrier(),
-        ir.Let("n", ir.Words.FETCHED, ir.Fetched(4, ir.Address(X, at))),
-        *stored(T),
-    )
+    register = [ir.Registers("n", ir.Words.FETCHED, ())]
+    fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, ir.Address(X, at)))
+    body = (ir.Barrier(), *([] if is_outside else register), fetch, *stored(T))
     loop = ir.Loop("r", ir.Int(800), body, begin=BLOCK, step=8, unroll=1)
-    _, found = regions(*loaded(), loop)
+    _, found = regions(*loaded(), *(register if is_outside else []), loop)
     (fetched,) = (a for a in found.accesses if not a.is_store)
-    assert (fetched.is_ahead, fetched.phase, fetched.sectors) == (True, 1, 16)
+    assert (fetched.is_ahead, fetched.phase, fetched.sectors) == (is_outside, 1, 16)
+
+
+def test_words_that_a_test_guards_are_on_their_way_with_others() -> None:
+    """Nothing is done with them behind the test: what is waited for is all of them, once."""
+    apart = ir.Binary("<", ir.LaunchIndex.THREAD, ir.Int(64))
+    register = ir.Registers("n", ir.Words.FETCHED, ())
+    place = ir.Address(X, ir.times(ir.Int(4), THREAD))
+    fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, place))
+    root, guarded = regions(*loaded(), register, ir.If((apart,), (fetch,)))
+    assert (guarded.waiting, [a.phase for a in guarded.accesses]) == (root, [0])
+    _, guarded = regions(*loaded(), ir.If((apart,), (*loaded(), *stored(T))))
+    assert guarded.waiting is guarded
 
 
 @pytest.mark.parametrize(

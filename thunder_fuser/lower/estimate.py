@@ -199,9 +199,12 @@ class _Model:
         return found
 
     def _load_waits(self, region: Region) -> Iterator[float]:
-        """Of loads, those together that no barrier parts; less where the cache has them."""
+        """Of loads, those together that no barrier parts, some of them perhaps under tests; less
+        where the cache has them.
+        """
         phases: dict[int, list[Access]] = {}
-        for access in region.accesses:
+        loads = (a for r in self.regions if r.waiting is region for a in r.accesses)
+        for access in loads:
             if not access.is_store and not access.is_ahead:
                 phases.setdefault(access.phase, []).append(access)
         for accesses in phases.values():

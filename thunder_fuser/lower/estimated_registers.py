@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.instruction_expressions import array_name
 from thunder_fuser.occupancy import registers_of_thread
 
 _STRAIGHT = (18, 0.6)
@@ -27,11 +30,31 @@ def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
     """
     most = registers_of_thread(device, kernel.threads, max(kernel.blocks_per_sm, 1))
     statements = list(_statements(kernel.body, in_loop=False))
-    pieces = sum(isinstance(s, ir.Registers) and s.zeroed for s, _ in statements)
-    loads = any(in_loop and isinstance(s, ir.VectorLoad) for s, in_loop in statements)
+    arrays = [s for s, _ in statements if isinstance(s, ir.Registers) and s.zeroed]
+    pieces = sum(isinstance(s.type, DataType) for s in arrays)
+    loads = any(in_loop and _loads(s) for s, in_loop in statements)
     many = pieces >= _MANY_PIECES
     always, each = _IN_PIECES if many else _IN_LOOPS if loads else _STRAIGHT
-    return min(most, round(always + each * _words(kernel.body)))
+    taken_apart = frozenset(_taken_apart([s for s, _ in statements]))
+    return min(most, round(always + each * _words(kernel.body, taken_apart)))
+
+
+def _loads(s: ir.Stmt) -> bool:
+    return isinstance(s, ir.VectorLoad) or _is_fetch(s)
+
+
+def _is_fetch(s: ir.Stmt) -> bool:
+    return isinstance(s, ir.Assign) and isinstance(s.value, ir.Fetched)
+
+
+def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
+    """Arrays whose elements are parts of words that nothing else comes into: no registers more."""
+    times = Counter(
+        array_name(s.target) for s in statements if isinstance(s, ir.Assign) and _is_fetch(s)
+    )
+    for s in statements:
+        if isinstance(s, ir.Unpack) and times[array_name(s.words)] == 1:
+            yield array_name(s.target)
 
 
 def _statements(body: ir.Body, *, in_loop: bool) -> Iterator[tuple[ir.Stmt, bool]]:
@@ -47,17 +70,17 @@ def _statements(body: ir.Body, *, in_loop: bool) -> Iterator[tuple[ir.Stmt, bool
                 yield from _statements(s.body, in_loop=in_loop)
 
 
-def _words(body: ir.Body) -> int:
+def _words(body: ir.Body, without: Collection[str]) -> int:
     """Words of the arrays of statements, and of the largest among those that they enclose."""
     own, inner = 0, [0]
     for s in body:
         match s:
-            case ir.Registers():
+            case ir.Registers() if s.name not in without:
                 own += -(-math.prod(s.sizes) * _size_of(s.type) // ir.WORD)
             case ir.If():
-                inner += [_words(s.body), _words(s.otherwise)]
+                inner += [_words(s.body, without), _words(s.otherwise, without)]
             case ir.Loop() | ir.Scope():
-                inner.append(_words(s.body))
+                inner.append(_words(s.body, without))
     return own + max(inner)
 
 

@@ -58,6 +58,7 @@ class ExpressionMix:
         self._arch = arch
         self._memory: dict[str, ir.Parameter] = {}
         self._loaded: set[Number] = set()
+        self._is_ahead = False
         self._serial = 0
         self.active: Sample | None = None
         root = self.values.root
@@ -203,13 +204,10 @@ class ExpressionMix:
         return self.expr(e.address)
 
     def _fetched(self, e: ir.Fetched) -> Any:
-        is_ahead = self.values.here.is_loop
-        return self.load(e.address, e.width, self.dtype(e.address), is_ahead=is_ahead)(0)
+        return self.load(e.address, e.width, self.dtype(e.address))(0)
 
-    def load(
-        self, address: ir.Expr, width: int, dtype: DataType, *, is_ahead: bool = False
-    ) -> Callable[[int], Number]:
-        """What a load leaves in registers, element by element; `is_ahead`: for later."""
+    def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
+        """What a load leaves in registers, element by element."""
         pointer, form = self.place(address)
         size = width * dtype.itemsize
         parameter = self._memory.get(pointer)
@@ -224,8 +222,8 @@ class ExpressionMix:
         if parameter is not None and whole not in self._loaded:
             self._loaded.add(whole)
             access = self._access(parameter, False, size, form, dtype)
-            ahead = is_ahead and whole.region is self.values.here
-            phase = whole.region.barriers
+            ahead = self._is_ahead and whole.region is self.values.here
+            phase = whole.region.waiting.barriers
             whole.region.accesses.append(replace(access, phase=phase, is_ahead=ahead))
         self.values.use([whole])
         return lambda k: self.values.number((*key, "element", k, whole), Mix(), (whole,))

@@ -46,6 +46,7 @@ class InstructionMix(ExpressionMix):
         super().__init__(kernel, arch)
         self._kernel = kernel
         self._zeroed: set[str] = set()
+        self._declared: dict[str, Region] = {}
         self._tested = 0
         self._ranges = {
             ir.LaunchIndex.BLOCK: (0, kernel.blocks),
@@ -72,6 +73,7 @@ class InstructionMix(ExpressionMix):
 
     def _registers(self, s: ir.Registers) -> None:
         self.types[s.name] = s.type
+        self._declared[s.name] = self.values.here
         self.environment[s.name] = {} if s.sizes else self.values.constant()
         if s.zeroed and isinstance(s.type, DataType):
             # What some threads do not load is 0, two registers at a time.
@@ -84,7 +86,17 @@ class InstructionMix(ExpressionMix):
         self.environment[s.name] = {(k,): self.expr(v) for k, v in enumerate(s.values)}
 
     def _assign(self, s: ir.Assign) -> None:
-        self.assign(s.target, self.expr(s.value))
+        is_load = isinstance(s.value, (ir.Element, ir.Fetched))
+        self._is_ahead = is_load and self._outlives(array_name(s.target))
+        value = self.expr(s.value)
+        self._is_ahead = False
+        self.assign(s.target, value)
+
+    def _outlives(self, name: str) -> bool:
+        """Whether a register is from outside the loop at hand: the next iteration reads it."""
+        loop = next((r for r in self.values.here.line if r.is_loop), None)
+        declared = self._declared.get(name)
+        return loop is not None and declared is not None and loop not in declared.line
 
     def _flip(self, s: ir.Flip) -> None:
         self.environment[s.name] = self.values.number(("flip", self.fresh()), table.mix(0, 1))
@@ -164,7 +176,7 @@ class InstructionMix(ExpressionMix):
         if not body or share == 1.0:
             self._body(body)
         else:
-            self.values.enter(False, share)
+            self.values.enter(False, share).fetches = all(map(_fetches, body))
             self._body(body)
             self.values.leave()
 
@@ -349,6 +361,12 @@ def _trips(begin: Form, end: Form, step: int, *, is_inner: bool) -> float:
         return 1.0
     left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
     return sum(-(-n // step) if is_inner else n / step for n in left) / len(left)
+
+
+def _fetches(s: ir.Stmt) -> bool:
+    """Whether a statement fetches words, or says where from."""
+    is_place = isinstance(s, ir.Let) and s.type in (DataType.Int, DataType.Int32)
+    return is_place or (isinstance(s, ir.Assign) and isinstance(s.value, ir.Fetched))
 
 
 def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample | None:

@@ -47,6 +47,7 @@ class Region:
     mix        instructions, once through
     unroll     iterations of the loop that a compiler writes out together
     exchanges  shuffles that wait for each other
+    fetches    it does nothing but fetch words, which a test guards: nothing waits for them there
     """
 
     parent: Region | None
@@ -58,11 +59,17 @@ class Region:
     barriers: int = 0
     grid_barriers: int = 0
     exchanges: int = 0
+    fetches: bool = False
 
     @property
     def total(self) -> float:
         """How often a thread does it."""
         return self.times * (1.0 if self.parent is None else self.parent.total)
+
+    @property
+    def waiting(self) -> Region:
+        """Where its loads are waited for: the region around what only fetches."""
+        return self.parent.waiting if self.fetches and self.parent is not None else self
 
     @property
     def depth(self) -> int:

@@ -115,7 +115,7 @@ class LaneLowering:
         access = self.accesses[k]
         lanes = () if access.is_uniform else (self.lanes.vector,)
         # Lanes outside every condition are computed with and thrown away: give them a value.
-        zeroed = not self._is_total(access)
+        zeroed = not (self._is_total(access) or self._is_fetched(access))
         return ir.Registers(f"x{k}", access.loads[0].dtype, (*copies, *lanes), zeroed)
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
@@ -127,18 +127,34 @@ class LaneLowering:
     ) -> list[ir.Stmt]:
         """Loads in order, and the positions that they wait for. `done`: nodes that this scope has
         defined; what is defined here joins them.
+
+        Words that are read under a condition are taken apart behind all loads: where they are
+        loaded, a compiler would wait for them there, before the next load.
         """
         found: list[ir.Stmt] = []
+        fetched: list[ir.Stmt] = []
         for k in accesses:
             access = self.accesses[k]
             target = self._register(k, copy)
             pointer = ir.Var(access.loads[0].tensor.name)
-            found += self._definitions(self._awaited(access), copy, indices, done)
-            if access.gather:
+            if awaited := self._awaited(access):
+                found += fetched
+                fetched.clear()
+            found += self._definitions(awaited, copy, indices, done)
+            if self._is_fetched(access):
+                words = ir.Var(f"w{k}")
+                found.append(ir.Registers(words.name, ir.Words.FETCHED, (), zeroed=True))
+                found += self._variants(access, words, pointer, indices)
+                fetched.append(ir.Unpack(words, target))
+            elif access.gather:
                 found += self._gather(access, target, pointer, indices, copy)
             else:
                 found += self._variants(access, target, pointer, indices)
-        return found
+        return [*found, *fetched]
+
+    def _is_fetched(self, access: RegisterArray) -> bool:
+        """Whether words of memory wait in registers before they are taken apart."""
+        return access.is_one_access(self.lanes.vector) and not self._is_total(access)
 
     def _awaited(self, access: RegisterArray) -> list[Value]:
         """The positions that an access mentions, and what these are computed from, in order."""
@@ -238,6 +254,8 @@ class LaneLowering:
             element = ir.Element(pointer, address)
             return [ir.Assign(ir.Element(target, ir.Int(n)), element) for n in window.lanes]
         place = ir.Address(pointer, address)
+        if self._is_fetched(access):
+            return [ir.Assign(target, ir.Fetched(window.width, place))]
         if window.is_in_order and window.width == self.lanes.vector:
             return [ir.VectorLoad(window.width, place, target)]
         picks: list[int | None] = [None] * (max(window.lanes) + 1)

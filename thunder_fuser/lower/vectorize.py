@@ -17,12 +17,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form, provable, restrict
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
 from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
 
 ACCESS_BYTES = 16
 """Widest access of one instruction on a GPU, and the alignment that wider ones need."""
+_WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
+"""Types of which 16 bytes are fetched as words, and taken apart where they are wanted."""
 
 Disjunction = tuple[Conjunction, ...]
 """Holds where one of its members holds; `((),)` holds everywhere."""
@@ -83,6 +86,16 @@ class RegisterArray:
     def is_vector(self) -> bool:
         """Every window moves as many bytes as it can: 16, or all lanes at once."""
         return bool(self.variants) and not self.is_uniform
+
+    def is_one_access(self, vector: int) -> bool:
+        """Whether all `vector` lanes are one access of 16 bytes, under whatever conditions, whose
+        words stand in registers as they stand in memory.
+        """
+        dtype = self.loads[0].dtype
+        if not self.is_vector or dtype not in _WORDS or dtype.itemsize * vector != ACCESS_BYTES:
+            return False
+        windows = [v.windows for v in self.variants]
+        return all(len(w) == 1 and w[0].is_in_order and w[0].width == vector for w in windows)
 
     def instructions(self, vector: int) -> int:
         """Memory instructions of one thread for `vector` lanes (of the costliest variant)."""

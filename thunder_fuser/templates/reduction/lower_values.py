@@ -32,6 +32,7 @@ from thunder_fuser.lower.scalar_graph import (
     operands,
     reachable,
 )
+from thunder_fuser.lower.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G
 from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
@@ -237,8 +238,30 @@ class RowLowering(LaneLowering):
                 self._ahead.add(k)
                 words += size
         accesses = sorted(self._ahead)
-        loads = self._loads(accesses, EACH, row.child(), set(self._written))
-        return StepsAhead([self._array(k, together) for k in accesses], loads)
+        arrays: list[ir.Stmt] = []
+        loads: list[ir.Stmt] = []
+        indices = row.child()
+        for k in accesses:
+            if not self._waits_as_words(k):
+                arrays.append(self._array(k, together))
+                loads += self._loads([k], EACH, indices, set(self._written))
+                continue
+            arrays.append(ir.Registers(f"n{k}", ir.Words.FETCHED, (together,)))
+            (window,) = self.accesses[k].variants[0].windows
+            address = indices.value(window.address, self._names)
+            pointer = Var(self.accesses[k].loads[0].tensor.name)
+            fetched = ir.Fetched(vector, ir.Address(pointer, address))
+            loads += [*indices.taken(), ir.Assign(ir.Element(Var(f"n{k}"), K), fetched)]
+        return StepsAhead(arrays, loads)
+
+    def _waits_as_words(self, k: int) -> bool:
+        """Whether what a pass loads ahead stays as it stands in memory until its step: taken apart,
+        halves of words would be moved from loads to steps that stand under tests of their own.
+        """
+        access = self.accesses[k]
+        if not access.is_one_access(self.lanes.vector) or len(access.variants) != 1:
+            return False
+        return access.variants[0].conditions == ALWAYS
 
     def _held_places(self) -> list[ir.Stmt]:
         """Where this thread's row of each value that is held lies."""
@@ -269,7 +292,11 @@ class RowLowering(LaneLowering):
         self, accesses: Sequence[int], indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
-        found: list[ir.Stmt] = [self._array(k) for k in accesses if k not in self._ahead]
+        words = [k for k in accesses if k in self._ahead and self._waits_as_words(k)]
+        found: list[ir.Stmt] = [
+            self._array(k) for k in accesses if k not in self._ahead or k in words
+        ]
+        found += [ir.Unpack(ir.Element(Var(f"n{k}"), K), self._register(k, ONE)) for k in words]
         for k in accesses:
             target = self._register(k, self._copy)
             if k in self._kept:
@@ -366,5 +393,5 @@ class RowLowering(LaneLowering):
         return super()._name(value, copy)
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
-        in_registers = self._is_held(k) or k in self._ahead
+        in_registers = self._is_held(k) or (k in self._ahead and not self._waits_as_words(k))
         return super()._register(k, copy if in_registers else ONE)

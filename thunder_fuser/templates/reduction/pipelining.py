@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
-from thunder_fuser.lower.vectorize import ACCESS_BYTES, ALWAYS, RegisterArray
+from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
@@ -159,15 +158,12 @@ def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:
 
 def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
     """Whether an access is one vector of the row, wherever the row is."""
-    load = access.loads[0]
-    small = load.dtype in (DataType.BFloat16, DataType.Half, DataType.Float)
-    if not small or load.positions or load.dtype.itemsize * lanes.vector != ACCESS_BYTES:
+    if not access.is_one_access(lanes.vector) or access.loads[0].positions:
         return False
     if len(access.variants) != 1 or access.variants[0].conditions != ALWAYS:
         return False
-    (window, *others) = access.variants[0].windows
-    moves = any(v.name == "r" for v in window.address.variables())
-    return moves and not others and window.is_in_order and window.width == lanes.vector
+    (window,) = access.variants[0].windows
+    return any(v.name == "r" for v in window.address.variables())
 
 
 def _is_element_of_row(access: RegisterArray) -> bool:
