@@ -61,6 +61,34 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   return value;
 }
 
+// A value of each thread and where warps leave theirs: one of several reductions that a block does
+// side by side.
+template <class Op, class T>
+struct Exchange {
+  T value;
+  T* slots;
+  TF_DEVICE void meet(int lane, int step TF_SITE_PARAM) {
+    const T other = shuffle_xor(value, step TF_SITE_ARG);
+    const bool swap = !Op::kCommutes && (lane & step);
+    value = swap ? Op::combine(other, value) : Op::combine(value, other);
+  }
+};
+// Several of them, each as the reduction above by itself, to the last bit. They share the barrier,
+// and none waits for another's shuffles.
+template <int Threads, class... Exchanges>
+TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
+  constexpr int warps = Threads / 32;
+  static_assert(warps > 1 && (warps & (warps - 1)) == 0, "a power of two of warps");
+  const int lane = tid % 32, warp = tid / 32;
+  TF_UNROLL
+  for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
+  if (lane == 0) ((each.slots[warp] = each.value), ...);
+  __syncthreads();
+  ((each.value = each.slots[lane % warps]), ...);
+  TF_UNROLL
+  for (int step = warps / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
+}
+
 // Reduces, for each of N lanes, over the threads of a block of `Threads` that have one number modulo
 // `Rows`, a power of two up to 32: they share rows that lie side by side. `slots` is shared memory
 // for (Threads / 32 + 1) * Rows * N values, which nothing else uses.

@@ -68,8 +68,17 @@ def two_parts() -> FusionDefinition:
     return fd
 
 
+def two_folds() -> FusionDefinition:
+    """Two reductions of one stage, which share a barrier where several warps have a row."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([9, 1024], True, Float) for _ in range(2))
+        z = fd.ops.mul(fd.ops.sum(fd.ops.mul(x, y), [1], True), fd.ops.max(x, [1], True))
+        fd.add_output(fd.ops.add(x, fd.ops.mul(z, 0.01)))
+    return fd
+
+
 PROGRAMS = [
-    *(chain, halves, padded, two_parts),
+    *(chain, halves, padded, two_parts, two_folds),
     pytest.param(lambda: transposed(128, 192), id="whole tiles"),
     pytest.param(lambda: transposed(100, 333), id="partial tiles"),
     pytest.param(lambda: rms_norm(5, 1024), id="a row a block"),

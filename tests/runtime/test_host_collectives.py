@@ -130,6 +130,15 @@ def test_operators_that_do_not_commute_give_every_thread_the_same_bits(threads: 
     assert torch.allclose(fast[:, 1, 0].double(), truth.var(1, correction=0), rtol=1e-5)
 
 
+def test_reductions_side_by_side_have_the_bits_of_each_alone() -> None:
+    x, found = noise(256) + 3, torch.zeros(2, 2, 256)
+    debug_launch(load("side_by_side"), [x, found])
+    alone, together = found
+    assert torch.equal(alone, together)
+    assert torch.equal(alone, alone[:, :1].expand_as(alone))
+    assert torch.allclose(alone[0, 0].double(), x.double().sum(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("blocks", [1, 2, 37])
 def test_grid_barrier(blocks: int, threads: int) -> None:

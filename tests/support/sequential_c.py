@@ -137,6 +137,9 @@ class SequentialC:
                     lines += [*self._phases(s.otherwise, guards), "}"]
                 case ir.Let():
                     lines += self._reduction(s, guards)
+                case ir.ReduceTogether():
+                    for let in s.lets:
+                        lines += self._reduction(let, guards)
                 case ir.Scope():
                     lines += ["{", *self._phases(s.body, guards), "}"]
         end()
@@ -305,6 +308,10 @@ class SequentialC:
         ir.Negative: lambda s, e: f"(-{s._of(e.value)})",
         ir.Min: lambda s, e: (
             f"({s._of(e.left)} < {s._of(e.right)} ? {s._of(e.left)} : {s._of(e.right)})"
+        ),
+        ir.Advanced: lambda s, e: (
+            f"({s._of(e.bound)} - {s._of(e.start)} > {e.step} ? {s._of(e.start)} + {e.step} : "
+            f"{s._of(e.bound)})"
         ),
         ir.IntCast: lambda s, e: f"({_CTYPES[e.dtype]})({s._of(e.value)})",
         ir.IndexNumber: lambda s, e: f"(long long)({s._of(e.index)})",

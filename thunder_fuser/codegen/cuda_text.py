@@ -412,6 +412,21 @@ class CudaText:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.target)))
         return [f"{s.tile}.get({arguments});"]
 
+    def _reduce_together(self, s: ir.ReduceTogether) -> list[str]:
+        self.synchronises = True
+        found, names, values = [], [], []
+        for let in s.lets:
+            each = let.value
+            assert isinstance(each, ir.BlockReduce)
+            ctype = self.ctype(let.type)
+            name = f"{let.name}_exchange"
+            place = f"{self.text(each.value)}, {self.text(each.slots)}"
+            found.append(f"tf::Exchange<{_functor(each.reducer)}, {ctype}> {name}{{{place}}};")
+            values.append(f"const {ctype} {let.name} = {name}.value;")
+            names.append(name)
+            threads, thread = each.threads, self.text(each.thread)
+        return [*found, f"tf::block_reduce<{threads}>({thread}, {', '.join(names)});", *values]
+
     def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
         self.synchronises = True
         shape = f"{_functor(s.reducer)}, {s.threads}, {s.groups}, {s.vector}"
@@ -492,6 +507,7 @@ class CudaText:
         ir.TransposeTile: _transpose_tile,
         ir.TilePut: _tile_put,
         ir.TileGet: _tile_get,
+        ir.ReduceTogether: _reduce_together,
         ir.StackedReduce: _stacked_reduce,
         ir.BlockScan: _block_scan,
     }

@@ -267,6 +267,17 @@ class InstructionMix(ExpressionMix):
         for k in range(s.vector):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
+    def _reduce_together(self, s: ir.ReduceTogether) -> None:
+        """One barrier, and shuffles of one under way with those of the others."""
+        here = self.values.here
+        barriers, exchanges = here.barriers, here.exchanges
+        found = [self.expr(let.value) for let in s.lets]
+        here.barriers = min(here.barriers, barriers + 1)
+        here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
+        for let, value in zip(s.lets, found, strict=True):
+            self.types[let.name] = let.type
+            self.environment[let.name] = value
+
     def _stacked_reduce(self, s: ir.StackedReduce) -> None:
         steps = max(0, int(math.log2(max(WARP_SIZE // s.groups, 1))))
         array = self.environment[s.accumulators]
@@ -345,6 +356,7 @@ class InstructionMix(ExpressionMix):
         ir.TransposeTile: _transpose_tile,
         ir.TilePut: _tile_put,
         ir.TileGet: _tile_get,
+        ir.ReduceTogether: _reduce_together,
         ir.StackedReduce: _stacked_reduce,
         ir.BlockScan: _block_scan,
     }

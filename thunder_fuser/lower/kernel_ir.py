@@ -402,6 +402,15 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ReduceTogether:
+    """Several block reductions of as many threads, side by side: one barrier for all of them. The
+    values are BlockReduce.
+    """
+
+    lets: tuple[Let, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CombineParts:
     """The `count` partial results of a point, `stride` apart, as one: the work of a block, whose
     first threads, as many as there are `points`, have those of their own.
@@ -758,6 +767,7 @@ Stmt = (
     | TransposeTile
     | TilePut
     | TileGet
+    | ReduceTogether
     | StackedReduce
     | BlockScan
 )

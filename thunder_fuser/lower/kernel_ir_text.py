@@ -197,6 +197,9 @@ class ListingText:
         shape = f"{s.columns} columns, {s.width} rows at once, {s.ways} ways {s.spread} apart"
         return [f"{s.name}: tile of {s.dtype.name}, {shape}, at {self._of(s.place)}"]
 
+    def _together(self, s: ir.ReduceTogether) -> list[str]:
+        return ["together:", *_indented(self.body(s.lets))]
+
     def _stacked(self, s: ir.StackedReduce) -> list[str]:
         slots = "" if s.slots is None else f", slots {self._of(s.slots)}"
         rows = f"{s.groups} x {s.vector} rows, {s.threads} threads{slots}"
@@ -231,6 +234,7 @@ class ListingText:
         ir.TransposeTile: _tile,
         ir.TilePut: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],
         ir.TileGet: lambda x, s: [f"{x._of(s.target)} = {s.tile}.get({x._all(s.row, s.column)})"],
+        ir.ReduceTogether: _together,
         ir.StackedReduce: _stacked,
         ir.BlockScan: _block_scan,
     }

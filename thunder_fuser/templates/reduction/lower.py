@@ -119,6 +119,7 @@ class ReductionLowering(RowLowering):
         vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
         joined: list[ir.Stmt] = []
         after: list[ir.Stmt] = []
+        of_rows: list[int] = []
         for n, fold in enumerate(self.schedule.reductions):
             if fold not in folds:
                 continue
@@ -141,7 +142,8 @@ class ReductionLowering(RowLowering):
             if isinstance(fold, GridReduction):
                 after += lower_grid.left_by_columns(self.schedule, n)
             else:
-                after += lowered.combined(self.schedule, n)
+                of_rows.append(n)
+        after += lowered.combined_together(self.schedule, of_rows)
         body = self._column_body(roots, lane, row)
         self._ahead = set()
         if vectors:

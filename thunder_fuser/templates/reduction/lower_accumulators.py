@@ -1,11 +1,14 @@
 """Lowering of one row reduction: its accumulators, and the warp or block reduction that makes one
 value of the row of them.
 
-a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, f<n> is
-the value that results. g is the row's number within the block.
+a<n> are the accumulators of the n-th fold, one a lane, p<n> those of a part of the row, m<n> is
+what they are for the whole block, f<n> the value that results. g is the row's number within the
+block.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.tables import reductions
@@ -111,6 +114,26 @@ def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
         return [*_stacked(schedule, n), found, loop]
     before, value = reduced(schedule, n)
     return [*before, ir.Let(f"f{n}", held, finished(value, fold))]
+
+
+def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list[ir.Stmt]:
+    """The same of all folds of a stage: where several warps have a row, they exchange what they
+    have folded side by side.
+    """
+    exchanged = schedule.lane_axis == "columns" and schedule.threads > WARP_SIZE
+    if len(folds) < 2 or not exchanged:
+        return [s for n in folds for s in combined(schedule, n)]
+    before: list[ir.Stmt] = []
+    lets: list[ir.Let] = []
+    after: list[ir.Stmt] = []
+    for n in folds:
+        fold = schedule.folds[n]
+        statements, value = reduced(schedule, n)
+        before += statements
+        lets.append(ir.Let(f"m{n}", reducer(fold), value))
+        held = values.register_dtype(fold.tensor.dtype)
+        after.append(ir.Let(f"f{n}", held, finished(ir.Var(f"m{n}"), fold)))
+    return [*before, ir.ReduceTogether(tuple(lets)), *after]
 
 
 def _stacked(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:

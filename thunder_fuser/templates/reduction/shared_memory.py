@@ -57,7 +57,7 @@ def _kept_end(schedule: ReductionSchedule, accesses: Sequence[int]) -> int:
 def takes_turns(schedule: ReductionSchedule) -> bool:
     """Whether a block folds row after row with one exchange each, which then needs two places."""
     shares = schedule.grid_split == "rows" and schedule.threads > WARP_SIZE
-    return shares and len(schedule.folds) == 1
+    return shares and bool(schedule.folds) and schedule.stages == 1
 
 
 def slot_bytes(schedule: ReductionSchedule) -> int:
