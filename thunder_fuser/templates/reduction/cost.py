@@ -1,4 +1,7 @@
-"""Estimated time of a reduction schedule, by which candidates are compared."""
+"""Cost of a reduction schedule, by which candidates are compared: before they are lowered, which
+is when the template's estimate knows what they take. `tests/segment/test_ranking.py` holds their
+order to it.
+"""
 
 from __future__ import annotations
 

@@ -74,10 +74,7 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
     folds = tuple(body.folds)
 
     def consider(folds: Sequence[ReductionOp]) -> None:
-        doing = replace(body, folds=folds)
-        for arrangement in (*arrangements(doing), *alternatives(doing)):
-            for axis, stacks in _ways(arrangement, device):
-                made.append(_Candidate(arrangement, axis, stacks, doing, device).schedule())
+        made.extend(candidates(replace(body, folds=folds), device))
 
     def best() -> ReductionSchedule | None:
         found = [schedule for schedule in made if isinstance(schedule, ReductionSchedule)]
@@ -95,6 +92,13 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
         consider(single)
         chosen = best()
     return chosen or next(refusal for refusal in made if isinstance(refusal, Refusal))
+
+
+def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedule | Refusal]:
+    """Every way to schedule the reductions of a body as they are."""
+    for arrangement in (*arrangements(body), *alternatives(body)):
+        for axis, stacks in _ways(arrangement, device):
+            yield _Candidate(arrangement, axis, stacks, body, device).schedule()
 
 
 def _exact(

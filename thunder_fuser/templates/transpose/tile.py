@@ -84,7 +84,7 @@ def plan_tile(load: Load, plane: Plane, offset: int, alignment: int, device: Dev
             break
         width //= 2
     depth = min(unit, side_i)
-    if device.kind == "cuda":
+    if not device.threads_are_serial:
         depth = min(depth, DEEPEST)
         while depth > 1 and side_j // width * (side_i // depth) < THREADS and depth * itemsize > 4:
             depth //= 2
