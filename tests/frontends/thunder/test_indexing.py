@@ -190,3 +190,12 @@ def test_a_language_model_of_two_matrices_learns() -> None:
                 parameter.data -= gradient
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("wrong", [-1, COLUMNS])
+def test_one_hot_and_a_class_that_does_not_exist(wrong: int) -> None:
+    index = torch.randint(COLUMNS, (3, 5))
+    compiled = check(lambda i: functional.one_hot(i, COLUMNS) * 2, index, fusion_count=1)
+    assert not refusals(compiled)
+    with pytest.raises(FuserIndexError, match=f"index {wrong} .* size {COLUMNS}"):
+        compiled(torch.full((3, 5), wrong))

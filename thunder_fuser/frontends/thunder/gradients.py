@@ -353,6 +353,57 @@ def _sign(x: TensorProxy) -> TensorProxy:
     return result
 
 
+def _constant(primitive: Rule) -> Rule:
+    """Of a result that steps or decides, and so has no gradient."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return primitive(*args, **kwargs)
+
+    return rule
+
+
+def _steps(primitive: Rule) -> Rule:
+    """Of what is constant between its steps: a gradient of zeros."""
+
+    def rule(x: TensorProxy) -> TensorProxy:
+        result: TensorProxy = primitive(x)
+        put_grad(x, ltorch.zeros_like(get_grad(result)))
+        return result
+
+    return rule
+
+
+def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
+    """Equal ones share the gradient; of NaN both have it, as of a maximum."""
+    result: TensorProxy = prims.minimum(a, b)
+    g = get_grad(result)
+    shared = ltorch.where(a == b, g / 2, g)
+    put_grad(a, ltorch.where(a > b, 0.0, shared))
+    put_grad(b, ltorch.where(b > a, 0.0, shared))
+    return result
+
+
+def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> TensorProxy:
+    result: TensorProxy = prims.lerp(start, end, weight)
+    g = _wide(get_grad(result))
+    share = _wide(weight) if isinstance(weight, TensorProxy) else weight
+    _put(start, g * (1 - share))
+    _put(end, g * share)
+    if isinstance(weight, TensorProxy):
+        _put(weight, g * (_wide(end) - _wide(start)))
+    return result
+
+
+def _remainder(a: TensorProxy, b: TensorProxy | float) -> TensorProxy:
+    result: TensorProxy = prims.remainder(a, b)
+    g = get_grad(result)
+    if isinstance(a, TensorProxy):
+        put_grad(a, g)
+    if isinstance(b, TensorProxy):
+        _put(b, -_wide(g) * ltorch.floor(_wide(a) / _wide(b)))
+    return result
+
+
 def _logsumexp(x: TensorProxy, dim: Any, keepdim: bool = False) -> TensorProxy:
     result = ltorch.logsumexp(x, dim, keepdim)
     g, total = _wide(get_grad(result)), _wide(result)
@@ -435,6 +486,15 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     PrimIDs.FLIP: _flip,
     PrimIDs.PROD: _prod,
     PrimIDs.SIGN: _sign,
+    PrimIDs.ROUND: _steps(prims.round),
+    PrimIDs.TRUNC: _steps(prims.trunc),
+    PrimIDs.ISFINITE: _constant(prims.isfinite),
+    PrimIDs.ARGMIN: _constant(prims.argmin),
+    PrimIDs.BITWISE_LEFT_SHIFT: _constant(prims.bitwise_left_shift),
+    PrimIDs.BITWISE_RIGHT_SHIFT: _constant(prims.bitwise_right_shift),
+    PrimIDs.MINIMUM: _minimum,
+    PrimIDs.LERP: _lerp,
+    PrimIDs.REMAINDER: _remainder,
     PrimIDs.VAR: _var,
     PrimIDs.STD: _std,
     PrimIDs.VAR_MEAN: _var_mean,

@@ -17,8 +17,9 @@ too, and fails on it with torch 2.12, for every graph. It is run, and not looked
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import thunder.torch as ltorch
@@ -30,6 +31,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
+from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 from thunder_fuser.frontends.thunder.gradients import total_weight
 
 Function = Callable[..., Any]
@@ -87,6 +89,9 @@ def lookasides() -> dict[Function, Function]:
     for name, function in parts.items():
         for theirs, symbol in _registered(name):
             found[theirs] = found[symbol] = _or_whole(function, symbol)
+    for name, function in PARTS.items():
+        for theirs, symbol in _named(name):
+            found[theirs] = found[symbol] = _in_parts(function, symbol)
     for theirs, symbol in _registered("roll"):
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
@@ -116,8 +121,31 @@ def _registered(name: str) -> Iterator[tuple[Function, Symbol]]:
             yield theirs, symbol
 
 
-class _Unusual(Exception):
-    """Arguments for which the call is left as it is."""
+def _named(path: str) -> Iterator[tuple[Function, Symbol]]:
+    """Torch's functions of a name below `torch`, and Thunder's symbols for them."""
+    *modules, name = path.split(".")
+    home = reduce(getattr, modules, torch)
+    for module in (home, *([] if modules else [torch.Tensor])):
+        theirs = getattr(module, name, None)
+        symbol = ltorch._torch_to_thunder_function_map.get(theirs)
+        if theirs is not None and symbol is not None:
+            yield theirs, symbol
+
+
+def _in_parts(function: Function, symbol: Symbol) -> Function:
+    signature = inspect.signature(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # an overload, or `out`
+            return symbol(*args, **kwargs)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except Unusual:
+            return symbol(*args, **kwargs)
+
+    return call
 
 
 def _or_whole(function: Function, symbol: Symbol) -> Function:
@@ -126,7 +154,7 @@ def _or_whole(function: Function, symbol: Symbol) -> Function:
         if not kwargs and args and isinstance(args[0], TensorProxy):
             try:
                 return function(*args)
-            except _Unusual:
+            except Unusual:
                 pass
         return symbol(*args, **kwargs)
 
@@ -144,24 +172,24 @@ def _new(value: float, x: TensorProxy, *shape: Any) -> TensorProxy:
 
 def _new_full(x: TensorProxy, sizes: Sequence[Any], value: Any) -> TensorProxy:
     if isinstance(value, TensorProxy):
-        raise _Unusual
+        raise Unusual
     return _new(value, x, sizes)
 
 
 def _cpu(x: TensorProxy) -> TensorProxy:
     if x.device.type != "cpu":
-        raise _Unusual
+        raise Unusual
     return ltorch.to(x, "cpu")
 
 
 def _narrow(x: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
     if not (type(dim) is int and type(start) is int and type(length) is int):
-        raise _Unusual
+        raise Unusual
     dim = dim % max(x.ndim, 1)
     size = x.shape[dim] if x.ndim else -1
     start = start + size if start < 0 else start
     if not 0 <= start <= start + length <= size:
-        raise _Unusual  # torch has the words for what is wrong
+        raise Unusual  # torch has the words for what is wrong
     taken = [slice(None)] * dim + [slice(start, start + length)]
     return x[tuple(taken)]
 

@@ -2,8 +2,8 @@
 
 The parts of `log_softmax` add the largest element to the logarithm before they subtract both, which
 costs digits, and leave -inf where torch has NaN; those of its gradient round to 16 bits four times.
-The gradient of `nll_loss` has no parts: it would write at an index that data decide. Each point
-knows whether it is that index, so it need not.
+The gradient of `nll_loss` has no parts: it would write at an index that data decide, and so do the
+parts of `one_hot`. Each point knows whether it is that index, so it need not.
 """
 
 from __future__ import annotations
@@ -159,6 +159,27 @@ def _nll_loss(
     return b.pointwise("div", summed, b.cast(b.reduce("sum", _tensor(total), axes), summed.dtype))
 
 
+def _refuse_one_hot(index: TensorProxy, num_classes: object) -> Refusal | None:
+    if type(num_classes) is not int:
+        return Refusal("symbolic-shape", "how many classes is unknown until the function runs")
+    if data_type(index.dtype) not in INDEX_DTYPES:
+        return Refusal("dtype", f"not whole at indices of {index.dtype}")
+    return None
+
+
+def _one_hot(b: FusionBuilder, index: TensorView, num_classes: int) -> Val:
+    """Each class is asked whether it is the one; which class is it is read, so that one that does
+    not exist is an error.
+    """
+    classes = b.iota(num_classes, 0, 1, DataType.Int)
+    flat = b.reshape(index, [math.prod(index.sizes)])
+    chosen = b.reshape(b.gather("index_select", classes, 0, flat), index.sizes)
+    shape, rank = [*index.sizes, num_classes], index.rank
+    every = b.broadcast_in_dim(classes, shape, [rank])
+    hit = b.pointwise("eq", every, b.broadcast_in_dim(chosen, shape, list(range(rank))))
+    return b.cast(hit, DataType.Int)
+
+
 def _wide(b: FusionBuilder, x: TensorView, dtype: DataType) -> TensorView:
     """In the type that computes for `dtype`."""
     wide = compute_dtype(dtype)
@@ -177,5 +198,6 @@ CLAIMS = {
     "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),
     "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward, _COST),
     "torch.nn.functional.nll_loss": Claim(Role.REDUCE, _refuse_nll_loss, _nll_loss),
+    "torch.nn.functional.one_hot": Claim(Role.JOIN, _refuse_one_hot, _one_hot),
     "nll_loss_backward": Claim(Role.JOIN, _refuse_nll, _nll_loss_backward, unread=(1,)),
 }

@@ -1,7 +1,7 @@
 """Claims for scans, each a row of `ir/tables/scans.py`: those along rows that one block walks.
 
-Torch has kernels for the others. Those that Thunder knows by name only it also differentiates in
-torch, so that they stay there. What Thunder's gradient of a scan reverses stays with torch.
+Torch has kernels for the others. What Thunder's gradient of a scan reverses stays with torch, and
+so does the gradient of a product, which Thunder leaves to torch's autograd.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ _COST = 8
 
 CLAIMS = {
     f"torch.{op}": Claim(Role.SCAN, partial(_refuse, op), partial(_build, op), _COST)
-    for op in ("cumsum",)
+    for op in ("cumsum", "cumprod")
 }

@@ -75,7 +75,7 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     PrimIDs.SORT: _SORT,
     PrimIDs.TOPK: _SORT,
     "argsort": _SORT,
-    **dict.fromkeys(("cumprod", "cummax", "cummin", "logcumsumexp"), _SCAN),
+    **dict.fromkeys(("cummax", "cummin", "logcumsumexp"), _SCAN),
     PrimIDs.EMBEDDING_BACKWARD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_ADD: _WRITES_AT_INDEX,
     PrimIDs.INDEX_COPY: _WRITES_AT_INDEX,

@@ -1,0 +1,200 @@
+"""Composites that are losses, as torch reduces them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import (
+    Unusual,
+    floats,
+    rounded,
+    wide,
+)
+from thunder_fuser.frontends.thunder.composites.reductions import pairwise_distance
+
+
+def _reduced(losses: TensorProxy, reduction: str, size_average: Any, reduce: Any) -> TensorProxy:
+    if size_average is not None or reduce is not None or reduction not in ("none", "mean", "sum"):
+        raise Unusual
+    if reduction == "none":
+        return losses
+    return ltorch.mean(losses) if reduction == "mean" else ltorch.sum(losses)
+
+
+def _pair(x: TensorProxy, target: TensorProxy) -> None:
+    floats(x, target)
+    if x.shape != target.shape or x.dtype != target.dtype:
+        raise Unusual  # torch has a warning, or the words
+
+
+def _l1_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: None = None,
+) -> TensorProxy:
+    _pair(input, target)
+    if weight is not None:
+        raise Unusual
+    return _reduced(ltorch.abs(input - target), reduction, size_average, reduce)
+
+
+def _smooth_l1_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> TensorProxy:
+    _pair(input, target)
+    if beta <= 0:
+        raise Unusual
+    z = ltorch.abs(wide(input) - wide(target))
+    losses = ltorch.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
+    return _reduced(rounded(losses, input), reduction, size_average, reduce)
+
+
+def _huber_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: None = None,
+) -> TensorProxy:
+    _pair(input, target)
+    if delta <= 0 or weight is not None:
+        raise Unusual
+    z = ltorch.abs(wide(input) - wide(target))
+    losses = ltorch.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
+    return _reduced(rounded(losses, input), reduction, None, None)
+
+
+def _binary_cross_entropy_with_logits(
+    input: TensorProxy,
+    target: TensorProxy,
+    weight: TensorProxy | None = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    pos_weight: TensorProxy | None = None,
+) -> TensorProxy:
+    _pair(input, target)
+    x, t = wide(input), wide(target)
+    logarithm = ltorch.logsigmoid(x)
+    if pos_weight is not None:
+        logarithm = ((wide(pos_weight) - 1) * t + 1) * logarithm
+    losses = (1 - t) * x - logarithm
+    losses = losses if weight is None else losses * wide(weight)
+    return _reduced(rounded(losses, input), reduction, size_average, reduce)
+
+
+def _kl_div(
+    input: TensorProxy,
+    target: TensorProxy,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> TensorProxy:
+    _pair(input, target)
+    x, t = wide(input), wide(target)
+    if log_target:
+        losses = ltorch.exp(t) * (t - x)
+    else:
+        none = t == 0
+        losses = ltorch.where(none, 0.0, t * ltorch.log(ltorch.where(none, 1.0, t))) - t * x
+    losses = rounded(losses, input)
+    if reduction == "batchmean" and input.ndim:
+        return _reduced(losses, "sum", size_average, reduce) / input.shape[0]
+    return _reduced(losses, reduction, size_average, reduce)
+
+
+def _poisson_nll_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: Any = None,
+    eps: float = 1e-08,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input, target)
+    if full:
+        raise Unusual
+    x, t = wide(input), wide(target)
+    losses = ltorch.exp(x) - t * x if log_input else x - t * ltorch.log(x + eps)
+    return _reduced(rounded(losses, input), reduction, size_average, reduce)
+
+
+def _soft_margin_loss(
+    input: TensorProxy,
+    target: TensorProxy,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input, target)
+    losses = ltorch.log1p(ltorch.exp(-wide(target) * wide(input)))
+    return _reduced(rounded(losses, input), reduction, size_average, reduce)
+
+
+def _cosine_embedding_loss(
+    input1: TensorProxy,
+    input2: TensorProxy,
+    target: TensorProxy,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(input1, input2)
+    x, y = wide(input1), wide(input2)
+    eps = 1e-12
+    along, ours, theirs = (ltorch.sum(t, -1) for t in (x * y, x * x, y * y))
+    cosine = along / ltorch.sqrt((ours + eps) * (theirs + eps))
+    losses = ltorch.where(target == 1, 1 - cosine, 0.0)
+    losses = ltorch.where(target == -1, ltorch.clamp(cosine - margin, 0.0, None), losses)
+    return _reduced(rounded(losses, input1), reduction, size_average, reduce)
+
+
+def _triplet_margin_loss(
+    anchor: TensorProxy,
+    positive: TensorProxy,
+    negative: TensorProxy,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> TensorProxy:
+    _pair(anchor, positive)
+    _pair(anchor, negative)
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = ltorch.minimum(far, pairwise_distance(positive, negative, p, eps))
+    losses = ltorch.clamp(margin + near - far, 0.0, None)
+    return _reduced(losses, reduction, size_average, reduce)
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {
+    "nn.functional.l1_loss": _l1_loss,
+    "nn.functional.smooth_l1_loss": _smooth_l1_loss,
+    "nn.functional.huber_loss": _huber_loss,
+    "nn.functional.binary_cross_entropy_with_logits": _binary_cross_entropy_with_logits,
+    "nn.functional.kl_div": _kl_div,
+    "nn.functional.poisson_nll_loss": _poisson_nll_loss,
+    "nn.functional.soft_margin_loss": _soft_margin_loss,
+    "nn.functional.cosine_embedding_loss": _cosine_embedding_loss,
+    "nn.functional.triplet_margin_loss": _triplet_margin_loss,
+}

@@ -1,0 +1,216 @@
+"""Composites that move elements: flips, cats, shuffles, masks; and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.proxies import TensorProxy
+from thunder.core.utils import canonicalize_dim, canonicalize_dims
+
+from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.composites.arguments import (
+    Unusual,
+    cut,
+    floats,
+    known,
+    places,
+)
+
+
+def _rot90(x: TensorProxy, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorProxy:
+    known(x)
+    if type(k) is not int or len(dims) != 2 or x.ndim < 2:
+        raise Unusual
+    first, second = canonicalize_dims(x.ndim, tuple(dims))
+    turns = k % 4
+    if first == second:
+        raise Unusual
+    if turns == 2:
+        return ltorch.flip(x, (first, second))
+    if turns == 0:
+        return ltorch.clone(x)
+    return ltorch.transpose(ltorch.flip(x, (second if turns == 1 else first,)), first, second)
+
+
+def _flip_along(dim: int) -> Callable[[TensorProxy], TensorProxy]:
+    def function(x: TensorProxy) -> TensorProxy:
+        known(x)
+        if x.ndim <= dim:
+            raise Unusual
+        return ltorch.flip(x, (dim,))
+
+    return function
+
+
+def _meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[TensorProxy, ...]:
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], Sequence) else tensors
+    known(*given)
+    if indexing not in ("ij", "xy") or not all(t.ndim == 1 for t in given):
+        raise Unusual
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = [1, 0]
+    shape = [0] * len(given)
+    for t, place in zip(given, order, strict=True):
+        shape[place] = t.shape[0]
+    return tuple(
+        ltorch.expand(
+            ltorch.reshape(t, [-1 if k == place else 1 for k in range(len(given))]), shape
+        )
+        for t, place in zip(given, order, strict=True)
+    )
+
+
+def _stacked(axis: int, least: int) -> Callable[[Any], TensorProxy]:
+    """A cat along an axis of tensors of `least` dimensions: vectors become rows or columns."""
+
+    def function(tensors: Any) -> TensorProxy:
+        known(*tensors)
+        if not all(tensors[0].ndim == t.ndim > 0 for t in tensors):
+            raise Unusual
+        if tensors[0].ndim >= least:
+            return ltorch.cat(list(tensors), min(axis, tensors[0].ndim - 1))
+        return ltorch.cat([ltorch.unsqueeze(t, axis) for t in tensors], axis)
+
+    return function
+
+
+def _ravel(x: TensorProxy) -> TensorProxy:
+    known(x)
+    return ltorch.reshape(x, (-1,))
+
+
+def _sum_to_size(x: TensorProxy, *size: Any) -> TensorProxy:
+    floats(x)
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
+    missing = x.ndim - len(shape)
+    if missing < 0 or not is_static(shape):
+        raise Unusual
+    wanted = (1,) * missing + shape
+    dims = [k for k, (n, m) in enumerate(zip(x.shape, wanted, strict=True)) if m == 1 != n]
+    if any(m not in (1, n) for n, m in zip(x.shape, wanted, strict=True)):
+        raise Unusual
+    return ltorch.reshape(ltorch.sum(x, dims, True) if dims else x, shape)
+
+
+def _pixel_shuffle(x: TensorProxy, upscale_factor: int) -> TensorProxy:
+    known(x)
+    r = upscale_factor
+    if x.ndim < 3 or type(r) is not int or r < 1 or x.shape[-3] % (r * r):
+        raise Unusual
+    *batch, channels, height, width = x.shape
+    n, c = len(batch), channels // (r * r)
+    parts = ltorch.reshape(x, (*batch, c, r, r, height, width))
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return ltorch.reshape(ltorch.permute(parts, order), (*batch, c, height * r, width * r))
+
+
+def _pixel_unshuffle(x: TensorProxy, downscale_factor: int) -> TensorProxy:
+    known(x)
+    r = downscale_factor
+    if x.ndim < 3 or type(r) is not int or r < 1 or x.shape[-1] % r or x.shape[-2] % r:
+        raise Unusual
+    *batch, channels, height, width = x.shape
+    n, h, w = len(batch), height // r, width // r
+    parts = ltorch.reshape(x, (*batch, channels, h, r, w, r))
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return ltorch.reshape(ltorch.permute(parts, order), (*batch, channels * r * r, h, w))
+
+
+def _channel_shuffle(x: TensorProxy, groups: int) -> TensorProxy:
+    known(x)
+    if x.ndim < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups:
+        raise Unusual
+    parts = ltorch.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    return ltorch.reshape(ltorch.transpose(parts, 1, 2), x.shape)
+
+
+def _select_scatter(x: TensorProxy, src: TensorProxy, dim: int, index: int) -> TensorProxy:
+    known(x, src)
+    if type(dim) is not int or type(index) is not int or not x.ndim or x.dtype != src.dtype:
+        raise Unusual
+    axis = canonicalize_dim(x.ndim, dim)
+    size = x.shape[axis]
+    if not -size <= index < size or src.shape != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        raise Unusual
+    return ltorch.where(places(x, axis) == index % size, ltorch.unsqueeze(src, axis), x)
+
+
+def _slice_scatter(
+    x: TensorProxy,
+    src: TensorProxy,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> TensorProxy:
+    known(x, src)
+    if step != 1 or type(dim) is not int or not x.ndim or x.dtype != src.dtype:
+        raise Unusual
+    axis = canonicalize_dim(x.ndim, dim)
+    if not all(n is None or type(n) is int for n in (start, end)):
+        raise Unusual
+    first, last, _ = slice(start, end).indices(x.shape[axis])
+    if src.shape != (*x.shape[:axis], max(last - first, 0), *x.shape[axis + 1 :]):
+        raise Unusual
+    parts = [cut(x, axis, 0, first), src, cut(x, axis, max(first, last), None)]
+    return ltorch.cat([t for t in parts if t.shape[axis]], axis)
+
+
+def _dropout_of_channels(spatial: int) -> Callable[..., TensorProxy]:
+    """Whole channels are dropped."""
+
+    def function(
+        input: TensorProxy, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> TensorProxy:
+        floats(input)
+        if inplace or input.ndim != spatial + 2:
+            raise Unusual
+        if not training or p == 0:
+            return input
+        shape = (*input.shape[:2], *(1,) * spatial)
+        kept = ltorch.ones(shape, device=input.device, dtype=input.dtype)
+        return input * ltorch.dropout(kept, p)
+
+    return function
+
+
+def _adaptive_average(spatial: int) -> Callable[..., TensorProxy]:
+    """A mean over equal windows."""
+
+    def function(input: TensorProxy, output_size: Any) -> TensorProxy:
+        floats(input)
+        sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * spatial
+        outer, image = input.shape[: input.ndim - spatial], input.shape[input.ndim - spatial :]
+        if not len(outer) or len(sizes) != spatial or not input.numel:
+            raise Unusual
+        sizes = [n if m is None else m for n, m in zip(image, sizes, strict=True)]
+        if any(type(m) is not int or m < 1 or n % m for n, m in zip(image, sizes, strict=True)):
+            raise Unusual
+        windows = [k for n, m in zip(image, sizes, strict=True) for k in (m, n // m)]
+        axes = [len(outer) + 2 * k + 1 for k in range(spatial)]
+        return ltorch.mean(ltorch.reshape(input, (*outer, *windows)), axes)
+
+    return function
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {
+    "rot90": _rot90,
+    "flipud": _flip_along(0),
+    "fliplr": _flip_along(1),
+    "meshgrid": _meshgrid,
+    "hstack": _stacked(1, 1),
+    "vstack": _stacked(0, 2),
+    "column_stack": _stacked(1, 2),
+    "ravel": _ravel,
+    "sum_to_size": _sum_to_size,
+    "nn.functional.pixel_shuffle": _pixel_shuffle,
+    "nn.functional.pixel_unshuffle": _pixel_unshuffle,
+    "nn.functional.channel_shuffle": _channel_shuffle,
+    "select_scatter": _select_scatter,
+    "slice_scatter": _slice_scatter,
+    **{f"nn.functional.dropout{k}d": _dropout_of_channels(k) for k in (1, 2, 3)},
+    **{f"nn.functional.adaptive_avg_pool{k}d": _adaptive_average(k) for k in (1, 2, 3)},
+}

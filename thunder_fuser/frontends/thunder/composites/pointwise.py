@@ -1,0 +1,121 @@
+"""Composites of elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import (
+    Unusual,
+    floats,
+    rounded,
+    wide,
+)
+
+
+def _clamp_min(x: TensorProxy, min: Any) -> TensorProxy:
+    return ltorch.clamp(x, min, None)
+
+
+def _clamp_max(x: TensorProxy, max: Any) -> TensorProxy:
+    return ltorch.clamp(x, None, max)
+
+
+def _frac(x: TensorProxy) -> TensorProxy:
+    floats(x)
+    return x - ltorch.trunc(x)
+
+
+def _fmax(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    floats(x, other)
+    return ltorch.where((x >= other) | (other != other), x, other)
+
+
+def _fmin(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    floats(x, other)
+    return ltorch.where((x <= other) | (other != other), x, other)
+
+
+def _logaddexp(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    floats(x, other)
+    a, b = wide(x), wide(other)
+    same = (a == b) & ~ltorch.isfinite(a)
+    apart = ltorch.where(same, 0.0, a - b)
+    result = ltorch.maximum(a, b) + ltorch.log1p(ltorch.exp(-ltorch.abs(apart)))
+    return maybe_convert_to_dtype(ltorch.where(same, a, result), ltorch.add(x, other).dtype)
+
+
+def _sinc(x: TensorProxy) -> TensorProxy:
+    floats(x)
+    angle = ltorch.where(x == 0, 1.0, wide(x)) * math.pi
+    return rounded(ltorch.where(x == 0, 1.0, ltorch.sin(angle) / angle), x)
+
+
+def _isclose(
+    x: TensorProxy,
+    other: TensorProxy,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> TensorProxy:
+    floats(x, other)
+    if x.dtype != other.dtype or rtol < 0 or atol < 0:
+        raise Unusual
+    close = x == other
+    if equal_nan:
+        close = close | ((x != x) & (other != other))
+    if rtol == 0 and atol == 0:
+        return close
+    apart = ltorch.abs(x - other)
+    allowed = ltorch.abs(other * rtol) + atol
+    return close | (ltorch.isfinite(apart) & (apart <= allowed))
+
+
+def _one_infinity(infinity: float) -> Callable[[TensorProxy], TensorProxy]:
+    def function(x: TensorProxy) -> TensorProxy:
+        floats(x)
+        return x == infinity
+
+    return function
+
+
+def _scaled(factor: float) -> Callable[[TensorProxy], TensorProxy]:
+    def function(x: TensorProxy) -> TensorProxy:
+        floats(x)
+        return x * factor
+
+    return function
+
+
+def _rsub(x: TensorProxy, other: Any, *, alpha: Any = 1) -> TensorProxy:
+    floats(x)
+    return ltorch.sub(other, x, alpha=alpha)
+
+
+def _sgn(x: TensorProxy) -> TensorProxy:
+    floats(x)
+    return ltorch.sign(x)
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {
+    "clamp_min": _clamp_min,
+    "clamp_max": _clamp_max,
+    "frac": _frac,
+    "fmax": _fmax,
+    "fmin": _fmin,
+    "logaddexp": _logaddexp,
+    "sinc": _sinc,
+    "special.sinc": _sinc,
+    "isclose": _isclose,
+    "isposinf": _one_infinity(math.inf),
+    "isneginf": _one_infinity(-math.inf),
+    "deg2rad": _scaled(math.pi / 180),
+    "rad2deg": _scaled(180 / math.pi),
+    "rsub": _rsub,
+    "sgn": _sgn,
+}

@@ -1,0 +1,186 @@
+"""Composites that fold: norms, distances, sums with exceptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.proxies import TensorProxy
+from thunder.core.utils import canonicalize_dim
+
+from thunder_fuser.frontends.thunder.composites.arguments import (
+    Unusual,
+    axes_of,
+    cut,
+    floats,
+    known,
+    listed,
+    rounded,
+    wide,
+)
+
+
+def norm_of(x: TensorProxy, p: Any, dim: Any, keepdim: bool) -> TensorProxy:
+    """Where it is 0, so is its gradient."""
+    floats(x)
+    axes = list(axes_of(x, dim))
+    if type(p) not in (int, float) or not axes or not x.numel:
+        raise Unusual
+    sizes = ltorch.abs(wide(x))
+    if p == math.inf:
+        return rounded(ltorch.amax(sizes, axes, keepdim), x)
+    if p == -math.inf:
+        return rounded(ltorch.amin(sizes, axes, keepdim), x)
+    if p == 0:
+        return ltorch.to(ltorch.sum(x != 0, axes, keepdim), x.dtype)
+    if p == 1:
+        return rounded(ltorch.sum(sizes, axes, keepdim), x)
+    if p == 2:
+        total = ltorch.sum(sizes * sizes, axes, keepdim)
+        is_zero = total == 0
+        root = ltorch.sqrt(ltorch.where(is_zero, 1.0, total))
+        return rounded(ltorch.where(is_zero, 0.0, root), x)
+    if p < 0:
+        raise Unusual
+    none = sizes == 0
+    powers = ltorch.where(none, 0.0, ltorch.where(none, 1.0, sizes) ** p)
+    total = ltorch.sum(powers, axes, keepdim)
+    is_zero = total == 0
+    root = ltorch.where(is_zero, 1.0, total) ** (1 / p)
+    return rounded(ltorch.where(is_zero, 0.0, root), x)
+
+
+def _norm(
+    x: TensorProxy,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: None = None,
+) -> TensorProxy:
+    if out is not None or dtype is not None:
+        raise Unusual
+    return norm_of(x, 2.0 if p in ("fro", None) else p, dim, keepdim)
+
+
+def _vector_norm(
+    x: TensorProxy, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: None = None
+) -> TensorProxy:
+    if dtype is not None:
+        raise Unusual
+    return norm_of(x, ord, dim, keepdim)
+
+
+def _linalg_norm(
+    x: TensorProxy, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: None = None
+) -> TensorProxy:
+    """Of a matrix, that of its elements where no other is asked for."""
+    is_vector = x.ndim == 1 if dim is None else not isinstance(dim, Sequence) or len(dim) == 1
+    if dtype is not None or not (ord is None or is_vector):
+        raise Unusual
+    return norm_of(x, 2.0 if ord is None else ord, dim, keepdim)
+
+
+def _dist(x: TensorProxy, other: TensorProxy, p: float = 2) -> TensorProxy:
+    floats(x, other)
+    return norm_of(x - other, p, None, False)
+
+
+def pairwise_distance(
+    x1: TensorProxy, x2: TensorProxy, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False
+) -> TensorProxy:
+    floats(x1, x2)
+    return norm_of(x1 - x2 + eps, p, -1, keepdim)
+
+
+def _cosine_similarity(
+    x1: TensorProxy, x2: TensorProxy, dim: int = 1, eps: float = 1e-08
+) -> TensorProxy:
+    """A norm less than `eps` is a constant."""
+    floats(x1, x2)
+    if x1.shape != x2.shape or x1.dtype != x2.dtype or not x1.ndim:
+        raise Unusual
+    units = []
+    for x in (wide(x1), wide(x2)):
+        norm = norm_of(x, 2, dim, True)
+        units.append(x / ltorch.clamp(norm, eps, None))
+    return rounded(ltorch.sum(units[0] * units[1], dim), x1)
+
+
+def _nansum(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    floats(x)
+    return ltorch.sum(ltorch.where(x != x, 0.0, x), listed(x, dim), keepdim, dtype=dtype)
+
+
+def _nanmean(x: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: None = None) -> Any:
+    floats(x)
+    if dtype is not None:
+        raise Unusual
+    axes = listed(x, dim)
+    total = ltorch.sum(wide(ltorch.where(x != x, 0.0, x)), axes, keepdim)
+    return rounded(total / ltorch.sum(x == x, axes, keepdim), x)
+
+
+def _count_nonzero(x: TensorProxy, dim: Any = None) -> TensorProxy:
+    known(x)
+    return ltorch.sum(x != 0, listed(x, dim))
+
+
+def _std_mean(
+    x: TensorProxy, dim: Any = None, *, correction: Any = 1, keepdim: bool = False
+) -> tuple[TensorProxy, TensorProxy]:
+    floats(x)
+    if isinstance(dim, bool):
+        raise Unusual
+    axes = listed(x, dim)
+    deviation = ltorch.std(x, axes, keepdim=keepdim, correction=correction)
+    return deviation, ltorch.mean(x, axes, keepdim)
+
+
+def _dot(x: TensorProxy, other: TensorProxy) -> TensorProxy:
+    floats(x, other)
+    if x.ndim != 1 or x.shape != other.shape or x.dtype != other.dtype:
+        raise Unusual
+    return rounded(ltorch.sum(wide(x) * wide(other)), x)
+
+
+def _addr(
+    x: TensorProxy, vec1: TensorProxy, vec2: TensorProxy, *, beta: Any = 1, alpha: Any = 1
+) -> TensorProxy:
+    floats(x, vec1, vec2)
+    if beta == 0:
+        raise Unusual  # what is not read may be NaN
+    outer = ltorch.unsqueeze(vec1, 1) * vec2
+    outer = outer if alpha == 1 else outer * alpha
+    return (x if beta == 1 else x * beta) + outer
+
+
+def _diff(
+    x: TensorProxy, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+) -> Any:
+    floats(x)
+    if n != 1 or prepend is not None or append is not None or not x.ndim:
+        raise Unusual
+    axis = canonicalize_dim(x.ndim, dim)
+    if x.shape[axis] < 2:
+        raise Unusual
+    return cut(x, axis, 1, None) - cut(x, axis, 0, -1)
+
+
+PARTS: Mapping[str, Callable[..., Any]] = {
+    "norm": _norm,
+    "linalg.vector_norm": _vector_norm,
+    "linalg.norm": _linalg_norm,
+    "dist": _dist,
+    "nansum": _nansum,
+    "nanmean": _nanmean,
+    "count_nonzero": _count_nonzero,
+    "std_mean": _std_mean,
+    "dot": _dot,
+    "addr": _addr,
+    "diff": _diff,
+    "nn.functional.pairwise_distance": pairwise_distance,
+    "nn.functional.cosine_similarity": _cosine_similarity,
+}
