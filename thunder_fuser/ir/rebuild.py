@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.builder.opaque import OpaqueCall
 from thunder_fuser.ir.domain import (
     Assume,
     Expand,
@@ -159,7 +160,8 @@ class Rebuild:
             case OpaqueOp():
                 operands = dict(zip(expr.parameters, map(self.tensor, expr.inputs), strict=True))
                 attributes = dict(expr.attributes)
-                return b.result_of(expr.op, operands, attributes, expr.result, expr.call)
+                call = OpaqueCall(expr.op, operands, attributes, expr.call)
+                return b.result_of(call, expr.result)
 
     def _transform(self, step: Transform) -> Transform:
         match step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.builder.values import ValueBuilder
@@ -11,6 +12,15 @@ from thunder_fuser.ir.domain import constant_if_known, iteration, tensor_domain
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView, Val
 from thunder_fuser.ir.tables import opaque
 from thunder_fuser.ir.tables.opaque import Attribute, Shaped
+
+
+class OpaqueCall(NamedTuple):
+    """The call of that number: a row of the table, the operands that there are, and constants."""
+
+    op: str
+    operands: Mapping[str, TensorView]
+    attributes: Mapping[str, Attribute]
+    number: int
 
 
 class OpaqueBuilder(ValueBuilder):
@@ -25,22 +35,16 @@ class OpaqueBuilder(ValueBuilder):
         for tensor in operands.values():
             self._expect_tensor(op, tensor)
         number = self._calls
-        shaped = self._shaped(op, operands, attributes)
+        made = self._shaped(op, operands, attributes)
         return tuple(
-            self._result(op, operands, attributes, k, number, made) for k, made in enumerate(shaped)
+            self._result(OpaqueCall(op, operands, attributes, number), k, shaped)
+            for k, shaped in enumerate(made)
         )
 
-    def result_of(
-        self,
-        op: str,
-        operands: Mapping[str, TensorView],
-        attributes: Mapping[str, Attribute],
-        result: int,
-        call: int,
-    ) -> TensorView:
-        """One result of the call of that number."""
-        made = self._shaped(op, operands, attributes)[result]
-        return self._result(op, operands, attributes, result, call, made)
+    def result_of(self, call: OpaqueCall, result: int) -> TensorView:
+        """One result of a call."""
+        made = self._shaped(call.op, call.operands, call.attributes)
+        return self._result(call, result, made[result])
 
     def known_call(self, expr: OpaqueOp, operands: tuple[Val, ...], out: TensorView) -> OpaqueOp:
         """The same result, of other operands."""
@@ -57,22 +61,14 @@ class OpaqueBuilder(ValueBuilder):
             error.args = (f"{op}: {error}".replace(f"{op}: {op}: ", f"{op}: "),)
             raise
 
-    def _result(
-        self,
-        op: str,
-        operands: Mapping[str, TensorView],
-        attributes: Mapping[str, Attribute],
-        result: int,
-        call: int,
-        made: Shaped,
-    ) -> TensorView:
-        self._calls = max(self._calls, call + 1)
+    def _result(self, call: OpaqueCall, result: int, made: Shaped) -> TensorView:
+        self._calls = max(self._calls, call.number + 1)
         dims = [iteration(constant_if_known(size)) for size in made.shape]
         domain = tensor_domain(dims, allocation=made.order or None)
         out = TensorView(self._id(), made.dtype, domain)
-        names, tensors = tuple(operands), tuple(operands.values())
-        constants = tuple(attributes.items())
-        self._append(OpaqueOp(op, tensors, names, constants, result, call, out, self.origin))
+        names, tensors = tuple(call.operands), tuple(call.operands.values())
+        constants, origin = tuple(call.attributes.items()), self.origin
+        self._append(OpaqueOp(call.op, tensors, names, constants, result, call.number, out, origin))
         return out
 
 

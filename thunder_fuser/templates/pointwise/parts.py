@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
+from thunder_fuser.lower.scalar_graph import ValueGraph
+from thunder_fuser.lower.store import Store
 
 
 class Part(Protocol):
-    """A range of blocks with a body of its own."""
+    """A range of blocks with a body of its own; `threads` of a block."""
 
     @property
     def blocks(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def graph(self) -> ValueGraph: ...
+    @property
+    def stores(self) -> tuple[Store, ...]: ...
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=Part, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOfParts(Generic[P]):
+    """A schedule of parts in block order."""
+
+    template: ClassVar[str]
+
+    parts: tuple[P, ...]
+
+    @property
+    def blocks(self) -> int:
+        return sum(part.blocks for part in self.parts)
+
+    @property
+    def block_threads(self) -> int:
+        return max((part.threads for part in self.parts), default=1)
+
+    @property
+    def graphs(self) -> tuple[ValueGraph, ...]:
+        return tuple(part.graph for part in self.parts)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(store for part in self.parts for store in part.stores)
+
+    def __str__(self) -> str:
+        return "\n".join([self.template, *(f"  {part}" for part in self.parts)])
 
 
 def lower_parts(

@@ -23,6 +23,7 @@ from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
+from thunder_fuser.templates.pointwise.parts import KernelOfParts
 
 THREADS = 256
 MAX_UNROLL = 4
@@ -79,31 +80,10 @@ class PointwisePart:
 
 
 @dataclass(frozen=True, slots=True)
-class PointwiseSchedule:
-    """A pointwise kernel: its parts in block order."""
+class PointwiseSchedule(KernelOfParts[PointwisePart]):
+    """A pointwise kernel."""
 
     template: ClassVar[str] = "pointwise"
-
-    parts: tuple[PointwisePart, ...]
-
-    @property
-    def blocks(self) -> int:
-        return sum(part.blocks for part in self.parts)
-
-    @property
-    def block_threads(self) -> int:
-        return THREADS
-
-    @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
-        return tuple(part.graph for part in self.parts)
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        return tuple(store for part in self.parts for store in part.stores)
-
-    def __str__(self) -> str:
-        return "\n".join(["pointwise", *(f"  {part}" for part in self.parts)])
 
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:

@@ -29,6 +29,7 @@ from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
+from thunder_fuser.templates.pointwise.parts import KernelOfParts
 from thunder_fuser.templates.pointwise.schedule import (
     THREADS,
     PointwisePart,
@@ -95,35 +96,14 @@ class TransposePart:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposeSchedule:
+class TransposeSchedule(KernelOfParts[PointwisePart | TransposePart]):
     """A kernel some of whose parts turn tiles; the others are those of a pointwise kernel."""
 
     template: ClassVar[str] = "transpose"
 
-    parts: tuple[PointwisePart | TransposePart, ...]
-
-    @property
-    def blocks(self) -> int:
-        return sum(part.blocks for part in self.parts)
-
-    @property
-    def block_threads(self) -> int:
-        return max(part.threads for part in self.parts)
-
     @property
     def shared_bytes(self) -> int:
         return max(p.shared_bytes for p in self.parts if isinstance(p, TransposePart))
-
-    @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
-        return tuple(part.graph for part in self.parts)
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        return tuple(store for part in self.parts for store in part.stores)
-
-    def __str__(self) -> str:
-        return "\n".join(["transpose", *(f"  {part}" for part in self.parts)])
 
 
 def schedule_transpose(body: KernelBody, device: DeviceInfo) -> TransposeSchedule | Refusal:
