@@ -109,7 +109,7 @@ def permuted_sum(x: Tensor, y: Tensor) -> Tensor:
     return x.transpose(1, 2) * 2 + y
 
 
-# ---- backward: inputs of the forward, then gradients of its outputs
+# ---- backward: inputs of the forward, or its outputs, then gradients of its outputs
 
 
 def wide(*tensors: Tensor) -> list[Tensor]:
@@ -155,15 +155,16 @@ def layer_norm_backward(
     return dx.to(x.dtype), (g * normal).sum(0).to(weight.dtype), g.sum(0).to(bias.dtype)
 
 
-def softmax_backward(x: Tensor, dy: Tensor) -> tuple[Tensor]:
-    h, g = wide(x, dy)
-    y = torch.softmax(h, dim=-1)
-    return ((y * (g - (y * g).sum(-1, keepdim=True))).to(x.dtype),)
+def softmax_backward(y: Tensor, dy: Tensor) -> tuple[Tensor]:
+    """From the result of the forward, as torch's own and through Thunder."""
+    p, g = wide(y, dy)
+    return ((p * (g - (p * g).sum(-1, keepdim=True))).to(y.dtype),)
 
 
-def log_softmax_backward(x: Tensor, dy: Tensor) -> tuple[Tensor]:
-    h, g = wide(x, dy)
-    return ((g - torch.softmax(h, dim=-1) * g.sum(-1, keepdim=True)).to(x.dtype),)
+def log_softmax_backward(y: Tensor, dy: Tensor) -> tuple[Tensor]:
+    """From the result of the forward, as torch's own and through Thunder."""
+    p, g = wide(y, dy)
+    return ((g - torch.exp(p) * g.sum(-1, keepdim=True)).to(y.dtype),)
 
 
 def swiglu_backward(gate: Tensor, up: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:

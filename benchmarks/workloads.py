@@ -39,12 +39,13 @@ Rows = Mapping[Size, int]
 class Workload:
     """One row of the table.
 
-    program   takes the inputs; for a backward, those of the forward and then the gradients of its
-              outputs
+    program   takes the inputs; for a backward, those of the forward, or its outputs, and then the
+              gradients of its outputs
     inputs    those of the forward, for a number of rows
     rows      the number of rows of each size
     forward   for a backward: the function that it is the gradient of
     wrt       for a backward: positions of the inputs whose gradients the program returns
+    gradient  for a backward that takes outputs: torch's own, which autograd calls
     """
 
     name: str
@@ -53,18 +54,20 @@ class Workload:
     rows: Rows
     forward: Program | None = None
     wrt: tuple[int, ...] = ()
+    gradient: Program | None = None
 
     def arguments(self, size: Size, device: torch.device | str) -> list[Tensor]:
         """Random arguments of the program; fake ones under FakeTensorMode."""
         given = [spec.make(device) for spec in self.inputs(self.rows[size])]
         if self.forward is None:
             return given
-        return given + [torch.randn_like(y) for y in self.forward(*given)]
+        outputs = list(self.forward(*given))
+        return (outputs if self.gradient else given) + [torch.randn_like(y) for y in outputs]
 
     def in_torch(self, arguments: Sequence[Tensor]) -> Callable[[], Any]:
         """What torch itself runs for this: the program, or autograd through the forward."""
-        if self.forward is None:
-            return partial(self.program, *arguments)
+        if self.forward is None or self.gradient:
+            return partial(self.gradient or self.program, *arguments)
         count = len(self.inputs(1))
         inputs = [t.detach() for t in arguments[:count]]
         leaves = [inputs[k].requires_grad_() for k in self.wrt]
@@ -122,10 +125,11 @@ def _both(
     inputs: Inputs,
     rows: Rows,
     wrt: tuple[int, ...] = (0,),
+    gradient: Program | None = None,
 ) -> tuple[Workload, Workload]:
     return (
         Workload(name, forward, inputs, rows),
-        Workload(f"{name} backward", backward, inputs, rows, forward, wrt),
+        Workload(f"{name} backward", backward, inputs, rows, forward, wrt, gradient),
     )
 
 
@@ -141,6 +145,14 @@ def _rotations(
     forward = partial(rope.rope, groups=groups, per_group=4, values=values)
     backward = partial(rope.rope_backward, groups=groups, per_group=4)
     return _both(name, forward, backward, inputs, rows)
+
+
+def _of_softmax(y: Tensor, dy: Tensor) -> Tensor:
+    return torch._softmax_backward_data(dy, y, -1, y.dtype)
+
+
+def _of_log_softmax(y: Tensor, dy: Tensor) -> Tensor:
+    return torch._log_softmax_backward_data(dy, y, -1, y.dtype)
 
 
 _TALL = _rows(8192, 512, 3)
@@ -194,8 +206,8 @@ WORKLOADS: tuple[Workload, ...] = (
     *_both("RMSNorm", *_RMS, _norm(4096, 1), _LONG, (0, 1)),
     *_both("LayerNorm", *_LAYER, _norm(4096, 2), _LONG, (0, 1, 2)),
     Workload("residual + RMSNorm", programs.residual_rms_norm, _norm(4096, 1, rows=2), _LONG),
-    *_both("softmax", *_SOFTMAX, matrices(1, 32768), _WIDE),
-    *_both("log_softmax", *_LOG_SOFTMAX, matrices(1, 32768), _WIDE),
+    *_both("softmax", *_SOFTMAX, matrices(1, 32768), _WIDE, gradient=_of_softmax),
+    *_both("log_softmax", *_LOG_SOFTMAX, matrices(1, 32768), _WIDE, gradient=_of_log_softmax),
     Workload("BatchNorm", programs.batch_norm, _images(last=False), _rows(64, 8, 2)),
     Workload(
         "BatchNorm, channels last", programs.batch_norm_last, _images(last=True), _rows(64, 8, 2)
