@@ -147,12 +147,12 @@ def _rotations(
     return _both(name, forward, backward, inputs, rows)
 
 
-def _of_softmax(y: Tensor, dy: Tensor) -> Tensor:
-    return torch._softmax_backward_data(dy, y, -1, y.dtype)
+def _of_softmax(y: Tensor, dy: Tensor) -> tuple[Tensor]:
+    return (torch._softmax_backward_data(dy, y, -1, y.dtype),)
 
 
-def _of_log_softmax(y: Tensor, dy: Tensor) -> Tensor:
-    return torch._log_softmax_backward_data(dy, y, -1, y.dtype)
+def _of_log_softmax(y: Tensor, dy: Tensor) -> tuple[Tensor]:
+    return (torch._log_softmax_backward_data(dy, y, -1, y.dtype),)
 
 
 _TALL = _rows(8192, 512, 3)

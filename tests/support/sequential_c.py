@@ -88,6 +88,11 @@ def run(kernel: ir.KernelIR, tensors: Mapping[TensorView, torch.Tensor], folder:
     ctypes.CDLL(str(library)).run(*arguments)
 
 
+def _sizes(s: ir.Registers) -> tuple[int, ...]:
+    """Of an array: paired lanes are in the order of memory where each is widened by itself."""
+    return (*s.sizes, s.type.lanes) if isinstance(s.type, ir.PairedLanes) else s.sizes
+
+
 class SequentialC:
     """The C text of one kernel."""
 
@@ -159,7 +164,7 @@ class SequentialC:
                 return [f"static {self._type(s.type)} {s.name}[{threads}];"]
             case ir.Registers():
                 self._each_thread.add(s.name)
-                sizes = "".join(f"[{n}]" for n in s.sizes)
+                sizes = "".join(f"[{n}]" for n in _sizes(s))
                 return [f"static {self._type(s.type)} {s.name}[{threads}]{sizes};"]
             case ir.TransposeTile():
                 self._tiles[s.name] = s.columns
@@ -204,7 +209,7 @@ class SequentialC:
                     zero = f"memset({s.name}[thread_], 0, sizeof {s.name}[thread_]);"
                     return [zero] if s.zeroed and s.sizes else []
                 self._each_thread.discard(s.name)
-                sizes = "".join(f"[{n}]" for n in s.sizes)
+                sizes = "".join(f"[{n}]" for n in _sizes(s))
                 return [f"{self._type(s.type)} {s.name}{sizes}{' = {0}' if s.zeroed else ''};"]
             case ir.Pack():
                 values = ", ".join(map(self._of, s.values))
@@ -263,6 +268,8 @@ class SequentialC:
     def _type(self, found: ir.Type) -> str:
         if isinstance(found, ir.Reducer):
             return _CTYPES[found.element]
+        if isinstance(found, ir.PairedLanes):
+            return _CTYPES[found.dtype]
         assert isinstance(found, DataType), found
         return _CTYPES[found]
 

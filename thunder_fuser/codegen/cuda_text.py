@@ -22,7 +22,7 @@ _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 """How tightly operators bind; comparisons bind least."""
 _HEADERS = (
     *("prelude", "types", "vector", "fp8", "complex", "math"),
-    *("philox", "gather", "reduce", "scan", "tile"),
+    *("pairs", "philox", "gather", "reduce", "scan", "tile"),
 )
 _PRAGMAS = {
     ir.LoopKind.VECTOR: "TF_VEC",
@@ -97,6 +97,9 @@ class CudaText:
                 return self._spelled(found, reductions.lookup(found.op).accumulator.ctype)
             case ir.ReducerLanes():
                 return f"tf::Lanes<{self.ctype(found.reducer)}, {found.lanes}>"
+            case ir.PairedLanes():
+                self.headers.add("pairs")
+                return f"tf::Pairs<{self.ctype(found.dtype)}, {found.lanes}>"
             case ir.Words.FETCHED:
                 return "tf::Vec<unsigned, 4>"
         raise InternalError(f"no type: {found}")

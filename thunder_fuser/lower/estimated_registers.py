@@ -92,4 +92,6 @@ def _size_of(kind: ir.Type) -> int:
             return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words
         case ir.ReducerLanes():
             return kind.lanes * _size_of(kind.reducer)
+        case ir.PairedLanes():
+            return kind.lanes * DataType.Float.itemsize
     return kind.itemsize

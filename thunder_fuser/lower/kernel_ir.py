@@ -65,13 +65,21 @@ class ReducerLanes:
     lanes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PairedLanes:
+    """The type of the lanes of a vector in the order of `lower/paired_lanes.py`."""
+
+    dtype: DataType
+    lanes: int
+
+
 class Words(enum.Enum):
     """The type of 16 bytes of memory on their way into registers."""
 
     FETCHED = enum.auto()
 
 
-Type = DataType | Reducer | ReducerLanes | Words
+Type = DataType | Reducer | ReducerLanes | PairedLanes | Words
 
 
 # ---- expressions: indices

@@ -74,6 +74,8 @@ class ListingText:
                 return f"{found.op}<{found.accumulate.name}{position}>"
             case ir.ReducerLanes():
                 return f"{self._type(found.reducer)} x {found.lanes}"
+            case ir.PairedLanes():
+                return f"{found.dtype.name} x {found.lanes}, in pairs"
             case ir.Words.FETCHED:
                 return "fetched"
         raise InternalError(f"no type: {found}")

@@ -63,13 +63,18 @@ class LaneLowering:
         stores: Sequence[Store],
         frame: Frame,
         others: Sequence[Value] = (),
+        paired: bool = False,
     ) -> None:
-        """`others`: values that are wanted besides those that are stored."""
+        """
+        others  values that are wanted besides those that are stored
+        paired  lanes stand in registers as `paired_lanes.py` has them
+        """
         roots = [*(store.value for store in stores), *others]
         self.graph = graph
         self.accesses = accesses
         self.lanes = lanes
         self._frame = frame
+        self._paired = paired
         self._index = frame.index
         self._names: dict[str, ir.Expr] = {}
         self._access = {load: k for k, a in enumerate(accesses) for load in a.loads}
@@ -113,10 +118,19 @@ class LaneLowering:
 
     def _array(self, k: int, *copies: int) -> ir.Registers:
         access = self.accesses[k]
+        if self._paired and not access.is_uniform:
+            return self._lanes_of(f"x{k}", access.loads[0].dtype)
         lanes = () if access.is_uniform else (self.lanes.vector,)
         # Lanes outside every condition are computed with and thrown away: give them a value.
         zeroed = not (self._is_total(access) or self._is_fetched(access))
         return ir.Registers(f"x{k}", access.loads[0].dtype, (*copies, *lanes), zeroed)
+
+    def _lanes_of(self, name: str, dtype: DataType) -> ir.Registers:
+        """An array for the lanes of a vector."""
+        lanes = self.lanes.vector
+        if self._paired:
+            return ir.Registers(name, ir.PairedLanes(dtype, lanes), ())
+        return ir.Registers(name, dtype, (lanes,))
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
         """Where an access puts what it reads."""
@@ -464,7 +478,7 @@ class LaneLowering:
                 inside += self._defined(node, copy, of_lane)
         after: list[ir.Stmt] = []
         for n, store in enumerate(stores):
-            before.append(ir.Registers(f"y{n}", store.tensor.dtype, (self.lanes.vector,)))
+            before.append(self._lanes_of(f"y{n}", store.tensor.dtype))
             inside.append(ir.Assign(ir.Element(ir.Var(f"y{n}"), V), self._stored(store, copy)))
             after += self._store(n, store, indices)
         return [*before, self._lane_loop(inside, ir.LoopKind.VECTOR), *after]

@@ -108,6 +108,8 @@ _FAMILY_FLAGS: dict[Family, tuple[str, ...]] = {
         # pieces of what `-mtune` thinks best, such as 32 bytes where there is AVX-512. The vector
         # loop behind it reads 64, which no core forwards from two stores.
         "-fno-tree-loop-distribute-patterns",
+        # A lane loop of a few registers is written out: as a loop it has its arrays in memory.
+        *("-fpeel-loops", "--param=max-completely-peeled-insns=2000"),
         # Sine and cosine stay two calls: there is no SIMD version of sincos.
         *("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf"),
     ),

@@ -39,7 +39,9 @@ class PointwiseLowering(LaneLowering):
     """Lowers one part."""
 
     def __init__(self, part: PointwisePart, frame: Frame) -> None:
-        super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
+        super().__init__(
+            part.graph, part.accesses, part.lanes, part.stores, frame, paired=part.paired
+        )
         self.part = part
 
     def body(self) -> list[ir.Stmt]:

@@ -19,6 +19,7 @@ from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
 from thunder_fuser.lower.store import Store
@@ -47,6 +48,7 @@ class PointwisePart:
     """A range of blocks that computes `stores` at `count` points of one iteration space.
 
     prefetches  tensors, and addresses in them, that later vectors will want
+    paired      lanes stand in registers as `lower/paired_lanes.py` has them
     """
 
     stores: tuple[Store, ...]
@@ -56,6 +58,7 @@ class PointwisePart:
     count: int
     unroll: int
     prefetches: tuple[tuple[TensorView, Form], ...] = ()
+    paired: bool = False
 
     @property
     def vectors(self) -> int:
@@ -103,7 +106,10 @@ def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> 
         stores = group.stores(lanes, body, device)
         unroll = _unroll(accesses, lanes, most // vector, device)
         prefetches = _prefetches(accesses, lanes, device)
-        return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, prefetches)
+        paired = device.threads_are_serial and can_pair(group.graph, accesses, stores, lanes)
+        return PointwisePart(
+            stores, group.graph, accesses, lanes, count, unroll, prefetches, paired
+        )
 
     widest, *narrower = vectors_to_try(group, min(group.count, most), device)
     best = plan(group.count - group.count % widest, 0, widest)

@@ -262,7 +262,7 @@ class ReductionLowering(RowLowering):
         arrays: list[ir.Stmt] = []
         held: list[ir.Stmt] = []
         for n, store in enumerate(stores):
-            arrays.append(ir.Registers(f"y{n}", store.tensor.dtype, (self.lanes.vector,)))
+            arrays.append(self._lanes_of(f"y{n}", store.tensor.dtype))
             element = ir.Element(Var(f"y{n}"), V)
             held.append(ir.Assign(element, self._stored(store, self._copy)))
         indices = row.child()

@@ -50,7 +50,8 @@ class RowLowering(LaneLowering):
         stores = [*schedule.element_stores, *schedule.row_stores]
         folded = [v for f in schedule.reductions for v in f.roots]
         folded += schedule.row_cache.held
-        super().__init__(schedule.graph, schedule.accesses, schedule.lanes, stores, frame, folded)
+        graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
+        super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Totals go through memory; what is held is read by other nodes alone.
         kept = [s.value for s in stores] + [v for f in schedule.totals for v in f.roots]
         kept += [f.position for f in schedule.folds if f.position is not None]

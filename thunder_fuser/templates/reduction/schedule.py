@@ -146,6 +146,7 @@ class ReductionSchedule:
                     unrolled anyway
     row_cache       where what is read of a row stays until the last stage
     prefetched           accesses whose next row is loaded before this one is computed
+    paired          lanes stand in registers as `lower/paired_lanes.py` has them
     """
 
     template: ClassVar[str] = "reduction"
@@ -167,6 +168,7 @@ class ReductionSchedule:
     unroll: tuple[int, ...]
     row_cache: RowCache
     prefetched: tuple[int, ...] = ()
+    paired: bool = False
 
     @property
     def graphs(self) -> tuple[ValueGraph, ...]:

@@ -29,6 +29,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
+from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
     PulledReduction,
@@ -155,6 +156,7 @@ class _Candidate:
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
+        made = replace(made, paired=self.device.threads_are_serial and _can_pair(made))
         if self.axis == "rows" or self.arrangement.grid_split != "none":
             return made
         return self._row_by_row(bare, made) if self.device.threads_are_serial else made
@@ -209,7 +211,7 @@ class _Candidate:
     def _row_by_row(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
         """One row at a time, where values of one have room and those of several have not."""
         mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
-        single = replace(bare, mapping=mapping, unroll=made.unroll)
+        single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
         single = replace(single, row_cache=self._residency(single))
         return single if len(single.row_cache.held) > len(made.row_cache.held) else made
 
@@ -303,6 +305,18 @@ class _Candidate:
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )
+
+
+def _can_pair(schedule: ReductionSchedule) -> bool:
+    """Whether nothing asks which column a lane is."""
+    kept = schedule.row_cache.registers or schedule.row_cache.shared
+    if schedule.lane_axis == "rows" or schedule.inside or kept:
+        return False
+    if any(r.position is not None for r in schedule.reductions):
+        return False
+    return not any(t.is_of_columns for t in schedule.totals) and can_pair(
+        schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes
+    )
 
 
 def _moves(access: RegisterArray, schedule: ReductionSchedule) -> bool:

@@ -1,0 +1,60 @@
+// The lanes of a vector of bf16 as floats, in the order in which they come out of words.
+//
+// A word holds two, and each is a float after a shift or a mask, in a register that has as many lanes
+// as there are words. To have them in the order of memory, a CPU must first spread them over two
+// registers, and put them together again before it stores them.
+#pragma once
+#include "types.cuh"
+#include "vector.cuh"
+
+namespace tf {
+
+// One lane: a float that bf16 holds, which reads and writes as bf16.
+struct PairedLane {
+  float& value;
+  TF_DEVICE operator bf16() const { return narrow<bf16>(value); }
+  TF_DEVICE void operator=(bf16 v) { value = to_float(v); }
+};
+TF_DEVICE float widen(PairedLane lane) { return lane.value; }
+
+// Elements of even places, then those of odd ones.
+template <class T, int N>
+struct Pairs;
+template <int N>
+struct Pairs<bf16, N> {
+  float lanes[N];
+  TF_DEVICE PairedLane operator[](int v) { return {lanes[v]}; }
+};
+
+template <int N>
+TF_DEVICE void load(const bf16* p, Pairs<bf16, N>& out TF_SITE_PARAM) {
+  constexpr int M = kPiece<bf16, N>;
+  TF_ASSERT((unsigned long long)p % alignof(Vec<bf16, M>) == 0, "misaligned vector load");
+  const unsigned* words = reinterpret_cast<const unsigned*>(p);
+  TF_VEC
+  for (int i = 0; i < N / 2; ++i) {
+    const unsigned word = words[i];
+    out.lanes[i] = from_bits(word << 16);
+    out.lanes[N / 2 + i] = from_bits(word & 0xffff0000u);
+  }
+}
+
+template <int N>
+TF_DEVICE void pack(const Pairs<bf16, N>& in, unsigned (&words)[N / 2]) {
+  TF_VEC
+  for (int i = 0; i < N / 2; ++i) words[i] = bits(in.lanes[i]) >> 16 | bits(in.lanes[N / 2 + i]);
+}
+template <int N>
+TF_DEVICE void store(bf16* p, const Pairs<bf16, N>& in TF_SITE_PARAM) {
+  unsigned words[N / 2];
+  pack(in, words);
+  store<N / 2>(reinterpret_cast<unsigned*>(p), words TF_SITE_ARG);
+}
+template <int N>
+TF_DEVICE void stream(bf16* p, const Pairs<bf16, N>& in TF_SITE_PARAM) {
+  unsigned words[N / 2];
+  pack(in, words);
+  stream<N / 2>(reinterpret_cast<unsigned*>(p), words TF_SITE_ARG);
+}
+
+}  // namespace tf
