@@ -249,6 +249,37 @@ TF_DEVICE float div(float a, float b) {
 #endif
 }
 TF_DEVICE float truediv(float a, float b) { return div(a, b); }
+// Within 2^-21.8 of the result, for what a constant is added to that is as large: where 1 + erf(x) is
+// small, it has lost as many digits as torch's. The logarithm of erfc is one polynomial everywhere.
+TF_DEVICE float erf(float x) {
+#ifdef __CUDA_ARCH__
+  const float z = ::fabsf(x);
+  float power = -4.53585962e-05f;
+  power = fmaf(power, z, 4.45507641e-04f);
+  power = fmaf(power, z, -1.48944161e-03f);
+  power = fmaf(power, z, -7.74629705e-04f);
+  power = fmaf(power, z, 2.82536820e-02f);
+  power = fmaf(power, z, -1.48481622e-01f);
+  power = fmaf(power, z, -9.18416381e-01f);
+  power = fmaf(power, z, -1.62790859f);
+  float rest;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(rest) : "f"(power * z));
+  return ::copysignf(1.0f - rest, x);
+#else
+  return tf::erf(x);
+#endif
+}
+// The same of tanh.
+TF_DEVICE float tanh(float x) {
+#ifdef __CUDA_ARCH__
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(::fabsf(x) * 2.88539008f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0f));
+  return ::copysignf(fmaf(inverse, -2.0f, 1.0f), x);
+#else
+  return tf::tanh(x);
+#endif
+}
 }  // namespace brief
 
 // Rest of the division that truncates: it has the sign of the dividend.

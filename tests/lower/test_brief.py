@@ -77,3 +77,79 @@ def test_exponentials_of_distances_are_as_good_as_torch_has_them() -> None:
         found = (power_of_two.double() * lost.double() + power_of_two.double()).float()
         wrong = (found.double() / torch.exp(x.double()) - 1).abs()
         assert (wrong <= 2.0**-21.7 + x.double().abs() * 2.0**-28).all()
+
+
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+@pytest.mark.parametrize(
+    ("form", "dtype", "brief"),
+    [
+        ("1 + f", BFloat16, True),
+        ("1 - f f", Half, True),
+        ("1 + f", Float, False),
+        ("1 + 2 f", BFloat16, False),
+        ("f x", BFloat16, False),
+    ],
+)
+def test_what_is_added_to_one_is_brief_where_it_is_rounded(
+    op: str, form: str, dtype: DataType, brief: bool
+) -> None:
+    """A constant that is smaller, or none, leaves the digits of small results."""
+    b = FusionBuilder()
+    x = b.cast(b.tensor([1 << 16], BFloat16), Float)
+    f = b.pointwise(op, x)
+    found = {
+        "1 + f": lambda: b.pointwise("add", f, 1.0),
+        "1 - f f": lambda: b.pointwise("sub", 1.0, b.pointwise("mul", f, f)),
+        "1 + 2 f": lambda: b.pointwise("add", b.pointwise("mul", f, 2.0), 1.0),
+        "f x": lambda: f,
+    }[form]()
+    b.output(b.cast(b.pointwise("mul", found, x), dtype))
+    source = kernel_of(b).source
+    assert (f"tf::brief::{op}(" in source) is brief
+    assert (f"tf::{op}(" in source) is not brief
+
+
+@pytest.mark.parametrize("shift", [1.0, 0.0])
+def test_the_density_of_a_gelus_gradient_is_brief_beside_what_has_lost_digits(shift: float) -> None:
+    b = FusionBuilder()
+    x = b.cast(b.tensor([1 << 16], BFloat16), Float)
+    square = b.pointwise("mul", b.pointwise("mul", x, x), -0.5)
+    density = b.pointwise("mul", b.pointwise("exp", square), x)
+    step = b.pointwise("erf", x)
+    step = b.pointwise("add", step, shift) if shift else step
+    b.output(b.cast(b.pointwise("add", step, density), BFloat16))
+    assert ("tf::brief::exp(" in kernel_of(b).source) is bool(shift)
+
+
+_ERFC = (-4.53585962e-05, 4.45507641e-04, -1.48944161e-03, -7.74629705e-04, 2.82536820e-02,
+         -1.48481622e-01, -9.18416381e-01, -1.62790859)  # fmt: skip
+
+
+def short(op: str, x: torch.Tensor, sign: int) -> torch.Tensor:
+    """tf::brief::erf and tanh, whose approximate instructions are always wrong to the same side."""
+    z = x.abs()
+    if op == "tanh":
+        power = torch.exp2((z * torch.tensor(2.88539008)).double()) * (1 + sign * 2.0**-22.4)
+        inverse = (1 / (power.float() + 1).double() * (1 + sign * 2.0**-23)).float()
+        return torch.copysign((1 - 2 * inverse.double()).float(), x)
+    power = torch.full_like(z, _ERFC[0])
+    for c in _ERFC[1:]:
+        power = (power.double() * z.double() + torch.tensor(c).double()).float()
+    rest = (torch.exp2((power * z).double()) * (1 + sign * 2.0**-22.4)).float()
+    return torch.copysign(1 - rest, x)
+
+
+@pytest.mark.parametrize("sign", [-1, 0, 1])
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+def test_short_functions_are_as_good_as_their_comment_says(op: str, sign: int) -> None:
+    x = torch.cat([torch.linspace(-12, 12, 1 << 20), torch.tensor([torch.inf, -torch.inf, 0.0])])
+    found, exact = short(op, x, sign), getattr(torch, op)(x.double())
+    assert (found.double() - exact).abs().max() <= 2.0**-21.8
+    assert torch.equal(found[-3:], torch.tensor([1.0, -1.0, found[-1].item()]))
+    assert short(op, torch.tensor([torch.nan]), sign).isnan().all()
+    # A GELU of every bf16 number: nearly all are rounded as what the exact one is.
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    every = every[(every.abs() < 2.5) & (every.abs() > 2.0**-100)].float()
+    gelu, right = every * (0.5 + 0.5 * short(op, every, sign)), getattr(torch, op)(every.double())
+    right = every.double() * (0.5 + 0.5 * right)
+    assert (gelu.bfloat16() != right.bfloat16()).float().mean() < 5e-3

@@ -1,9 +1,13 @@
-"""Which exponentials and quotients of a kernel need fewer digits than fp32 has, since all that
-becomes of them is rounded to 16 bits or less.
+"""Which functions of a kernel need fewer digits than fp32 has, since all that becomes of them is
+rounded to 16 bits or less.
 
 A short exponential is wrong by some 2^-20 of itself. Products and quotients of such numbers are
 wrong by as much, and so are their sums, since all are positive; a difference may be wrong by more,
 and ends the search.
+
+A short erf or tanh is wrong by 2^-22 of 1. It stands where a constant is added that is as large:
+1 + erf(x) has lost 2^-25 of 1 by its rounding anyway, however small it is, and what is computed
+from it has lost as much. A GELU and its gradient are that.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from collections.abc import Collection, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.lower.scalar_graph import Compute, Folded, Value, operands
+from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value, operands
 
 _SCALES = ("mul", "div", "truediv", "neg", "cast")
 """Operations that leave a relative error as it is."""
 _QUOTIENTS = ("div", "truediv")
+_UP_TO_ONE = ("erf", "tanh")
+"""Functions between -1 and 1."""
+_SUMS = ("add", "sub")
 Fold = tuple[str, Value, TensorView]
 """A reduction of a row: its operation, what it takes of an element, its result."""
 
@@ -65,9 +72,79 @@ class _Search:
             # A sum that has 1 in it: its reciprocal is neither infinite nor rounded to few digits.
             if not (isinstance(divisor, Folded) and divisor.tensor in self._from_one):
                 return False
+        elif node.op in _UP_TO_ONE:
+            return self._only_shifts(node, 1.0)
         elif node.op != "exp":
             return False
-        return self._becomes_small(node)
+        return self._becomes_small(node) or self._joins_lossy(node)
+
+    def _only_shifts(self, node: Value, size: float) -> bool:
+        """Whether a value of at most this size is only added to constants as large, scaled or
+        squared perhaps, and what becomes of the sums is rounded.
+        """
+        if node in self._kept or self._folds[node] or not self._users[node]:
+            return False
+        for user in self._users[node]:
+            if not isinstance(user, Compute) or user.dtype is not DataType.Float:
+                return False
+            if user.op in _SUMS:
+                constants = [abs(o.value) for o in user.operands if isinstance(o, Literal)]
+                if not any(c >= size for c in constants) or not self._is_rounded_later(user):
+                    return False
+            elif user.op == "mul":
+                scaled = _scaled(node, user, size)
+                if scaled is None or not self._only_shifts(user, scaled):
+                    return False
+            else:
+                return False
+        return True
+
+    def _is_rounded_later(self, node: Value) -> bool:
+        """Whether sums and products of a value, and nothing else, are rounded."""
+        if node.dtype.is_reduced_precision:
+            return True
+        if node in self._kept or node.dtype is not DataType.Float or self._folds[node]:
+            return False
+        return all(
+            isinstance(user, Compute)
+            and user.op in (*_SCALES, *_SUMS)
+            and user.dtype.is_floating
+            and self._is_rounded_later(user)
+            for user in self._users[node]
+        )
+
+    def _joins_lossy(self, node: Compute) -> bool:
+        """Whether an exponential that is at most 1 is only added to what has lost digits of 1."""
+        if node.op != "exp" or not _is_of_negative_square(node):
+            return False
+        here: Value = node
+        while len(users := self._users[here]) == 1 and here not in self._kept:
+            (user,) = users
+            if not isinstance(user, Compute) or user.dtype is not DataType.Float:
+                return False
+            if user.op in _SUMS:
+                others = [o for o in user.operands if o is not here]
+                return all(map(self._is_lossy, others)) and self._is_rounded_later(user)
+            if user.op != "mul":
+                return False
+            here = user
+        return False
+
+    def _is_lossy(self, node: Value) -> bool:
+        """Whether it is a constant and a function between -1 and 1, scaled perhaps."""
+        while isinstance(node, Compute) and node.op == "mul":
+            values = [o for o in node.operands if not isinstance(o, Literal)]
+            if len(values) != 1:
+                return False
+            (node,) = values
+        if not isinstance(node, Compute) or node.op not in _SUMS:
+            return False
+        while isinstance(node, Compute) and node.op in (*_SUMS, "mul"):
+            values = [o for o in node.operands if not isinstance(o, Literal)]
+            if len(values) != 1:
+                return False
+            (node,) = values
+        return isinstance(node, Compute) and node.op in _UP_TO_ONE
 
     def _becomes_small(self, node: Value) -> bool:
         """Whether all that becomes of a value, by scaling and summing alone, is rounded."""
@@ -104,3 +181,29 @@ class _Search:
         while isinstance(largest, Compute) and largest.op == "cast":
             (largest,) = largest.operands
         return isinstance(largest, Folded) and self._ops.get(largest.tensor) == "max"
+
+
+def _scaled(node: Value, product: Compute, size: float) -> float | None:
+    """The most that a product can be with a constant, or of a value of that size with itself."""
+    first, second = product.operands
+    if first is second is node:
+        return size * size
+    other = second if first is node else first
+    if not isinstance(other, Literal) or isinstance(other.value, complex):
+        return None
+    return size * abs(other.value)
+
+
+def _is_of_negative_square(node: Compute) -> bool:
+    """Whether an operand is a square times a negative constant."""
+    (operand,) = node.operands
+    if not isinstance(operand, Compute) or operand.op != "mul":
+        return False
+    constants = [o for o in operand.operands if isinstance(o, Literal)]
+    squares = [o for o in operand.operands if isinstance(o, Compute) and o.op == "mul"]
+    return (
+        len(constants) == len(squares) == 1
+        and not isinstance(constants[0].value, complex)
+        and constants[0].value < 0
+        and squares[0].operands[0] is squares[0].operands[1]
+    )

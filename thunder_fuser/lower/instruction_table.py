@@ -119,7 +119,13 @@ def of_tile_place(dtype: DataType, arch: str) -> Mix:
     return mix(2, 9) if dtype.itemsize < 4 else mix(6, 9)
 
 
-BRIEF: Mapping[str, Mix] = {"exp": mix(2, 0, 1), "div": mix(1), "truediv": mix(1)}
+BRIEF: Mapping[str, Mix] = {
+    "exp": mix(2, 0, 1),
+    "div": mix(1),
+    "truediv": mix(1),
+    "erf": mix(9, 2, 1),
+    "tanh": mix(3, 1, 2),
+}
 """Short forms. What a quotient is multiplied by is inverted once a row."""
 
 
