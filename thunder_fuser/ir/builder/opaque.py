@@ -41,6 +41,11 @@ class OpaqueBuilder(ValueBuilder):
             for k, shaped in enumerate(made)
         )
 
+    @property
+    def next_call(self) -> int:
+        """A number that no call has."""
+        return self._calls
+
     def result_of(self, call: OpaqueCall, result: int) -> TensorView:
         """One result of a call."""
         made = self._shaped(call.op, call.operands, call.attributes)

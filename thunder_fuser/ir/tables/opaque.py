@@ -19,7 +19,7 @@ from typing import Any
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.domain import Extent
 from thunder_fuser.ir.dtypes import Category, DataType
-from thunder_fuser.ir.tables import torch_calls
+from thunder_fuser.ir.tables import collectives, torch_calls
 from thunder_fuser.ir.tables.indexing import INDEX_DTYPES
 
 Attribute = int | float | bool | None | DataType | tuple[int, ...]
@@ -409,7 +409,28 @@ def _topk(o: Operands, a: Attributes) -> Results:
     return Shaped(shape, x.dtype), Shaped(shape, DataType.Int)
 
 
+def _stacked(o: Operands, a: Attributes) -> Results:
+    return (Shaped((a["size"], *o["arg"].shape), o["arg"].dtype),)
+
+
+def _as_given(o: Operands, _a: Attributes) -> Results:
+    return (Shaped(o["arg"].shape, o["arg"].dtype),)
+
+
+def _one_of_stack(o: Operands, a: Attributes) -> Results:
+    x = o["arg"]
+    if not x.rank or x.shape[0] != a["size"]:
+        raise FuserValueError(
+            f"arg: expected {a['size']} parts along dimension 0, one a device, got {list(x.shape)}"
+        )
+    return (Shaped(x.shape[1:], x.dtype),)
+
+
 _ROWS = (
+    Call(collectives.all_gather, _stacked),
+    Call(collectives.all_reduce, _as_given),
+    Call(collectives.reduce_scatter, _one_of_stack),
+    Call(collectives.all_to_all, _as_given),
     Call(
         torch_calls.linear, _linear, equal=_linear_equal, answer=Answer.LINEAR,
         flops=_product_flops(_linear, "arg1"), terms=_inner("arg1", "bias"),

@@ -1,0 +1,1 @@
+"""Sharding: placements, propagation, localisation, communication."""

@@ -1,0 +1,130 @@
+"""Meshes, placements and communicators: what they hold, and what they refuse."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from tests.sharding.chains import MESHES, annotations
+from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard, outer, propagate, simulate
+from thunder_fuser.sharding.communicators import ProcessGroups, peers
+from thunder_fuser.sharding.mesh import local_sizes, shard_of, whole_of
+
+
+def fusion_of(*sizes: int) -> Fusion:
+    b = FusionBuilder()
+    x = b.tensor(list(sizes), DataType.Double)
+    b.output(b.reduce("sum", x, [0]))
+    return b.build()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_shards_are_elements_by_their_digits(seed: int) -> None:
+    """Against the index of every element, for any placements on two axes."""
+    rng = random.Random(seed)
+    mesh = rng.choice(MESHES)
+    sizes = [rng.choice([4, 8, 16]) for _ in range(rng.randint(1, 3))]
+    fusion = fusion_of(*sizes)
+    placed = annotations(fusion, mesh, rng).get(fusion.tensor_inputs[0], {})
+    sharding = tuple(placed.get(name, Replicate()) for name in mesh.names)
+    whole = torch.arange(float(torch.Size(sizes).numel())).reshape(sizes)
+    index = torch.meshgrid(*(torch.arange(n) for n in sizes), indexing="ij")
+    shards = []
+    for _, at in mesh.ranks():
+        mine = torch.ones(sizes, dtype=torch.bool)
+        for placement, mine_at in zip(sharding, at, strict=True):
+            if isinstance(placement, Shard):
+                digit = index[placement.dim] // placement.width % placement.size
+                mine &= digit == mine_at
+        shards.append(shard_of(whole, sharding, at))
+        assert shards[-1].shape == local_sizes(sizes, sharding)
+        assert torch.equal(shards[-1].flatten(), whole[mine])
+    assert torch.equal(whole_of(shards, sizes, sharding, mesh).to(whole.dtype), whole)
+
+
+def test_ranks_are_row_major() -> None:
+    mesh = DeviceMesh((2, 3), ("a", "b"))
+    assert [mesh.coordinates(rank) for rank in range(6)] == [at for _, at in mesh.ranks()]
+    assert peers(mesh, 4, 0) == [1, 4]
+    assert peers(mesh, 4, 1) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: DeviceMesh((2, 0)), r"sizes \[2, 0\]; each must be at least 1"),
+        (lambda: DeviceMesh((2, 2), ("x", "x")), "2 axes and the names x, x"),
+        (lambda: outer(0, 10, 4), "10 is no multiple of 8; pad it, or shard another dimension"),
+    ],
+)
+def test_bad_meshes_and_shards(make: Any, told: str) -> None:
+    with pytest.raises(FuserValueError, match=told):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("placed", "told"),
+    [
+        ({"y": Replicate()}, "the mesh has no axis 'y'; it has x"),
+        ({"x": Shard(0, 1, 2)}, "a shard over 2 devices along mesh axis x, which has 4"),
+        ({"x": Shard(0, 3, 4)}, "dimension 0 of 16 elements is sharded over 4 devices"),
+    ],
+)
+def test_bad_annotations(placed: Any, told: str) -> None:
+    fusion = fusion_of(16, 4)
+    with pytest.raises(FuserValueError, match=told):
+        propagate(fusion, DeviceMesh((4,), ("x",)), {fusion.tensor_inputs[0]: placed})
+
+
+def test_digits_of_two_axes_must_not_overlap() -> None:
+    fusion = fusion_of(16, 4)
+    mesh = DeviceMesh((4, 2), ("x", "y"))
+    placed = {"x": Shard(0, 2, 4), "y": Shard(0, 4, 2)}
+    with pytest.raises(FuserValueError, match="two mesh axes shard dimension 0 with digits that"):
+        propagate(fusion, mesh, {fusion.tensor_inputs[0]: placed})
+
+
+def test_a_partial_input_is_summed_where_it_is_read() -> None:
+    b = FusionBuilder()
+    x = b.tensor([4], DataType.Double)
+    b.output(b.pointwise("exp", x))  # type: ignore[arg-type]
+    fusion = b.build()
+    found = propagate(fusion, DeviceMesh((2,), ("x",)), {fusion.tensor_inputs[0]: {"x": Partial()}})
+    assert [c.kind for c in found.communications] == ["all_reduce"]
+    given = torch.arange(4.0).double()
+    assert torch.allclose(simulate(found, [given])[0], given.exp())
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    fusion = fusion_of(8, 4)
+    found = propagate(
+        fusion, DeviceMesh((2,), ("x",)), {fusion.tensor_inputs[0]: {"x": outer(0, 8, 2)}}
+    )
+    from thunder_fuser.ir.reference import evaluate
+
+    met: list[int] = []
+
+    def run(local: Fusion, given: Any) -> list[torch.Tensor]:
+        met.append(0)
+        if len(met) == 1:
+            raise FuserError("this rank dies")
+        return evaluate(local, given).outputs
+
+    with pytest.raises(FuserError, match=r"this rank dies|another rank did not come"):
+        simulate(found, [torch.ones(8, 4).double()], run)
+
+
+def test_without_a_communicator_or_a_process_group() -> None:
+    from thunder_fuser.ir.tables.collectives import all_gather
+
+    with pytest.raises(FuserValueError, match="all_gather along mesh axis 0: nobody to talk to"):
+        all_gather(torch.ones(2), 0, 2)
+    with pytest.raises(FuserValueError, match=r"call torch\.distributed\.init_process_group first"):
+        ProcessGroups(DeviceMesh((2,)))

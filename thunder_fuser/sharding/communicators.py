@@ -1,0 +1,98 @@
+"""Ways between devices: all ranks of one process, and the process groups of torch.distributed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.sharding.mesh import DeviceMesh
+
+
+class Meeting:
+    """Where the threads of a simulated mesh exchange what they have."""
+
+    def __init__(self, mesh: DeviceMesh, seconds: float = 60.0) -> None:
+        """Who waits longer than `seconds` for another rank fails."""
+        self.mesh = mesh
+        self._slots: list[Tensor | None] = [None] * mesh.size
+        self._barrier = threading.Barrier(mesh.size, timeout=seconds)
+
+    def leave(self) -> None:
+        """A rank has failed: the others end, too."""
+        self._barrier.abort()
+
+    def exchange(self, rank: int, x: Tensor, name: str) -> list[Tensor]:
+        """What every rank has brought."""
+        try:
+            self._slots[rank] = x
+            self._barrier.wait()
+            found = [t for t in self._slots if t is not None]
+            # Nobody brings the next before all have taken these.
+            self._barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise FuserError(
+                f"rank {rank}: {name} ended, because another rank did not come"
+            ) from error
+        return found
+
+
+class SimulatedRank:
+    """One rank of a mesh whose ranks are threads of this process."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting = meeting
+        self.rank = rank
+
+    def all_gather(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+        every = self.meeting.exchange(self.rank, x, name)
+        return [every[rank] for rank in peers(self.meeting.mesh, self.rank, axis)]
+
+
+def peers(mesh: DeviceMesh, rank: int, axis: int) -> list[int]:
+    """The ranks along an axis through one of them, itself among them."""
+    at = mesh.coordinates(rank)
+    same = [
+        (other[axis], k)
+        for k, other in mesh.ranks()
+        if all(a == b for j, (a, b) in enumerate(zip(at, other, strict=True)) if j != axis)
+    ]
+    return [k for _, k in sorted(same)]
+
+
+class ProcessGroups:
+    """The ranks of torch.distributed, one a process."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        """Collective: all processes make it. FuserValueError where the mesh does not fit them."""
+        if not dist.is_initialized():
+            raise FuserValueError(
+                "there is no process group; call torch.distributed.init_process_group first"
+            )
+        if dist.get_world_size() != mesh.size:
+            raise FuserValueError(
+                f"mesh {mesh} has {mesh.size} devices, the process group {dist.get_world_size()}; "
+                "they must be as many"
+            )
+        rank = dist.get_rank()
+        self._groups = []
+        for axis in range(len(mesh.shape)):
+            made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+            for k, _ in mesh.ranks():
+                along = tuple(peers(mesh, k, axis))
+                if along not in made:
+                    made[along] = dist.new_group(list(along))
+            self._groups.append(made[tuple(peers(mesh, rank, axis))])
+
+    def all_gather(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+        group = self._groups[axis]
+        found: Sequence[Tensor] = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        try:
+            dist.all_gather(list(found), x, group=group)
+        except RuntimeError as error:
+            raise FuserError(f"{name} along mesh axis {axis} failed: {error}") from error
+        return list(found)

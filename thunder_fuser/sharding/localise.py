@@ -1,0 +1,357 @@
+"""Localisation: the fusion that one device runs, on what it has of every tensor.
+
+Sizes, offsets and factors are divided; nothing downstream hears of a mesh. Random numbers, and
+counts, are functions of the index in the whole tensor: a device makes the whole tensor and takes
+its slice, of which kernels compute what is taken. What goes from one placement to another is a call
+of a collective between views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from thunder_fuser.errors import InternalError
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.builder.opaque import OpaqueCall
+from thunder_fuser.ir.domain import (
+    Expand,
+    IterDomain,
+    NewBroadcast,
+    Reorder,
+    Resize,
+    Squeeze,
+    Transform,
+    iteration,
+    static,
+)
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    CopyOp,
+    CutOp,
+    Expr,
+    FullOp,
+    Fusion,
+    GatherOp,
+    IotaOp,
+    MoveOp,
+    OpaqueOp,
+    PadOp,
+    PointwiseOp,
+    RandomOp,
+    ReductionOp,
+    Scalar,
+    ScanOp,
+    TensorView,
+    Val,
+    ViewOp,
+)
+from thunder_fuser.ir.tables.collectives import REDUCTIONS
+from thunder_fuser.sharding.mesh import (
+    REPLICATE,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    Sharding,
+    factors,
+    local_sizes,
+)
+from thunder_fuser.sharding.propagate import Shardings
+
+
+def localise(shardings: Shardings, rank: int) -> Fusion:
+    """The fusion of one device. Its inputs and outputs are those of the whole, in their order, each
+    as the device has it.
+    """
+    return _Local(shardings, shardings.mesh.coordinates(rank)).fusion()
+
+
+class _Local:
+    def __init__(self, shardings: Shardings, at: Sequence[int]) -> None:
+        self.shardings = shardings
+        self.at = at
+        self.builder = FusionBuilder()
+        self.scalars: dict[Val, Val] = {}
+        # Collectives are calls as well, so that the whole's numbers are taken.
+        self.calls: dict[int, int] = {}
+        self.tensors: dict[tuple[TensorView, Sharding], TensorView] = {}
+
+    def fusion(self) -> Fusion:
+        whole, given = self.shardings.fusion, self.shardings.given
+        for value in whole.inputs:
+            if isinstance(value, Scalar):
+                self.scalars[value] = self.builder.scalar(None, value.dtype)
+            else:
+                dims = self._dims(value, given[value])
+                self.tensors[value, given[value]] = self.builder.adopt_input(value, dims)
+        for k, expr in enumerate(whole.exprs):
+            self.builder.origin = expr.origin
+            if isinstance(expr.output, Scalar):
+                self.scalars[expr.output] = self._scalar(expr)
+                continue
+            made, wanted = self.shardings.made[expr.output], given[expr.output]
+            self.tensors[expr.output, made] = self._expr(k, expr, made)
+            # Where it is decided what a tensor becomes, and not where it is first read.
+            self._as(expr.output, made, wanted)
+        for tensor in whole.outputs:
+            self.builder.output(self.tensors[tensor, given[tensor]])
+        for update in whole.updates:
+            value, target = update.value, update.target
+            self.builder.output(
+                self.tensors[value, given[value]], self.tensors[target, given[target]]
+            )
+        return replace(self.builder.build(), draws=whole.draws)
+
+    def _dims(self, value: TensorView, sharding: Sharding) -> list[IterDomain]:
+        sizes = local_sizes(value.sizes, sharding)
+        root = value.domain.root
+        if len(root) != len(sizes):
+            return list(root)
+        return [
+            dim
+            if static(dim.size) == size
+            else replace(dim, expanded=size)
+            if dim.expanded is not None
+            else iteration(size)
+            for dim, size in zip(root, sizes, strict=True)
+        ]
+
+    # ---- values
+
+    def _value(self, value: Val, k: int, n: int) -> Val:
+        """An operand as an expression reads it."""
+        if isinstance(value, Scalar):
+            if value not in self.scalars:
+                self.scalars[value] = self.builder.scalar(value.value, value.dtype)
+            return self.scalars[value]
+        return self._as(value, self.shardings.given[value], self.shardings.reads[k, n])
+
+    def _values(self, k: int, expr: Expr) -> list[Val]:
+        found, n = [], 0
+        for value in expr.inputs:
+            found.append(self._value(value, k, n))
+            n += isinstance(value, TensorView)
+        return found
+
+    def _scalar(self, expr: Expr) -> Val:
+        assert isinstance(expr, PointwiseOp)
+        values = [self._value(v, 0, 0) for v in expr.inputs]
+        if expr.op == "cast":
+            return self.builder.cast(values[0], expr.output.dtype)
+        return self.builder.pointwise(expr.op, *values)
+
+    # ---- expressions
+
+    def _expr(self, k: int, expr: Expr, made: Sharding) -> TensorView:
+        b, values = self.builder, self._values(k, expr)
+        out = expr.output
+        assert isinstance(out, TensorView)
+        sizes = list(local_sizes(out.sizes, made))
+        tensors = [v for v in values if isinstance(v, TensorView)]
+        match expr:
+            case PointwiseOp():
+                return b.apply(expr.op, tuple(values), out.dtype)
+            case ViewOp() | CopyOp() | CutOp() | PadOp():
+                return self._view(k, expr, tensors[0], sizes, values)
+            case CatOp():
+                return b.cat(tensors, expr.dim)
+            case FullOp():
+                return b.full(sizes, values[0], out.dtype)
+            case IotaOp():
+                whole = b.iota(out.sizes[0], values[0], values[1], out.dtype)
+            case RandomOp():
+                state, parameters = (values[0], values[1]), (values[2], values[3])
+                whole = b.random(expr.op, out.sizes, parameters, state, out.dtype)
+            case ReductionOp():
+                return b.fold(expr.op, tensors[0], expr.dims, expr.accumulate, out.dtype)
+            case ScanOp():
+                return b.scanned(expr.op, tensors[0], expr.dim, expr.accumulate, out.dtype)
+            case GatherOp():
+                return b.gather(expr.op, tensors[0], expr.dim, tensors[1])
+            case OpaqueOp():
+                operands = dict(zip(expr.parameters, tensors, strict=True))
+                number = self.calls.setdefault(expr.call, b.next_call)
+                call = OpaqueCall(expr.op, operands, dict(expr.attributes), number)
+                return b.result_of(call, expr.result)
+        for axis, placement in enumerate(made):
+            so_far = (*made[:axis], *(REPLICATE for _ in made[axis:]))
+            if isinstance(placement, Shard):
+                whole = self._slice(whole, placement, axis, out, so_far)
+        return whole
+
+    def _view(
+        self, k: int, expr: MoveOp, x: TensorView, sizes: list[int], values: Sequence[Val]
+    ) -> TensorView:
+        if expr.op == "reshape":
+            return self.builder.reshape(x, sizes)
+        fill = values[1] if isinstance(expr, PadOp) else None
+        steps = self._steps(expr, self.shardings.reads[k, 0], sizes)
+        allocation = expr.output.domain.allocation
+        return self.builder.view(expr.op, x, steps, fill=fill, allocation=allocation)
+
+    def _steps(self, expr: MoveOp, read: Sharding, sizes: Sequence[int]) -> list[Transform]:
+        """The program of a view on what a device has: slices and expansions by its sizes."""
+        over = [1] * expr.input.rank
+        for placement in read:
+            if isinstance(placement, Shard):
+                over[placement.dim] *= placement.size
+        transforms = expr.output.domain.transforms
+        # Which dimension of the result each expansion ends up as.
+        axes: list[int] = list(range(expr.input.rank))
+        shares = dict(enumerate(over))
+        steps: list[Transform] = []
+        expansions: dict[int, int] = {}
+        for step in transforms:
+            match step:
+                case Resize(axis, left, right):
+                    share = shares.get(axes[axis], 1)
+                    steps.append(Resize(axis, static(left) // share, static(right) // share))
+                    continue
+                case NewBroadcast(axis):
+                    axes.insert(axis, -len(axes) - len(steps) - 1)
+                case Squeeze(axis):
+                    del axes[axis]
+                case Reorder(order):
+                    axes = [axes[k] for k in order]
+                case Expand(axis, _):
+                    expansions[len(steps)] = axes[axis]
+                case _ if set(over) != {1}:
+                    raise InternalError(f"{expr.op} of a shard has a {type(step).__name__}")
+            steps.append(step)
+        for n, label in expansions.items():
+            step = steps[n]
+            assert isinstance(step, Expand)
+            steps[n] = replace(step, size=sizes[axes.index(label)])
+        return steps
+
+    # ---- placements
+
+    def _as(self, tensor: TensorView, source: Sharding, target: Sharding) -> TensorView:
+        """A tensor in another sharding. Everything is gathered or folded before anything is sliced,
+        so that no two axes share a digit in between; one axis alone changes at once.
+        """
+        known = self.tensors.get((tensor, target))
+        if known is not None:
+            return known
+        changed = [k for k, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
+        x, now = self.tensors[tensor, source], source
+        if len(changed) > 1:
+            for axis in changed:
+                x, now = self._moved(x, tensor, now, axis, REPLICATE)
+        for axis in changed:
+            x, now = self._moved(x, tensor, now, axis, target[axis])
+        self.tensors[tensor, target] = x
+        return x
+
+    def _moved(
+        self, x: TensorView, tensor: TensorView, now: Sharding, axis: int, target: Placement
+    ) -> tuple[TensorView, Sharding]:
+        after = (*now[:axis], target, *now[axis + 1 :])
+        if now[axis] == target:
+            return x, now
+        known = self.tensors.get((tensor, after))
+        if known is not None:
+            return known, after
+        match now[axis], target:
+            case Replicate(), Shard():
+                x = self._slice(x, target, axis, tensor, now)
+            case Shard() as source, Replicate():
+                x = self._gather(x, source, axis, tensor, after)
+            case Shard() as source, Shard():
+                x = self._exchange(x, source, target, axis, tensor, now)
+            case Partial(op), Replicate():
+                (x,) = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
+            case Partial(op), Shard():
+                parts = self._parts(
+                    x, target, axis, tensor, (*now[:axis], REPLICATE, *now[axis + 1 :])
+                )
+                at = self.at[axis]
+                (x,) = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
+        self.tensors[tensor, after] = x
+        return x, after
+
+    def _call(
+        self, name: str, x: TensorView, axis: int, **attributes: int
+    ) -> tuple[TensorView, ...]:
+        size = self.shardings.mesh.shape[axis]
+        return self.builder.call(name, {"arg": x}, {"axis": axis, "size": size, **attributes})
+
+    def _parts(
+        self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, now: Sharding
+    ) -> TensorView:
+        """What each device along an axis is to have, stacked along a new first dimension."""
+        above, below = self._around(shard, axis, tensor, now)
+        sizes = list(x.sizes)
+        dim = shard.dim
+        split = [*sizes[:dim], above, shard.size, below, *sizes[dim + 1 :]]
+        x = self.builder.reshape(x, split)
+        order = [dim + 1, *(k for k in range(len(split)) if k != dim + 1)]
+        x = self.builder.permute(x, order)
+        return self.builder.reshape(x, [shard.size, *sizes[:dim], above * below, *sizes[dim + 1 :]])
+
+    def _around(
+        self, shard: Shard, axis: int, tensor: TensorView, now: Sharding
+    ) -> tuple[int, int]:
+        """Elements of a device's dimension above and below the digit of a shard."""
+        placed = (*now[:axis], shard, *now[axis + 1 :])
+        parts = factors(tensor.sizes[shard.dim], shard.dim, placed)
+        at = next(k for k, part in enumerate(parts) if part.axis == axis)
+        above = below = 1
+        for part in parts[:at]:
+            above *= part.extent if part.axis is None else 1
+        for part in parts[at + 1 :]:
+            below *= part.extent if part.axis is None else 1
+        return above, below
+
+    def _slice(
+        self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, now: Sharding
+    ) -> TensorView:
+        above, below = self._around(shard, axis, tensor, now)
+        dim, sizes, at = shard.dim, list(x.sizes), self.at[axis]
+        x = self.builder.reshape(x, [*sizes[:dim], above, shard.size, below, *sizes[dim + 1 :]])
+        ends = [at if k == dim + 1 else 0 for k in range(x.rank)], list(x.sizes)
+        ends[1][dim + 1] = at + 1
+        x = self.builder.slice(x, *ends)
+        return self.builder.reshape(x, [*sizes[:dim], above * below, *sizes[dim + 1 :]])
+
+    def _gather(
+        self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, after: Sharding
+    ) -> TensorView:
+        above, below = self._around(shard, axis, tensor, after)
+        dim, sizes = shard.dim, list(x.sizes)
+        (x,) = self._call("all_gather", x, axis)
+        x = self.builder.reshape(x, [shard.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])
+        order = list(range(1, x.rank))
+        order.insert(dim + 1, 0)
+        x = self.builder.permute(x, order)
+        return self.builder.reshape(
+            x, [*sizes[:dim], above * shard.size * below, *sizes[dim + 1 :]]
+        )
+
+    def _exchange(
+        self,
+        x: TensorView,
+        source: Shard,
+        target: Shard,
+        axis: int,
+        tensor: TensorView,
+        now: Sharding,
+    ) -> TensorView:
+        """From one digit to another: parts by the new one are sent, and joined by the old one."""
+        whole = (*now[:axis], REPLICATE, *now[axis + 1 :])
+        if source.dim == target.dim:
+            return self._slice(
+                self._gather(x, source, axis, tensor, whole), target, axis, tensor, whole
+            )
+        parts = self._parts(x, target, axis, tensor, whole)
+        (x,) = self._call("all_to_all", parts, axis, at=self.at[axis])
+        above, below = self._around(source, axis, tensor, whole)
+        dim, sizes = source.dim, list(x.sizes[1:])
+        x = self.builder.reshape(x, [source.size, *sizes[:dim], above, below, *sizes[dim + 1 :]])
+        order = list(range(1, x.rank))
+        order.insert(dim + 1, 0)
+        x = self.builder.permute(x, order)
+        return self.builder.reshape(
+            x, [*sizes[:dim], above * source.size * below, *sizes[dim + 1 :]]
+        )

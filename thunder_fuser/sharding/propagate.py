@@ -1,0 +1,324 @@
+"""Propagation: which placement every tensor of a fusion has on a mesh, and what is communicated.
+
+What the user annotates stays as it is. Each expression takes the strategy that communicates fewest
+bytes for the placements that its operands have, and of equal ones the one whose result is smallest.
+Mesh axes are propagated one after the other; an input that nobody annotates takes what its first
+reader wants of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from thunder_fuser.errors import FuserValueError
+from thunder_fuser.ir.fusion import (
+    CopyOp,
+    CutOp,
+    Expr,
+    FullOp,
+    Fusion,
+    OpaqueOp,
+    PointwiseOp,
+    TensorView,
+    ViewOp,
+)
+from thunder_fuser.sharding import rules
+from thunder_fuser.sharding.mesh import (
+    REPLICATE,
+    DeviceMesh,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    Sharding,
+    factors,
+    fits,
+    local_sizes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A tensor that goes from one placement to another along a mesh axis.
+
+    kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free
+    bytes    that each device sends
+    reason   which reader wants it, and why it cannot do with what there is
+    """
+
+    tensor: TensorView
+    axis: int
+    source: Placement
+    target: Placement
+    kind: str
+    bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        change = f"{self.source} -> {self.target}"
+        moved = f"{self.kind} of {self.tensor.name} ({self.bytes:,} B a device)"
+        return f"{moved}: {change}: {self.reason}"
+
+
+class _Strategy(NamedTuple):
+    """Placements of all operands, and of the result that is computed from them."""
+
+    operands: tuple[Placement, ...]
+    result: Placement
+
+
+@dataclass(slots=True)
+class Shardings:
+    """The answer: for each tensor what is computed and what it becomes, and for each operand of
+    each expression what that reads.
+    """
+
+    fusion: Fusion
+    mesh: DeviceMesh
+    made: dict[TensorView, Sharding] = field(default_factory=dict)
+    given: dict[TensorView, Sharding] = field(default_factory=dict)
+    reads: dict[tuple[int, int], Sharding] = field(default_factory=dict)
+    communications: list[Communication] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """That each device sends."""
+        return sum(c.bytes for c in self.communications)
+
+    def __str__(self) -> str:
+        rows = [f"mesh {self.mesh}: {self.bytes:,} B sent by each device"]
+        rows += [f"  {c}" for c in self.communications]
+        for tensor in (*self.fusion.tensor_inputs, *self.fusion.outputs):
+            sharding = self.given[tensor]
+            placed = ", ".join(map(str, sharding))
+            rows.append(f"  {tensor.name}: [{placed}], {list(local_sizes(tensor.sizes, sharding))}")
+        return "\n".join(rows)
+
+
+def propagate(
+    fusion: Fusion, mesh: DeviceMesh, annotations: Mapping[TensorView, Mapping[str, Placement]]
+) -> Shardings:
+    """Shardings of a static fusion. `annotations` gives placements by the names of mesh axes; an
+    axis that an annotated tensor does not mention replicates it.
+
+    Raises FuserValueError for axes that the mesh has not, and for shards that do not divide.
+    """
+    asked = {t: _asked(t, mesh, names) for t, names in annotations.items()}
+    values = set(fusion.values())
+    for tensor in asked:
+        if tensor not in values:
+            raise FuserValueError(f"{tensor} is annotated, and is no tensor of the fusion")
+    found = Shardings(fusion, mesh)
+    for axis in range(len(mesh.shape)):
+        _Axis(found, axis, asked).run()
+    return found
+
+
+def _asked(tensor: TensorView, mesh: DeviceMesh, names: Mapping[str, Placement]) -> Sharding:
+    found: list[Placement] = [REPLICATE] * len(mesh.shape)
+    for name, placement in names.items():
+        axis = mesh.axis(name)
+        if isinstance(placement, Shard) and placement.size != mesh.shape[axis]:
+            raise FuserValueError(
+                f"{tensor}: a shard over {placement.size} devices along mesh axis {name}, which "
+                f"has {mesh.shape[axis]}; they must be as many"
+            )
+        found[axis] = placement
+    for dim, extent in enumerate(tensor.sizes):
+        factors(extent, dim, tuple(found))
+    return tuple(found)
+
+
+class _Axis:
+    """Propagation along one axis of the mesh; those before it are known."""
+
+    def __init__(self, found: Shardings, axis: int, asked: Mapping[TensorView, Sharding]) -> None:
+        self.found = found
+        self.axis = axis
+        self.asked = asked
+        self.size = found.mesh.shape[axis]
+        self.placed: dict[TensorView, Placement | None] = {}
+        self.made: dict[TensorView, Placement] = {}
+        self.reads: dict[tuple[int, int], Placement] = {}
+        self.paid: set[tuple[TensorView, Placement]] = set()
+        self._calls: dict[int, tuple[Placement, ...]] = {}
+
+    def run(self) -> None:
+        fusion = self.found.fusion
+        for tensor in fusion.tensor_inputs:
+            asked = self.asked.get(tensor)
+            self.placed[tensor] = None if asked is None else asked[self.axis]
+        for k, expr in enumerate(fusion.exprs):
+            if isinstance(expr.output, TensorView):
+                self._run(k, expr, expr.output)
+        for tensor, placement in self.placed.items():
+            if placement is None:
+                self.placed[tensor] = REPLICATE
+        for tensor in fusion.results:
+            placement = self.placed[tensor]
+            if isinstance(placement, Partial) and tensor not in self.asked:
+                self._pay(tensor, REPLICATE, "it is a result")
+                self.placed[tensor] = REPLICATE
+        self._store()
+
+    def _run(self, k: int, expr: Expr, output: TensorView) -> None:
+        operands = rules.tensors_of(expr)
+        asked = self.asked[output][self.axis] if output in self.asked else None
+        if isinstance(expr, FullOp) and asked is None:
+            self.placed[output] = None
+            return
+        if isinstance(expr, OpaqueOp) and expr.call in self._calls:
+            chosen = self._of_call(expr, operands)
+        else:
+            strategies = [s for s in self._strategies(expr, operands, asked) if self._fits(s, expr)]
+            # The first of equal ones: strategies come in the order of the operands.
+            chosen = min(strategies, key=lambda s: self._price(s, operands, output, asked))
+        if isinstance(expr, OpaqueOp):
+            self._calls[expr.call] = chosen.operands
+        for n, (tensor, wanted) in enumerate(zip(operands, chosen.operands, strict=True)):
+            if self.placed[tensor] is None:
+                self.placed[tensor] = wanted
+            self._pay(tensor, wanted, self._reason(expr, tensor, wanted))
+            self.reads[k, n] = wanted
+        self.made[output] = chosen.result
+        self.placed[output] = chosen.result
+        if asked is not None and asked != chosen.result:
+            self._pay(output, asked, "it is annotated so")
+            self.placed[output] = asked
+
+    def _of_call(self, expr: OpaqueOp, operands: Sequence[TensorView]) -> _Strategy:
+        """Another result of a call, whose operands are decided."""
+        placed = self._calls[expr.call]
+        for n, placement in enumerate(placed):
+            if isinstance(placement, Shard):
+                pushed = rules.push(expr, n, placement)
+                return _Strategy(placed, pushed if isinstance(pushed, Shard) else REPLICATE)
+        return _Strategy(placed, REPLICATE)
+
+    def _strategies(
+        self, expr: Expr, operands: Sequence[TensorView], asked: Placement | None
+    ) -> Iterator[_Strategy]:
+        if isinstance(asked, Shard):
+            yield from self._for_result(expr, operands, asked)
+        partial = self._through(expr, operands)
+        if partial is not None:
+            yield partial
+        for n, tensor in enumerate(operands):
+            shard = self.placed[tensor]
+            if not isinstance(shard, Shard):
+                continue
+            pushed = rules.push(expr, n, shard)
+            if isinstance(pushed, Shard):
+                yield from self._for_result(expr, operands, pushed)
+            elif pushed is rules.Folded.FOLDED:
+                found = rules.folded_strategy(expr, n, shard)
+                if found is not None:
+                    yield _Strategy(tuple(found[0]), Partial(found[1]))
+        yield _Strategy((REPLICATE,) * len(operands), REPLICATE)
+
+    def _for_result(
+        self, expr: Expr, operands: Sequence[TensorView], shard: Shard
+    ) -> Iterator[_Strategy]:
+        found = [rules.pull(expr, n, shard) for n in range(len(operands))]
+        placed = [p for p in found if p is not None]
+        if len(placed) == len(found):
+            yield _Strategy(tuple(placed), shard)
+
+    def _through(self, expr: Expr, operands: Sequence[TensorView]) -> _Strategy | None:
+        """Partial sums that an operation may be done to before they are summed."""
+        placed = tuple(self.placed[t] or REPLICATE for t in operands)
+        is_sum = all(p == Partial("sum") for p in placed) and bool(placed)
+        linear = isinstance(expr, PointwiseOp) and expr.op in ("neg", "add", "sub")
+        linear = linear and len(operands) == len(expr.inputs)
+        if is_sum and (linear or isinstance(expr, ViewOp | CopyOp | CutOp)):
+            return _Strategy(placed, Partial("sum"))
+        return None
+
+    def _fits(self, strategy: _Strategy, expr: Expr) -> bool:
+        tensors = [*rules.tensors_of(expr), expr.output]
+        return all(
+            not isinstance(p, Shard) or fits(t.sizes, self._with(t, p))
+            for t, p in zip(tensors, (*strategy.operands, strategy.result), strict=True)
+            if isinstance(t, TensorView)
+        )
+
+    def _with(self, tensor: TensorView, placement: Placement) -> Sharding:
+        """A placement beside those along the axes before."""
+        return (*self.found.given.get(tensor, ()), placement)
+
+    def _price(
+        self,
+        strategy: _Strategy,
+        operands: Sequence[TensorView],
+        output: TensorView,
+        asked: Placement | None,
+    ) -> tuple[int, int]:
+        wanted = dict.fromkeys(zip(operands, strategy.operands, strict=True))
+        moved = sum(self._moved(tensor, self.placed[tensor], p)[1] for tensor, p in wanted)
+        if isinstance(strategy.result, Partial):
+            # Somebody folds it, sooner or later.
+            moved += self._moved(output, strategy.result, asked or REPLICATE)[1]
+        elif asked is not None:
+            moved += self._moved(output, strategy.result, asked)[1]
+        shared = self.size if isinstance(strategy.result, Shard) else 1
+        return moved, output.bytes // shared
+
+    def _moved(
+        self, tensor: TensorView, source: Placement | None, target: Placement
+    ) -> tuple[str, int]:
+        """What brings a tensor from one placement to another, and the bytes that a device sends."""
+        if source is None or source == target or (tensor, target) in self.paid:
+            return "", 0
+        held = tensor.bytes
+        for placement in self.found.given.get(tensor, ()):
+            held //= placement.size if isinstance(placement, Shard) else 1
+        others = held * (self.size - 1) // self.size
+        match source, target:
+            case Replicate(), Shard():
+                return "slice", 0
+            case Shard(), Replicate():
+                return "all_gather", others
+            case Shard(), Shard():
+                return "all_to_all", others // self.size
+            case Partial(), Replicate():
+                return "all_reduce", 2 * others
+            case Partial(), Shard():
+                return "reduce_scatter", others
+        raise FuserValueError(
+            f"{tensor}: {source} cannot become {target}; annotate it as replicated or as a shard"
+        )
+
+    def _pay(self, tensor: TensorView, target: Placement, reason: str) -> None:
+        source = self.placed[tensor]
+        kind, moved = self._moved(tensor, source, target)
+        if kind and source is not None:
+            self.paid.add((tensor, target))
+            made = Communication(tensor, self.axis, source, target, kind, moved, reason)
+            self.found.communications.append(made)
+
+    def _reason(self, expr: Expr, tensor: TensorView, wanted: Placement) -> str:
+        have = self.placed[tensor]
+        out = expr.output.name if isinstance(expr.output, TensorView) else ""
+        if isinstance(have, Partial):
+            return f"{expr.op} -> {out} reads whole elements"
+        if isinstance(have, Shard) and isinstance(wanted, Replicate):
+            return (
+                f"{expr.op} -> {out}: no digit of its index is (i{have.dim} // {have.width}) % "
+                f"{have.size} of {tensor.name}'s [{', '.join(map(str, tensor.sizes))}]"
+            )
+        return f"{expr.op} -> {out}"
+
+    def _store(self) -> None:
+        found = self.found
+        for tensor, placement in self.placed.items():
+            assert placement is not None
+            before = found.given.get(tensor, ())
+            found.given[tensor] = (*before, placement)
+            made = self.made.get(tensor, placement)
+            found.made[tensor] = (*found.made.get(tensor, ()), made)
+        for k, expr in enumerate(found.fusion.exprs):
+            for n in range(len(rules.tensors_of(expr))):
+                wanted = self.reads.get((k, n), REPLICATE)
+                found.reads[k, n] = (*found.reads.get((k, n), ()), wanted)

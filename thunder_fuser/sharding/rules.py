@@ -1,0 +1,328 @@
+"""Which shards of operands and of a result belong together: the device's digit, pulled through an
+operation, must be the same form.
+
+A view maps every element of its result to one of its operand. A digit of the operand's index,
+written in the result's index, is a form; where a digit of the result's index is the identical
+form, each device has what it needs (NVIDIA/Fuser #3987: splits, merges, slices and cats alike,
+whether the digit is outermost, innermost or between). Nothing is matched by pattern. What has
+dimensions of its own (reductions, gathers, calls of torch) names for each which one of the result
+it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from thunder_fuser.ir import index_maps
+from thunder_fuser.ir.domain import Merge, Resize, Split, static
+from thunder_fuser.ir.fusion import (
+    CatOp,
+    CopyOp,
+    CutOp,
+    Expr,
+    GatherOp,
+    MoveOp,
+    OpaqueOp,
+    PadOp,
+    PointwiseOp,
+    ReductionOp,
+    ScanOp,
+    TensorView,
+    ViewOp,
+)
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.sharding.mesh import REPLICATE, Replicate, Shard
+
+FOLDS_ACROSS = ("sum", "max", "min", "prod")
+"""Reductions whose partial results are folded by the same reduction."""
+
+
+class Folded(Enum):
+    """A shard along a dimension that the operation folds."""
+
+    FOLDED = "folded"
+
+
+Pushed = Shard | Literal[Folded.FOLDED] | None
+
+
+def tensors_of(expr: Expr) -> list[TensorView]:
+    """The operands that can be sharded, in order, as often as they are read."""
+    return [v for v in expr.inputs if isinstance(v, TensorView)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """An operation whose dimensions are the result's, or are folded, or need to be whole.
+
+    operands  for each operand, and each of its dimensions, a label; None where it must be whole
+    result    labels of the result's dimensions
+    folded    labels that are folded across devices
+    """
+
+    operands: tuple[tuple[str | None, ...], ...]
+    result: tuple[str | None, ...]
+    folded: frozenset[str] = frozenset()
+
+
+def push(expr: Expr, k: int, shard: Shard) -> Pushed:
+    """The shard of the result where operand `k` is sharded so; None where no shard of the result is
+    made of that.
+    """
+    x = tensors_of(expr)[k]
+    if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
+        return _push_view(expr, shard)
+    if isinstance(expr, CatOp) and shard.dim == expr.dim:
+        return shard if _cat_keeps(expr, shard) else None
+    axes = axes_of(expr)
+    label = axes.operands[k][shard.dim]
+    if label is None or static(x.domain.logical[shard.dim].size) == 1:
+        return None
+    if label in axes.folded:
+        return Folded.FOLDED
+    return Shard(axes.result.index(label), shard.width, shard.size)
+
+
+def pull(expr: Expr, k: int, shard: Shard) -> Shard | Replicate | None:
+    """The placement of operand `k` that a shard of the result is computed from; None where it takes
+    more than one device has.
+    """
+    x = tensors_of(expr)[k]
+    if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
+        return _pull_view(expr, shard)
+    if isinstance(expr, CatOp) and shard.dim == expr.dim:
+        return shard if _cat_keeps(expr, shard) else None
+    axes = axes_of(expr)
+    label = axes.result[shard.dim]
+    if label is None:
+        return None
+    if label not in axes.operands[k]:
+        return REPLICATE
+    dim = axes.operands[k].index(label)
+    if static(x.domain.logical[dim].size) == 1:
+        return REPLICATE
+    return Shard(dim, shard.width, shard.size)
+
+
+def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Shard | Replicate], str] | None:
+    """What all operands are where operand `k` is sharded along a folded dimension, and the op that
+    folds the partial results; None where there is no such.
+    """
+    axes = axes_of(expr)
+    label = axes.operands[k][shard.dim]
+    found: list[Shard | Replicate] = []
+    for labels in axes.operands:
+        if label not in labels:
+            # Added once on every device, a bias would be added several times.
+            return None
+        found.append(Shard(labels.index(label), shard.width, shard.size))
+    op = expr.op if isinstance(expr, ReductionOp) else "sum"
+    return (found, op) if op in FOLDS_ACROSS else None
+
+
+# ---- operations by dimension
+
+
+def axes_of(expr: Expr) -> Axes:
+    """How the dimensions of operands and result correspond."""
+    operands, rank = tensors_of(expr), _rank(expr.output)
+    match expr:
+        case PointwiseOp() | CatOp():
+            labels = tuple(str(k) for k in range(rank))
+            named = _but(labels, expr)
+            return Axes(tuple(named[rank - t.rank :] for t in operands), named)
+        case ScanOp():
+            own = tuple(None if k == expr.dim else str(k) for k in range(rank))
+            return Axes((own,), own)
+        case ReductionOp():
+            dims = [str(k) for k in range(expr.input.rank)]
+            after = tuple(dims[k] for k in range(len(dims)) if k not in expr.dims)
+            return Axes((tuple(dims),), after, frozenset(dims[k] for k in expr.dims))
+        case GatherOp():
+            return _axes_of_gather(expr)
+        case OpaqueOp():
+            return _axes_of_call(expr)
+    return Axes(tuple((None,) * t.rank for t in operands), (None,) * rank)
+
+
+def _rank(value: object) -> int:
+    return value.rank if isinstance(value, TensorView) else 0
+
+
+def _but(labels: tuple[str, ...], expr: Expr) -> tuple[str | None, ...]:
+    if not isinstance(expr, CatOp):
+        return labels
+    return tuple(None if k == expr.dim else label for k, label in enumerate(labels))
+
+
+def _axes_of_gather(expr: GatherOp) -> Axes:
+    result: list[str | None] = [None] * expr.output.rank
+    x: list[str | None] = [None] * expr.input.rank
+    index: list[str | None] = [None] * expr.index.rank
+    for k, axis in enumerate(expr.index_axes):
+        # `take_along_axis` reads beside each other what has one index; a plain index does not.
+        if k < expr.index.rank:
+            result[axis] = index[k] = f"i{k}"
+    others = [k for k in range(expr.input.rank) if k != expr.dim]
+    for axis, k in zip(expr.input_axes, others, strict=False):
+        if result[axis] is None:
+            result[axis] = x[k] = f"x{k}"
+        else:
+            index[list(expr.index_axes).index(axis)] = None
+            result[axis] = None
+    return Axes((tuple(x), tuple(index)), tuple(result))
+
+
+def _axes_of_call(expr: OpaqueOp) -> Axes:
+    labels = _LABELS.get(expr.op)
+    whole = Axes(tuple((None,) * t.rank for t in expr.inputs), (None,) * expr.output.rank)
+    if labels is None:
+        return whole
+    names, folded = labels(expr)
+    result = names["output"]
+    operands = tuple(names[p] for p in expr.parameters)
+    ranks = tuple(map(len, operands)) == tuple(t.rank for t in expr.inputs)
+    if not ranks or len(result) != expr.output.rank:
+        return whole
+    return Axes(operands, result, frozenset(folded))
+
+
+Labels = tuple[Mapping[str, tuple[str | None, ...]], str]
+
+
+def _linear(expr: OpaqueOp) -> Labels:
+    rows = tuple(f"b{k}" for k in range(expr.inputs[0].rank - 1))
+    names = {"arg1": (*rows, "k"), "arg2": ("n", "k"), "bias": ("n",), "output": (*rows, "n")}
+    return names, "k"
+
+
+def _matmul(expr: OpaqueOp) -> Labels:
+    if any(t.rank < 2 for t in expr.inputs):
+        return {"output": ()}, ""
+    batch = expr.output.rank - 2
+    rows = [tuple(f"b{k}" for k in range(batch - t.rank + 2, batch)) for t in expr.inputs]
+    every = tuple(f"b{k}" for k in range(batch))
+    return {
+        "arg1": (*rows[0], "m", "k"),
+        "arg2": (*rows[1], "k", "n"),
+        "output": (*every, "m", "n"),
+    }, "k"
+
+
+def _bmm(_expr: OpaqueOp) -> Labels:
+    return {"batch1": ("b", "m", "k"), "batch2": ("b", "k", "n"), "output": ("b", "m", "n")}, "k"
+
+
+def _attention(expr: OpaqueOp) -> Labels:
+    """Batches and heads are independent of each other."""
+    heads = ("b", "h")
+    tensors = ("query", "key", "value", "grad_output", "mask", "bias")
+    names: dict[str, tuple[str | None, ...]] = dict.fromkeys(tensors, (*heads, None, None))
+    names["logsumexp"] = names["log_sumexp"] = (*heads, None)
+    names["philox_seed"] = names["philox_offset"] = ()
+    results = {4: (*heads, None, None), 3: (*heads, None)}
+    names["output"] = results.get(expr.output.rank, (None,) * expr.output.rank)
+    for parameter, tensor in zip(expr.parameters, expr.inputs, strict=True):
+        if len(names.get(parameter, ())) != tensor.rank or parameter not in names:
+            names[parameter] = results.get(tensor.rank, (None,) * tensor.rank)
+    return names, ""
+
+
+_LABELS = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "bmm": _bmm,
+    "sdpfa_fwd": _attention,
+    "sdpfa_bwd": _attention,
+}
+
+
+# ---- views
+
+
+def _cat_keeps(expr: CatOp, shard: Shard) -> bool:
+    """Whether the pieces of a cat, each sharded so, are the shard of the whole."""
+    unit, offset = shard.width * shard.size, 0
+    for piece in expr.inputs:
+        size = static(piece.domain.logical[expr.dim].size)
+        if size % unit or offset % unit:
+            return False
+        offset += size
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A view as forms: `point` is the element of the operand for each element `index` of the
+    result; `grown` are dimensions of the result with elements of their own.
+    """
+
+    index: tuple[Form, ...]
+    point: tuple[Form, ...]
+    is_local: bool
+
+
+def _map_of(expr: MoveOp) -> _Map:
+    context = Context()
+    index = tuple(
+        context.var(f"o{k}", 0, max(size - 1, 0)) for k, size in enumerate(expr.output.sizes)
+    )
+    transforms = expr.output.domain.transforms
+    point, guards = index_maps.pull(index, expr.input.domain.logical, transforms, context.const(0))
+    regroups = any(isinstance(step, Split | Merge) for step in transforms)
+    # A device's part of a view is again that view, of fewer elements, for all but strided slices
+    # and pads; resized dimensions are compared at `_keeps_windows`.
+    return _Map(index, point, not guards and (expr.op == "reshape" or not regroups))
+
+
+def _push_view(expr: MoveOp, shard: Shard) -> Shard | None:
+    view = _map_of(expr)
+    if not view.is_local:
+        return None
+    digit = view.point[shard.dim] // shard.width % shard.size
+    for dim, size in enumerate(expr.output.sizes):
+        for width in _widths(size, shard):
+            if view.index[dim] // width % shard.size == digit and _keeps_windows(expr, shard):
+                return Shard(dim, width, shard.size)
+    return None
+
+
+def _pull_view(expr: MoveOp, shard: Shard) -> Shard | Replicate | None:
+    view = _map_of(expr)
+    if not view.is_local:
+        return None
+    at = view.index[shard.dim]
+    digit = at // shard.width % shard.size
+    for dim, size in enumerate(expr.input.sizes):
+        for width in _widths(size, shard):
+            found = Shard(dim, width, shard.size)
+            if view.point[dim] // width % shard.size == digit and _keeps_windows(expr, found):
+                return found
+    is_repeated = (
+        not any(form.depends_on(at) for form in view.point) if not at.is_constant else False
+    )
+    return REPLICATE if is_repeated else None
+
+
+def _widths(extent: int, shard: Shard) -> Iterator[int]:
+    """Widths that a shard of a dimension can have, the likeliest first."""
+    if extent % shard.size:
+        return
+    most = extent // shard.size
+    likely = [w for w in (shard.width, most) if w and most % w == 0]
+    small = [w for w in range(1, math.isqrt(most) + 1) if most % w == 0]
+    yield from dict.fromkeys([*likely, *small, *(most // w for w in reversed(small))])
+
+
+def _keeps_windows(expr: MoveOp, shard: Shard) -> bool:
+    """Whether a slice along the sharded dimension of its operand begins and ends between units."""
+    unit = shard.width * shard.size
+    axes = list(range(expr.input.rank))
+    for step in expr.output.domain.transforms:
+        if isinstance(step, Resize) and step.axis < len(axes) and axes[step.axis] == shard.dim:
+            return static(step.left) % unit == 0 and static(step.right) % unit == 0
+    return True
