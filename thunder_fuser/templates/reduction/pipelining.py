@@ -17,10 +17,6 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
-_REGISTERS_OF_ELEMENTS = 7
-"""Registers that addresses and conversions take of what is one element a row, where steps that are
-taken together fill the others.
-"""
 WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 _REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
@@ -146,8 +142,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
     words *= schedule.steps
     elements = _elements_of_rows(schedule)
-    taken = _REGISTERS_OF_ELEMENTS if schedule.is_before_totals(0) else 0
-    if words + len(elements) > room - taken:
+    if words + len(elements) > room:
         elements = ()
     return tuple(sorted([*(found if words <= room else ()), *elements]))
 
