@@ -1,5 +1,5 @@
-"""Random chains of operations on integers in floats, so that every sum is exact, and random
-annotations of their inputs.
+"""Random chains of operations on integers in floats, so that sums are exact up to `EXACT`, and
+random annotations of their inputs and of what is between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.sharding import DeviceMesh, Replicate, Shard
+from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard
 from thunder_fuser.sharding.mesh import Placement, fits
 
 MESHES = (
@@ -21,15 +21,19 @@ MESHES = (
     DeviceMesh((4,), ("x",)),
     DeviceMesh((2, 2), ("x", "y")),
     DeviceMesh((2, 4), ("x", "y")),
+    DeviceMesh((2, 3), ("x", "y")),
+    DeviceMesh((2, 2, 2), ("x", "y", "z")),
 )
 SIZES = (2, 4, 6, 8, 12, 16)
 MOST = 4096
 """Elements of a tensor."""
+EXACT = 2**50
+"""Larger numbers are rounded when they are summed."""
 
 Annotations = dict[TensorView, dict[str, Placement]]
 
 
-def chain(rng: random.Random, length: int = 6) -> Fusion:
+def chain(rng: random.Random, length: int = 7) -> Fusion:
     """A chain whose result every operation is a part of, and a tensor of each input's own."""
     b = FusionBuilder()
     shape = [rng.choice(SIZES) for _ in range(rng.randint(1, 3))]
@@ -44,11 +48,16 @@ def chain(rng: random.Random, length: int = 6) -> Fusion:
     return b.build()
 
 
-def annotations(fusion: Fusion, mesh: DeviceMesh, rng: random.Random) -> Annotations:
-    """Placements of some inputs, at random."""
+def annotations(
+    fusion: Fusion, mesh: DeviceMesh, rng: random.Random, partial: float = 0.1
+) -> Annotations:
+    """Placements of most inputs and of some tensors between, at random. `partial`: how often an
+    input is a partial sum.
+    """
     found: Annotations = {}
-    for tensor in fusion.tensor_inputs:
-        if rng.random() < 0.2:
+    for tensor in (v for v in fusion.values() if isinstance(v, TensorView)):
+        is_input = tensor in fusion.inputs
+        if rng.random() > (0.8 if is_input else 0.1):
             continue
         placed: list[Placement] = []
         for size in mesh.shape:
@@ -61,6 +70,8 @@ def annotations(fusion: Fusion, mesh: DeviceMesh, rng: random.Random) -> Annotat
                 for shard in [Shard(dim, width, size)]
                 if fits(tensor.sizes, (*placed, shard))
             ]
+            if is_input and rng.random() < partial:
+                options = [Partial("sum")]
             placed.append(rng.choice(options))
         found[tensor] = dict(zip(mesh.names, placed, strict=True))
     return found
@@ -163,6 +174,69 @@ def _gather(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
     return b.gather("index_select", x, dim, count)
 
 
+def _strided(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    k = rng.randrange(x.rank)
+    strides = [2 if dim == k else 1 for dim in range(x.rank)]
+    return b.slice(x, [0] * x.rank, list(x.sizes), strides)
+
+
+def _cropped(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView | None:
+    k = rng.randrange(x.rank)
+    if x.sizes[-1 - k] < 6:
+        return None
+    widths = [0] * (2 * x.rank)
+    widths[2 * k : 2 * k + 2] = rng.choice([-2, 2, 4]), rng.choice([-1, -2, 2])
+    return b.pad(x, widths, 1.0)
+
+
+def _in_memory(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    return b.stride_order(x, rng.sample(range(x.rank), x.rank))
+
+
+def _matmul(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView | None:
+    if x.rank < 2:
+        return None
+    batch = x.sizes[:-2] if rng.random() < 0.5 else []
+    other = _new(b, [*batch, x.sizes[-1], rng.choice(SIZES)])
+    return b.call("matmul", {"arg1": x, "arg2": other}, {})[0]
+
+
+def _biased(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    n = rng.choice(SIZES)
+    operands = {"arg1": x, "arg2": _new(b, [n, x.sizes[-1]]), "bias": _new(b, [n])}
+    return b.call("linear", operands, {})[0]
+
+
+def _centred(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    return _tensor(b.pointwise("sub", x, b.reduce("sum", x, [rng.randrange(x.rank)], keepdim=True)))
+
+
+def _dropped(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    state = 7, 4 * rng.randrange(100)
+    drawn = b.random("uniform", list(x.sizes), (0.0, 1.0), state, DataType.Double)
+    return _tensor(b.pointwise("mul", x, b.cast(b.pointwise("gt", drawn, 0.5), DataType.Double)))
+
+
+def _counted(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    k = rng.randrange(x.rank)
+    count = b.iota(x.sizes[k], 0, 1, DataType.Double)
+    return _tensor(b.pointwise("add", x, b.broadcast_in_dim(count, list(x.sizes), [k])))
+
+
+def _along(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView:
+    k = rng.randrange(x.rank)
+    sizes = [s // 2 or 1 if dim == k else s for dim, s in enumerate(x.sizes)]
+    index = b.broadcast_in_dim(b.iota(sizes[k], 0, 1, DataType.Int), sizes, [k])
+    return b.gather("take_along_axis", x, k, index)
+
+
+def _embedded(b: FusionBuilder, x: TensorView, rng: random.Random) -> TensorView | None:
+    if x.rank != 2 or x.sizes[0] % 2:
+        return None
+    index = b.reshape(b.iota(x.sizes[0], 0, 1, DataType.Int), [2, x.sizes[0] // 2])
+    return b.gather("embedding_fwd", x, 0, index)
+
+
 def _new(b: FusionBuilder, sizes: Sequence[int]) -> TensorView:
     return b.tensor(list(sizes), DataType.Double)
 
@@ -174,5 +248,6 @@ def _tensor(value: Any) -> TensorView:
 
 STEPS = (
     *(_reshape, _reshape, _permute, _slice, _slice, _cat, _pad, _pointwise, _pointwise),
-    *(_reduce, _broadcast, _linear, _scan, _gather),
+    *(_reduce, _broadcast, _linear, _scan, _gather, _strided, _cropped, _in_memory, _matmul),
+    *(_biased, _centred, _dropped, _counted, _along, _embedded),
 )

@@ -12,7 +12,7 @@ from tests.sharding.chains import MESHES, annotations
 from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.sharding import DeviceMesh, Partial, Replicate, Shard, outer, propagate, simulate
 from thunder_fuser.sharding.communicators import ProcessGroups, peers
 from thunder_fuser.sharding.mesh import local_sizes, shard_of, whole_of
@@ -32,7 +32,7 @@ def test_shards_are_elements_by_their_digits(seed: int) -> None:
     mesh = rng.choice(MESHES)
     sizes = [rng.choice([4, 8, 16]) for _ in range(rng.randint(1, 3))]
     fusion = fusion_of(*sizes)
-    placed = annotations(fusion, mesh, rng).get(fusion.tensor_inputs[0], {})
+    placed = annotations(fusion, mesh, rng, partial=0.0).get(fusion.tensor_inputs[0], {})
     sharding = tuple(placed.get(name, Replicate()) for name in mesh.names)
     whole = torch.arange(float(torch.Size(sizes).numel())).reshape(sizes)
     index = torch.meshgrid(*(torch.arange(n) for n in sizes), indexing="ij")
@@ -128,3 +128,31 @@ def test_without_a_communicator_or_a_process_group() -> None:
         all_gather(torch.ones(2), 0, 2)
     with pytest.raises(FuserValueError, match=r"call torch\.distributed\.init_process_group first"):
         ProcessGroups(DeviceMesh((2,)))
+
+
+def test_a_partial_result_that_is_read_is_reduced_before() -> None:
+    b = FusionBuilder()
+    x = b.tensor([4, 6], DataType.Double)
+    total = b.reduce("sum", x, [0])
+    b.output(total)
+    b.output(b.slice(total, [0], [4]))
+    fusion = b.build()
+    shardings = propagate(fusion, DeviceMesh((2,), ("x",)), {x: {"x": Shard(0, 2, 2)}})
+    given = torch.arange(24).double().reshape(4, 6)
+    found = simulate(shardings, [given])
+    assert torch.equal(found[0], given.sum(0))
+    assert torch.equal(found[1], given.sum(0)[:4])
+    assert [c.kind for c in shardings.communications] == ["all_reduce"]
+
+
+def test_what_is_written_into_an_input_is_placed_as_it() -> None:
+    b = FusionBuilder()
+    x, y = b.tensor([8], DataType.Double), b.tensor([8], DataType.Double)
+    total = b.pointwise("add", x, y)
+    assert isinstance(total, TensorView)
+    b.output(total, x)
+    fusion, mesh = b.build(), DeviceMesh((2,), ("x",))
+    shardings = propagate(fusion, mesh, {x: {"x": Shard(0, 1, 2)}, y: {"x": Shard(0, 4, 2)}})
+    assert shardings.given[total] == shardings.given[x] == (Shard(0, 1, 2),)
+    with pytest.raises(FuserValueError, match="written into"):
+        propagate(fusion, mesh, {x: {"x": Shard(0, 1, 2)}, total: {"x": Shard(0, 4, 2)}})

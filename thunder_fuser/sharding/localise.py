@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.builder import FusionBuilder
@@ -17,9 +18,11 @@ from thunder_fuser.ir.builder.opaque import OpaqueCall
 from thunder_fuser.ir.domain import (
     Expand,
     IterDomain,
+    Merge,
     NewBroadcast,
     Reorder,
     Resize,
+    Split,
     Squeeze,
     Transform,
     iteration,
@@ -199,6 +202,7 @@ class _Local:
         transforms = expr.output.domain.transforms
         # Which dimension of the result each expansion ends up as.
         axes: list[int] = list(range(expr.input.rank))
+        new = count(-1, -1)
         shares = dict(enumerate(over))
         steps: list[Transform] = []
         expansions: dict[int, int] = {}
@@ -209,7 +213,7 @@ class _Local:
                     steps.append(Resize(axis, static(left) // share, static(right) // share))
                     continue
                 case NewBroadcast(axis):
-                    axes.insert(axis, -len(axes) - len(steps) - 1)
+                    axes.insert(axis, next(new))
                 case Squeeze(axis):
                     del axes[axis]
                 case Reorder(order):
@@ -218,11 +222,16 @@ class _Local:
                     expansions[len(steps)] = axes[axis]
                 case _ if set(over) != {1}:
                     raise InternalError(f"{expr.op} of a shard has a {type(step).__name__}")
+                case Split(axis):
+                    axes[axis : axis + 1] = [next(new), next(new)]
+                case Merge(axis):
+                    axes[axis : axis + 2] = [next(new)]
             steps.append(step)
         for n, label in expansions.items():
             step = steps[n]
             assert isinstance(step, Expand)
-            steps[n] = replace(step, size=sizes[axes.index(label)])
+            if label in axes:
+                steps[n] = replace(step, size=sizes[axes.index(label)])
         return steps
 
     # ---- placements
@@ -268,6 +277,8 @@ class _Local:
                 )
                 at = self.at[axis]
                 (x,) = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
+            case source, _:
+                raise InternalError(f"{tensor.name}: {source} cannot become {target}")
         self.tensors[tensor, after] = x
         return x, after
 

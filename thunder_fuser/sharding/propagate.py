@@ -111,6 +111,15 @@ def propagate(
         if tensor not in values:
             raise FuserValueError(f"{tensor} is annotated, and is no tensor of the fusion")
     found = Shardings(fusion, mesh)
+    for update in fusion.updates:
+        # What is written into an input is placed as that is.
+        whole = (REPLICATE,) * len(mesh.shape)
+        placed = asked.setdefault(update.target, asked.get(update.value, whole))
+        if asked.setdefault(update.value, placed) != placed:
+            raise FuserValueError(
+                f"{update.value} is written into {update.target}, and both are annotated, with "
+                "different placements; give them one"
+            )
     for axis in range(len(mesh.shape)):
         _Axis(found, axis, asked).run()
     return found
@@ -143,6 +152,7 @@ class _Axis:
         self.made: dict[TensorView, Placement] = {}
         self.reads: dict[tuple[int, int], Placement] = {}
         self.paid: set[tuple[TensorView, Placement]] = set()
+        self.results = frozenset(found.fusion.results)
         self._calls: dict[int, tuple[Placement, ...]] = {}
 
     def run(self) -> None:
@@ -156,11 +166,6 @@ class _Axis:
         for tensor, placement in self.placed.items():
             if placement is None:
                 self.placed[tensor] = REPLICATE
-        for tensor in fusion.results:
-            placement = self.placed[tensor]
-            if isinstance(placement, Partial) and tensor not in self.asked:
-                self._pay(tensor, REPLICATE, "it is a result")
-                self.placed[tensor] = REPLICATE
         self._store()
 
     def _run(self, k: int, expr: Expr, output: TensorView) -> None:
@@ -172,7 +177,9 @@ class _Axis:
         if isinstance(expr, OpaqueOp) and expr.call in self._calls:
             chosen = self._of_call(expr, operands)
         else:
-            strategies = [s for s in self._strategies(expr, operands, asked) if self._fits(s, expr)]
+            strategies = [
+                s for s in self._strategies(expr, operands, asked) if self._fits(s, k, expr)
+            ]
             # The first of equal ones: strategies come in the order of the operands.
             chosen = min(strategies, key=lambda s: self._price(s, operands, output, asked))
         if isinstance(expr, OpaqueOp):
@@ -182,11 +189,14 @@ class _Axis:
                 self.placed[tensor] = wanted
             self._pay(tensor, wanted, self._reason(expr, tensor, wanted))
             self.reads[k, n] = wanted
-        self.made[output] = chosen.result
-        self.placed[output] = chosen.result
+        self.made[output] = self.placed[output] = chosen.result
         if asked is not None and asked != chosen.result:
             self._pay(output, asked, "it is annotated so")
             self.placed[output] = asked
+        elif asked is None and isinstance(chosen.result, Partial) and output in self.results:
+            # Before anybody reads it: what is read is what is returned.
+            self._pay(output, REPLICATE, "it is a result")
+            self.placed[output] = REPLICATE
 
     def _of_call(self, expr: OpaqueOp, operands: Sequence[TensorView]) -> _Strategy:
         """Another result of a call, whose operands are decided."""
@@ -236,17 +246,17 @@ class _Axis:
             return _Strategy(placed, Partial("sum"))
         return None
 
-    def _fits(self, strategy: _Strategy, expr: Expr) -> bool:
-        tensors = [*rules.tensors_of(expr), expr.output]
+    def _fits(self, strategy: _Strategy, k: int, expr: Expr) -> bool:
+        """Whether what expression `k` reads and makes is even beside the axes before."""
+        found, output = self.found, expr.output
+        assert isinstance(output, TensorView)
+        operands = zip(rules.tensors_of(expr), strategy.operands, strict=True)
+        shardings = [(t, (*found.reads.get((k, n), ()), p)) for n, (t, p) in enumerate(operands)]
+        shardings.append((output, (*found.made.get(output, ()), strategy.result)))
         return all(
-            not isinstance(p, Shard) or fits(t.sizes, self._with(t, p))
-            for t, p in zip(tensors, (*strategy.operands, strategy.result), strict=True)
-            if isinstance(t, TensorView)
+            not isinstance(sharding[-1], Shard) or fits(tensor.sizes, sharding)
+            for tensor, sharding in shardings
         )
-
-    def _with(self, tensor: TensorView, placement: Placement) -> Sharding:
-        """A placement beside those along the axes before."""
-        return (*self.found.given.get(tensor, ()), placement)
 
     def _price(
         self,
