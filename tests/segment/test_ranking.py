@@ -117,8 +117,15 @@ def _plans(random: int) -> Iterator[tuple[str, SegmentedFusion]]:
     return ((name, plan) for name, plans in corpus(random) for plan in plans())
 
 
-def _pairs(devices: Sequence[DeviceInfo]) -> Iterator[tuple[Pair, DeviceInfo]]:
-    for (name, plan), device in itertools.product(_plans(RANDOM), devices):
+def _cases() -> Iterator[tuple[str, SegmentedFusion, DeviceInfo]]:
+    """Programs, which are the larger half, for the device whose cache forgives less."""
+    for name, plan in _plans(RANDOM):
+        for device in (A100,) if name.startswith("program") else (A100, H200):
+            yield name, plan, device
+
+
+def _pairs() -> Iterator[tuple[Pair, DeviceInfo]]:
+    for name, plan, device in _cases():
         fusion = plan.fusion
         if not plan.kernels or plan.calls or plan.conditions:
             continue
@@ -134,8 +141,8 @@ def _pairs(devices: Sequence[DeviceInfo]) -> Iterator[tuple[Pair, DeviceInfo]]:
 
 
 def test_partitions_are_ranked_as_estimates_of_their_kernels_rank_them() -> None:
-    pairs = list(_pairs([H200, A100]))
-    assert len(pairs) > 150
+    pairs = list(_pairs())
+    assert len(pairs) > 120
     wrong = [f"{device.arch}, {pair}" for pair, device in pairs if pair.disagrees(device)]
     assert not [text for text in wrong if not any(name in text for name in EXCEPTIONS)]
 
@@ -144,7 +151,7 @@ def test_the_cheapest_schedule_is_about_as_fast_as_any() -> None:
     found = (plans for name, plans in corpus(40) if not name.startswith("program"))
     segments = [s for plans in found for p in plans() for s in p.segments if s.kind == "reduction"]
     bodies = {s.program: s.body for s in segments if s.kernels}
-    assert len(bodies) >= 30
+    assert len(bodies) >= 24
     for body in bodies.values():
         chosen = schedule_reduction(body, H200)
         assert isinstance(chosen, ReductionSchedule)
