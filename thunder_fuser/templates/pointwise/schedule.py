@@ -211,8 +211,13 @@ def _prefetches(
     return tuple(
         (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
         for tensor, address, moved in far_reads(accesses, device)
-        if _run(address, lanes) * moved < PAGE_BYTES
+        if _run(address, lanes) * moved < PAGE_BYTES and _goes_on(address)
     )
+
+
+def _goes_on(address: Form) -> bool:
+    """Whether later vectors read other memory, not the same row again."""
+    return any(digit.e is None for digit, _ in address.terms)
 
 
 def _run(address: Form, lanes: Lanes) -> int:

@@ -83,6 +83,17 @@ def _vectors(schedule: ReductionSchedule, total: GridReduction, part: ir.Expr) -
     return times(part, ir.Int(total.points // lanes if total.is_struct else total.points))
 
 
+def _place_of_column(schedule: ReductionSchedule, column: ir.Expr) -> ir.Expr:
+    """Where a column's accumulator lies among those of all columns."""
+    if not schedule.paired:
+        return column
+    lanes = schedule.lanes.vector
+    lane = ir.UnsignedBinary("%", column, ir.Int(lanes))
+    is_odd = ir.UnsignedBinary("%", column, ir.Int(2))
+    place = add(ir.UnsignedBinary("/", lane, ir.Int(2)), times(is_odd, ir.Int(lanes // 2)))
+    return add(ir.Binary("-", column, lane), place)
+
+
 def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
     """What a part of the rows has come to, added to what there was."""
     found: list[ir.Stmt] = []
@@ -331,6 +342,8 @@ class EpilogueLowering(LaneLowering):
             group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
             parts = add(parts, _vectors(schedule, total, times(group, ir.Int(count))))
             point = ir.Binary("%", _C, columns)
+        if total.is_of_columns:
+            point = _place_of_column(schedule, point)
         threads = schedule.block_threads
         return ir.CombineParts(one, threads, self._width, count, parts, total.points, point, slots)
 

@@ -27,7 +27,7 @@ LONGEST_TOTAL = LONGEST_PORTION
 """The same for rows that go into a total of numbers: parts of these take as many registers as the
 whole. What structs lose may grow faster than a sum's, so that theirs are shorter.
 """
-BLOCK_OF_ROWS = 8
+BLOCK_OF_ROWS = 16
 """Rows that are folded for some columns at a time, where registers cannot hold all columns."""
 
 

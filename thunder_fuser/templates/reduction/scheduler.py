@@ -314,9 +314,10 @@ def _can_pair(schedule: ReductionSchedule) -> bool:
         return False
     if any(r.position is not None for r in schedule.reductions):
         return False
-    return not any(t.is_of_columns for t in schedule.totals) and can_pair(
-        schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes
-    )
+    # Their accumulators fill the registers; what is widened in pairs is wanted at once.
+    if any(t.is_struct and t.is_of_columns for t in schedule.totals):
+        return False
+    return can_pair(schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes)
 
 
 def _moves(access: RegisterArray, schedule: ReductionSchedule) -> bool:
