@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import thunder
+from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
@@ -23,23 +24,28 @@ from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.report import refusals
 from thunder_fuser.frontends.thunder.repro import script
+from thunder_fuser.frontends.thunder.segmented import is_step
+from thunder_fuser.frontends.thunder.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
 from thunder_fuser.inspect.of_plan import sections_of, steps_of_plan
 from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
 from thunder_fuser.inspect.units import line_text
+from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
-_VIEWS = frozenset(
-    (
-        *("permute", "reshape", "torch_prims_reshape_impl", "transpose", "view", "expand"),
-        *("squeeze", "unsqueeze", "getitem", "slice", "torch_prims_slice_impl", "narrow"),
-        *("movedim", "flatten", "unflatten", "diagonal", "split", "chunk", "broadcast_in_dim"),
-        *("broadcast_to", "real", "view_as", "detach", "shallow_copy"),
-    )
+_COLLECTIVES = (
+    "torch_all_gather",
+    "torch_all_reduce",
+    "torch_reduce_scatter",
+    "torch_broadcast",
+    "torch_wait",
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+    "wait",
+    "all_to_all",
 )
-"""Calls of torch that give views, or that copy only where no view would do."""
-_COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter", "broadcast", "wait", "all_to_all")
 
 
 def program_of_function(fn: Any) -> Program:
@@ -52,9 +58,15 @@ def program_of_function(fn: Any) -> Program:
     for k, function in enumerate(functions):
         which = f"graph {k}, " if len(functions) > 1 else ""
         forward, backward = last_traces(function)
-        maker.add(forward, f"{which}forward" if backward is not None else f"{which}program")
+        storages = Storages(forward)
+        maker.add(
+            forward, f"{which}forward" if backward is not None else f"{which}program", storages
+        )
         if backward is not None:
-            maker.add(backward, f"{which}backward")
+            behind = Storages(backward)
+            kept = [p for b in backward.bound_symbols for p in _unpacked(b)]
+            behind.share(kept, storages)
+            maker.add(backward, f"{which}backward", behind)
     told = [refusal for refusal, count in refusals(fn).items() for _ in range(count)]
     return maker.made(_name_of(functions[0], fn), told)
 
@@ -64,9 +76,14 @@ def program_of_traces(traces: Sequence[TraceCtx], name: str) -> Program:
     maker = _Maker()
     titles = ["forward", "backward"] if len(traces) == 2 else ["program"] * len(traces)
     for trace, title in zip(traces, titles, strict=True):
-        maker.add(trace, title)
+        maker.add(trace, title, Storages(trace))
     records = [record for trace in traces for record in records_of(trace)]
     return maker.made(name, [refusal for record in records for refusal in record.all_refusals()])
+
+
+def _unpacked(bsym: BoundSymbol) -> list[Proxy]:
+    """Tensors that a backward is given in a list."""
+    return list(bsym.flat_proxy_outs) if bsym.sym.id is PrimIDs.UNPACK_SEQUENCE else []
 
 
 def _name_of(function: Callable[..., Any], given: Any) -> str:
@@ -89,27 +106,31 @@ class _Maker:
         self._inner: dict[str, tuple[str, ...]] = {}
         self._device = ""
 
-    def add(self, trace: TraceCtx, title: str) -> None:
-        """The steps of a trace, after those before it."""
+    def add(self, trace: TraceCtx, title: str, storages: Storages) -> None:
+        """The steps of a trace, after those before it. `storages` is asked symbol by symbol."""
         first, part = len(self._steps), len(self._parts)
         ideal = 0
         roles = _roles(trace)
+        owners: dict[int, str] = {}
         for bsym in trace.bound_symbols:
             if bsym.sym.id is PrimIDs.DEL:
                 self._free([p.name for p in bsym.flat_proxy_args])
                 continue
-            if _is_bookkeeping(bsym):
+            if not is_step(bsym):
                 continue
+            read = storages.of(bsym.flat_proxy_args)
+            found = storages.run(bsym)
             for proxy in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs):
                 if isinstance(proxy, TensorProxy):
                     self._note(proxy, roles.get(proxy.name, "inner"))
+                    (storage,) = storages.of((proxy,))
+                    self._lies_in(proxy.name, owners.setdefault(storage, proxy.name))
             call = call_of(bsym)
             if call is not None:
                 self._add_fusion(bsym, call, part)
                 ideal += int(call.plan().bytes_ideal)
             else:
-                self._append(_step_of_call(bsym, part))
-                self._note_views(bsym)
+                self._append(_step_of_call(bsym, part, is_view=bool(read) and found <= read))
         self._parts.append(Part(title, first, len(self._steps), ideal))
 
     def made(self, name: str, told: Sequence[Refusal]) -> Program:
@@ -148,12 +169,10 @@ class _Maker:
             last = self._steps[-1]
             self._steps[-1] = replace(last, frees=(*last.frees, *names))
 
-    def _note_views(self, bsym: BoundSymbol) -> None:
-        if _kind_of(bsym) == "view" and bsym.flat_proxy_args:
-            for out in bsym.flat_proxy_outs:
-                self._lies_in(out.name, bsym.flat_proxy_args[0].name)
-
     def _lies_in(self, name: str, owner: str) -> None:
+        # A backward knows what it is given by the names that the forward has for it.
+        while owner in self._aliases:
+            owner = self._aliases[owner]
         if name != owner:
             self._aliases.setdefault(name, owner)
 
@@ -162,10 +181,6 @@ class _Maker:
         self._device = self._device or (plan.device.name if plan.device else "")
         naming = Naming(Names.of(bsym), plan, call.names())
         detail = self._detail(call, plan, naming)
-        proxies = [*bsym.args, *bsym.output]
-        for k, owner in enumerate(call.owners(), len(bsym.args)):
-            if proxies[k] is not None and owner != k:
-                self._lies_in(proxies[k].name, proxies[owner].name)
         inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
         self._computed.update(set(inner))
         for segment in plan.segments:
@@ -193,14 +208,6 @@ class _Maker:
         return where
 
 
-def _is_bookkeeping(bsym: BoundSymbol) -> bool:
-    """Whether a symbol computes nothing: it names arguments, checks them, returns."""
-    if any(isinstance(p, TensorProxy) for p in bsym.flat_proxy_outs):
-        unpacks = (PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN)
-        return bsym.sym.id in unpacks
-    return True
-
-
 def _roles(trace: TraceCtx) -> dict[str, Role]:
     """Tensors that others than the steps of a trace hold."""
     found: dict[str, Role] = {}
@@ -223,37 +230,40 @@ def _proxies(tree: Any) -> Iterator[Proxy]:
     yield from (p for p in tree_flatten(tree)[0] if isinstance(p, TensorProxy))
 
 
-def _kind_of(bsym: BoundSymbol) -> Kind:
-    name = bsym.sym.name
-    if any(word in name for word in _COLLECTIVES) and "broadcast_in" not in name:
-        return "communication"
-    return "view" if name in _VIEWS else "torch"
-
-
-def _step_of_call(bsym: BoundSymbol, part: int) -> Step:
+def _step_of_call(bsym: BoundSymbol, part: int, is_view: bool) -> Step:
     """A call that an executor other than ours makes, or attention."""
-    kind, name = _kind_of(bsym), bsym.sym.name
-    reads = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-    writes = [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
-    moves = kind != "view"
-    reads = list({p.name: p for p in reads}.values())
+    name = bsym.sym.name
+    kind: Kind = "communication" if name.startswith(_COLLECTIVES) else "torch"
+    reads, writes = (
+        list({p.name: p for p in proxies if isinstance(p, TensorProxy)}.values())
+        for proxies in (bsym.flat_proxy_args, bsym.flat_proxy_outs)
+    )
     where = bsym.source_filename
     line = f"{where}:{bsym.source_positions.lineno}" if where and bsym.source_positions else ""
-    work = work_of(bsym)
     shapes = [(tuple(p.shape), p.dtype) for p in (*reads, *writes)]
-    return Step(
+    found = Step(
         number=0,
         part=part,
-        kind=kind,
+        kind="view" if is_view else kind,
         name=name,
         fusion="",
         operations=(name,),
         reads=tuple(p.name for p in reads),
         writes=tuple(p.name for p in writes),
-        bytes_read=work.bytes_read if moves else 0,
-        bytes_written=work.bytes_written if moves else 0,
+        bytes_read=0,
+        bytes_written=0,
         key=hashlib.sha256(f"{name} {shapes}".encode()).hexdigest(),
-        flops=work.flops,
         lines=(line,) if line else (),
-        reasons=tuple(dict.fromkeys(r.text for r in refuse(bsym))) if moves else (),
+    )
+    if is_view:
+        return found
+    work = work_of(bsym)
+    device = to_torch_device((*writes, *reads)[0].device) if reads or writes else None
+    return replace(
+        found,
+        bytes_read=work.bytes_read,
+        bytes_written=work.bytes_written,
+        flops=work.flops,
+        seconds=work.seconds(planned_for(device)),
+        reasons=tuple(dict.fromkeys(r.text for r in refuse(bsym))),
     )

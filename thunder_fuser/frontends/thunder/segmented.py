@@ -231,7 +231,7 @@ def _planned(
     """The plan of a final trace. `kept`: names of arguments that the caller keeps, of a backward;
     None: all.
     """
-    symbols = [b for b in trace.bound_symbols if _is_step(b)]
+    symbols = [b for b in trace.bound_symbols if is_step(b)]
     given = _given(trace)
     arguments = storages.of(given)
     results, saved = _results(trace)
@@ -269,7 +269,8 @@ def _given(trace: TraceCtx) -> list[Proxy]:
     return [p for b in lists for p in b.flat_proxy_outs if isinstance(p, TensorProxy)]
 
 
-def _is_step(bsym: BoundSymbol) -> bool:
+def is_step(bsym: BoundSymbol) -> bool:
+    """Whether a symbol of a final trace is a step of its plan: not what names, frees or returns."""
     return bsym.sym.id not in _SILENT and bool(
         bsym.flat_proxy_outs or call_of(bsym) is not None or updates(bsym)
     )
