@@ -3,6 +3,7 @@
 python -m benchmarks                                  everything
 python -m benchmarks --section speed --filter rope    some tables, some rows
 python -m benchmarks --section model                  what is expected of a GPU; none is needed
+python -m benchmarks --section models                 what of whole models torch keeps; likewise
 python -m benchmarks --out                            also into benchmarks/results
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import growing, symint
+from benchmarks import growing, models, symint
 from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
@@ -28,7 +29,7 @@ from benchmarks.workloads import WORKLOADS, Size
 from thunder_fuser.config import options
 
 RESULTS = Path(__file__).parent / "results"
-SECTIONS = ("compilation", "model", "growth", "speed", "dispatch", "algebra")
+SECTIONS = ("compilation", "model", "models", "growth", "speed", "dispatch", "algebra")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +81,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
         yield compiled(workloads, "small" if chosen.small else "full")
     if "model" in chosen.section:
         yield modelled(workloads, "small" if chosen.small else "full")
+    if "models" in chosen.section:
+        yield models.table(chosen.filter, 1 if chosen.small else None)
     if "growth" in chosen.section:
         yield growing.table()
     for device in devices:
