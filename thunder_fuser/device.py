@@ -52,6 +52,7 @@ class DeviceInfo:
     prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
     outer_cache_bytes       the last cache before memory, where stores can go past it; 0 where
                             they cannot, or where caches do not read what is overwritten
+    link_bandwidth          bytes per second that it sends to other devices; 0 where not known
     """
 
     name: str
@@ -80,6 +81,7 @@ class DeviceInfo:
     threads_are_serial: bool = False
     prefetches_by_software: bool = False
     outer_cache_bytes: int = 0
+    link_bandwidth: float = 0.0
 
     @property
     def clock_rate(self) -> float:

@@ -56,7 +56,9 @@ H200 = DeviceInfo(
     lanes=PIPES["sm_90"],
     load_seconds=LOAD_SECONDS,
     copy_share=COPY_SHARE,
+    link_bandwidth=450e9,
 )
+"""NVLink 4; of all devices the links are counted in one direction."""
 
 H200_SLICE = replace(
     H200,
@@ -65,6 +67,7 @@ H200_SLICE = replace(
     bandwidth=0.6e12,
     l2_bytes=50 * _MIB // 8,
     fp32_rate=4.1e12,
+    link_bandwidth=0.0,
 )
 
 H100 = replace(
@@ -86,6 +89,7 @@ A100 = replace(
     l2_bytes=40 * _MIB,
     bytes_in_flight_per_sm=24 * _KIB,
     fp32_rate=9.7e12,
+    link_bandwidth=300e9,
 )
 
 B200 = replace(
@@ -98,6 +102,7 @@ B200 = replace(
     l2_bytes=126 * _MIB,
     bytes_in_flight_per_sm=64 * _KIB,
     fp32_rate=37e12,
+    link_bandwidth=900e9,
 )
 
 _SMALL = replace(
@@ -105,6 +110,7 @@ _SMALL = replace(
     threads_per_sm=1536,
     shared_bytes_per_block=99 * _KIB,
     shared_bytes_per_sm=100 * _KIB,
+    link_bandwidth=32e9,
 )
 """What multiprocessors of workstations have in common."""
 
@@ -145,6 +151,7 @@ RTX_5090 = replace(
     l2_bytes=96 * _MIB,
     bytes_in_flight_per_sm=13 * _KIB,
     fp32_rate=52.4e12,
+    link_bandwidth=64e9,
 )
 
 T4 = replace(
@@ -162,6 +169,7 @@ T4 = replace(
     l2_bytes=4 * _MIB,
     bytes_in_flight_per_sm=10 * _KIB,
     fp32_rate=4.05e12,
+    link_bandwidth=16e9,
 )
 
 DEVICES = (T4, A100, A10, RTX_4090, H100, H200, H200_SLICE, B200, RTX_5090)

@@ -34,6 +34,7 @@ from thunder_fuser.frontends.definition.executor_cache import (
     LruFusionCache,
 )
 from thunder_fuser.frontends.definition.graph import Fusion
+from thunder_fuser.frontends.definition.multidevice import ParallelType
 from thunder_fuser.frontends.definition.profile import (
     FusionProfile,
     KernelProfile,
@@ -43,7 +44,7 @@ from thunder_fuser.frontends.definition.profile import (
 )
 from thunder_fuser.frontends.definition.unavailable import HandSchedule
 from thunder_fuser.ir.printer import to_python
-from thunder_fuser.nvfuser import pytorch_utils, versions
+from thunder_fuser.nvfuser import multidevice, pytorch_utils, versions
 from thunder_fuser.nvfuser.installing import install_as_nvfuser
 
 __version__ = version()
@@ -60,6 +61,7 @@ __all__ = [
     "KernelProfile",
     "LRUCache",
     "LruFusionCache",
+    "ParallelType",
     "PythonProfiler",
     "Scalar",
     "Tensor",
@@ -74,6 +76,7 @@ __all__ = [
     "execute_with_dtensors",
     "get_fusion_profile",
     "install_as_nvfuser",
+    "multidevice",
     "ops",
     "pytorch_utils",
     "reset_profiler",
@@ -116,8 +119,5 @@ def disable_automatic_serialization() -> None:
 
 
 def execute_with_dtensors(fd: FusionDefinition, in_dtensors: Sequence[Any]) -> list[torch.Tensor]:
-    """Refused: a definition runs on one device."""
-    raise FuserError(
-        "execute_with_dtensors: a definition runs on one device; pass x.to_local() of each input "
-        "to fd.execute, and make DTensors of the outputs"
-    )
+    """DTensors in, DTensors out: `fd.execute_with_dtensors`."""
+    return fd.execute_with_dtensors(in_dtensors)

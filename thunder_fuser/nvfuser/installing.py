@@ -28,6 +28,7 @@ def install_as_nvfuser(*, shadow: bool = False) -> None:
     for name, versions in _ALIASES.items():
         sys.modules[name] = package
         sys.modules[f"{name}.pytorch_utils"] = package.pytorch_utils
+        sys.modules[f"{name}.multidevice"] = package.multidevice
         sys.modules[f"{name}.{versions}"] = package.versions
         setattr(package, versions, package.versions)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 
@@ -96,3 +97,14 @@ class ProcessGroups:
         except RuntimeError as error:
             raise FuserError(f"{name} along mesh axis {axis} failed: {error}") from error
         return list(found)
+
+
+def process_groups(mesh: DeviceMesh) -> ProcessGroups:
+    """The groups of a mesh, made once: a collective. See `ProcessGroups` for what it raises."""
+    return _groups_of(mesh, dist.group.WORLD)
+
+
+@functools.lru_cache(maxsize=16)
+def _groups_of(mesh: DeviceMesh, _world: object) -> ProcessGroups:
+    """The same: a program may end its process group, and make another one."""
+    return ProcessGroups(mesh)

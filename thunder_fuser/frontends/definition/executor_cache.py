@@ -37,6 +37,7 @@ class FusionExecutorCache:
         self.fusion_id = fusion_id
         plain = fusion.plain if isinstance(fusion, Fusion) else fusion
         self.compiled = CompiledFusion(plain, name="definition")
+        self.output_shardings: Sequence[Any] = ()
 
     def execute(
         self,
@@ -101,8 +102,8 @@ class FusionExecutorCache:
         return self.compiled.latest
 
     def get_output_shardings(self) -> list[Any]:
-        """None: a definition runs on one device."""
-        return []
+        """Where the outputs of the last call are on its mesh; none for a call on one device."""
+        return list(self.output_shardings)
 
 
 # ---- caches

@@ -27,8 +27,10 @@ from thunder_fuser.frontends.definition.calling import Device, called_with, devi
 from thunder_fuser.frontends.definition.executor_cache import FusionCache, FusionExecutorCache
 from thunder_fuser.frontends.definition.graph import Fusion, graph_of
 from thunder_fuser.frontends.definition.listing import math_text
+from thunder_fuser.frontends.definition.multidevice import output_shardings
 from thunder_fuser.frontends.definition.operations import Ops
 from thunder_fuser.frontends.definition.profile import FusionProfile, is_profiling, profiled
+from thunder_fuser.frontends.definition.ranks import Ranks
 from thunder_fuser.frontends.definition.recorder import Recorder
 from thunder_fuser.frontends.definition.scripts import captured_logs, faked, reproduction
 from thunder_fuser.frontends.definition.unavailable import HandSchedule
@@ -37,6 +39,8 @@ from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.size_equations import line_of
 from thunder_fuser.runtime.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.sharding.plan import MeshPlan, mesh_plan
+from thunder_fuser.sharding.propagate import Shardings
 
 _log = logging.getLogger(__name__)
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(
@@ -60,6 +64,7 @@ class FusionDefinition(Recorder):
         self._profile: FusionProfile | None = None
         self._debug_output: str | None = None
         self._is_told = False
+        self._ranks: Ranks | None = None
         self._tokens: list[contextvars.Token[FusionDefinition | None]] = []
 
     def __enter__(self) -> FusionDefinition:
@@ -120,6 +125,11 @@ class FusionDefinition(Recorder):
             self._debug_output = log.getvalue()
             return outputs
         compiled = self.compiled
+        if self.loops:
+            # Inputs and outputs are what this process' rank has of them.
+            outputs = self.ranks.execute(flattened(inputs))
+            self._told_where()
+            return outputs
         flat, where = self._drawn(inputs, device), device_of(device)
         self._debug_output = None
         if save_repro_inputs:
@@ -226,6 +236,9 @@ class FusionDefinition(Recorder):
         """(True, "") for a definition that can be executed, else (False, why not)."""
         if not self._is_begun():
             self.definition()
+        schedule = getattr(self, "multidevice_schedule", None)
+        if schedule is not None and self._is_begun() and not self.loops:
+            schedule()
         if not self._is_begun():
             return False, "Fusion does not exist! Define one: with FusionDefinition() as fd: ..."
         if not self._builder.build().results:
@@ -233,6 +246,40 @@ class FusionDefinition(Recorder):
             seen = "".join(f"; its last operation is {e.op}{line_of(e.origin)}" for e in last)
             return False, f"Fusion is empty! Give it an output: fd.add_output(...){seen}"
         return True, ""
+
+    # ---- on several devices
+
+    @property
+    def ranks(self) -> Ranks:
+        """What the ranks of a mesh run; the definition is finished from then on."""
+        if self._ranks is None:
+            self._ranks = Ranks(self.compiled.fusion, self.loops)
+        return self._ranks
+
+    def execute_with_dtensors(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Run on DTensors, all on one mesh, and numbers; the outputs are DTensors. Placements of
+        the outputs are inferred. A collective: every rank calls it.
+
+        Raises FuserTypeError for tensors that are no DTensors, FuserValueError for several meshes
+        and for shards that are uneven.
+        """
+        outputs = self.ranks.execute_with_dtensors(flattened(inputs))
+        self._told_where()
+        return outputs
+
+    def shardings(self, inputs: Sequence[Any] = ()) -> Shardings:
+        """Where every tensor is, and what is communicated. `inputs`, as large as those of all
+        devices together (fake tensors will do), give the sizes that the definition leaves open.
+        """
+        return self.ranks.on_mesh.shardings(flattened(list(inputs)))
+
+    def mesh_plan(self, inputs: Sequence[Any] = ()) -> MeshPlan:
+        """What each rank runs, what it sends, what is replicated; made without devices."""
+        return mesh_plan(self.shardings(inputs))
+
+    def _told_where(self) -> None:
+        placed = self.ranks.latest
+        self.fec.output_shardings = output_shardings(placed) if placed else ()
 
     def plan(
         self, inputs: Sequence[Any] | None = None, *, sizes: Mapping[str, int] | None = None
@@ -323,11 +370,6 @@ class FusionDefinition(Recorder):
 
     def _say_what_is_not_used(self, silently: bool) -> None:
         """Schedules that a subclass writes by hand: this compiler makes its own. Said once."""
-        if hasattr(self, "multidevice_schedule"):
-            raise FuserError(
-                f"{type(self).__name__}.multidevice_schedule: a definition runs on one device; "
-                "shard the tensors with torch.distributed and run a definition on each part"
-            )
         self._is_told = True
         if hasattr(self, "schedule") and not silently:
             warnings.warn(

@@ -23,6 +23,7 @@ from thunder_fuser.frontends.definition.declarations import (
     tensor_like,
     vector,
 )
+from thunder_fuser.frontends.definition.multidevice import LoopDomain
 from thunder_fuser.frontends.definition.operations import Ops
 from thunder_fuser.frontends.definition.origin import calling_origin
 from thunder_fuser.frontends.definition.values import Scalar, Tensor, Value
@@ -39,6 +40,8 @@ class Recorder:
         self._builder = FusionBuilder()
         self._finished = False
         self.ops = Ops(lambda: self)
+        self.loops: dict[ir.TensorView, LoopDomain] = {}
+        """Of tensors that were given a mesh."""
 
     @classmethod
     def finished(cls) -> Recorder:

@@ -37,9 +37,6 @@ SCHEDULING = frozenset(
 )
 """Methods of tensors and of fd.sched that write a schedule by hand."""
 
-SHARDING = ("set_device_mesh", "has_device_mesh", "multidevice")
-"""What places tensors on several devices."""
-
 
 def unavailable_operation(name: str) -> UnavailableOp | None:
     """Why fd.ops has no `name` although nvFuser's has, or None if nvFuser's has none either."""
@@ -55,12 +52,8 @@ def unavailable_method(owner: str, name: str) -> UnavailableOp | None:
     if name in SCHEDULING:
         return UnavailableOp(
             f"{owner}.{name} is not available: thunder_fuser makes every schedule itself, and "
-            "results do not depend on it; leave the call out (print(fd.plan()) shows what runs)"
-        )
-    if name in SHARDING:
-        return UnavailableOp(
-            f"{owner}.{name} is not available: a definition runs on one device; shard the tensors "
-            "with torch.distributed and run a definition on each device's part"
+            "results do not depend on it; leave the call out (print(fd.plan()) shows what runs). "
+            "To shard a tensor over devices, call set_device_mesh on it first"
         )
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Union
 
 from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.frontends.definition import multidevice
 from thunder_fuser.frontends.definition.unavailable import unavailable_method
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.domain import IterDomain, TensorDomain
@@ -64,6 +65,24 @@ class Tensor(Value):
 
     __slots__ = ()
     val: ir.TensorView
+
+    def set_device_mesh(self, mesh: multidevice.DeviceMesh) -> None:
+        """Place it on a mesh: replicated, until an axis of its loop domain is parallelised. From
+        then on it has `outer_split`, `inner_split`, `split`, `axis(k).parallelize`: multidevice.py.
+        """
+        if not isinstance(mesh, multidevice.DeviceMesh):
+            raise FuserTypeError(
+                f"set_device_mesh: expected multidevice.DeviceMesh(torch.arange(n)), got {mesh!r}"
+            )
+        self.owner.loops[self.val] = multidevice.LoopDomain(self.val, mesh)
+
+    def has_device_mesh(self) -> bool:
+        return self.val in self.owner.loops
+
+    def __getattr__(self, name: str) -> Any:
+        if name in multidevice.METHODS and self.val in self.owner.loops:
+            return getattr(self.owner.loops[self.val], name)
+        return super().__getattr__(name)
 
     @property
     def ndim(self) -> int:

@@ -1,0 +1,91 @@
+"""A definition on a mesh: what each rank runs of it, on local shards or on DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.frontends.definition.multidevice import (
+    LoopDomain,
+    common_mesh,
+    this_rank,
+    whole_inputs,
+)
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.sharding.communicators import process_groups
+from thunder_fuser.sharding.on_mesh import FusionOnMesh
+from thunder_fuser.sharding.propagate import Shardings
+
+
+class Ranks:
+    """A fusion, the loop domains that its user gave to tensors, and the programs made of both.
+
+    latest  where everything was in the last call
+    """
+
+    def __init__(self, fusion: Fusion, loops: Mapping[TensorView, LoopDomain]) -> None:
+        self.fusion = fusion
+        self.loops = loops
+        self.latest: Shardings | None = None
+        self._on_mesh: FusionOnMesh | None = None
+        self._with_dtensors: dict[Any, Any] = {}
+
+    @property
+    def on_mesh(self) -> FusionOnMesh:
+        """The fusion on the mesh that tensors were given. FuserValueError where they were given
+        none, or several.
+        """
+        if self._on_mesh is None:
+            mesh = common_mesh(self.loops)
+            if mesh is None:
+                raise FuserValueError(
+                    "no tensor of the definition has a mesh; give them one: "
+                    "x.set_device_mesh(multidevice.DeviceMesh(torch.arange(n)))"
+                )
+            asked = {tensor: loops.placements for tensor, loops in self.loops.items()}
+            self._on_mesh = FusionOnMesh(self.fusion, mesh, asked)
+        return self._on_mesh
+
+    def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """What this process' rank has of the outputs, from what it has of the inputs."""
+        self._check_draws(inputs)
+        mesh = self.on_mesh.mesh
+        groups = None if mesh.size == 1 else process_groups(mesh)
+        whole = whole_inputs(self.fusion, inputs, self.loops)
+        self.latest = self.on_mesh.shardings(whole)
+        return self.on_mesh.run(inputs, whole, this_rank(), groups)
+
+    def execute_with_dtensors(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """DTensors from DTensors and numbers."""
+        from thunder_fuser.sharding import dtensors  # torch takes long to import its own
+
+        self._check_draws(inputs)
+        mesh, fusion = dtensors.torch_mesh_of(inputs), self.fusion
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        if len(inputs) != len(fusion.inputs) or len(tensors) != len(fusion.tensor_inputs):
+            raise FuserValueError(
+                f"the definition takes {len(fusion.inputs)} inputs, {len(fusion.tensor_inputs)} of "
+                f"them tensors; got {len(inputs)} and {len(tensors)}"
+            )
+        whole = dtensors.whole_of_dtensors(inputs)
+        placed = {
+            value: dtensors.sharding_of(x)
+            for value, x in zip(fusion.tensor_inputs, tensors, strict=True)
+        }
+        key = (mesh, tuple(placed.values()), tuple(tuple(x.shape) for x in tensors))
+        program = self._with_dtensors.get(key)
+        if program is None:
+            program = dtensors.DTensorProgram(fusion, mesh, placed, whole)
+            self._with_dtensors[key] = program
+        self.latest = program.on_mesh.shardings(whole)
+        return list(program(inputs, whole))
+
+    def _check_draws(self, inputs: Sequence[Any]) -> None:
+        if self.fusion.draws and len(inputs) != len(self.fusion.inputs):
+            raise FuserError(
+                "random numbers on a mesh must be the same on every rank: give rng_seed and "
+                "rng_offset to the operations that draw them"
+            )

@@ -1,0 +1,50 @@
+"""nvFuser's `multidevice`: meshes, shards of tensors, and who this process is."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from thunder_fuser.frontends.definition.multidevice import (
+    DeviceMesh,
+    ParallelType,
+    shard_tensor,
+    this_rank,
+)
+
+__all__ = ["Communicator", "DeviceMesh", "ParallelType", "shard_tensor"]
+
+
+class Communicator:
+    """This process among those of torch.distributed, which the program initialises."""
+
+    _shared: Communicator | None = None
+
+    @classmethod
+    def instance(cls) -> Communicator:
+        """The only one."""
+        cls._shared = cls._shared or Communicator()
+        return cls._shared
+
+    def rank(self) -> int:
+        return this_rank()
+
+    def size(self) -> int:
+        return torch.distributed.get_world_size() if self.is_available() else 1
+
+    def local_rank(self) -> int:
+        """Among the processes of this machine, as torchrun counts them."""
+        return int(os.environ.get("LOCAL_RANK", self.rank()))
+
+    def local_size(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size()))
+
+    def is_available(self) -> bool:
+        """Whether there is a process group."""
+        return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        if self.is_available():
+            torch.distributed.barrier()

@@ -1,0 +1,105 @@
+"""A fusion on a mesh: the programs of its ranks, compiled when they are first asked for.
+
+Every rank has a fusion of its own (localise.py), which is compiled as any other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.rebuild import Rebuild
+from thunder_fuser.ir.tables.collectives import Communicator, communicating
+from thunder_fuser.runtime.sizes import bind_sizes
+from thunder_fuser.sharding.localise import localise
+from thunder_fuser.sharding.mesh import DeviceMesh, Placement
+from thunder_fuser.sharding.propagate import Shardings, propagate
+
+Annotations = Mapping[TensorView, Callable[[Sequence[int]], Mapping[str, Placement]]]
+"""For some tensors of a fusion, what places them once the sizes of the whole tensor are known."""
+
+
+class FusionOnMesh:
+    """A fusion whose sizes may be open, and what its user says of some of its tensors."""
+
+    def __init__(self, fusion: Fusion, mesh: DeviceMesh, annotations: Annotations) -> None:
+        self.fusion = fusion
+        self.mesh = mesh
+        self.annotations = annotations
+        self.latest: Shardings | None = None
+        self._shardings: dict[tuple[int, ...], Shardings] = {}
+        self._programs: dict[tuple[tuple[int, ...], int], CompiledFusion] = {}
+        self._lock = threading.RLock()
+
+    def shardings(self, whole: Sequence[Any] = ()) -> Shardings:
+        """Placements of all tensors. `whole` are inputs as large as those of the whole mesh, of
+        which only sizes are read; a fusion without open sizes needs none.
+
+        Raises FuserValueError for annotations that do not fit, see `propagate`.
+        """
+        if not whole and not self.fusion.is_static:
+            raise FuserValueError(
+                "the definition leaves sizes open, and placements depend on them: pass inputs "
+                "(fake tensors will do), as large as they are on all devices together"
+            )
+        sizes = {} if self.fusion.is_static else bind_sizes(self.fusion, whole)
+        key = tuple(sizes.values())
+        with self._lock:
+            if key not in self._shardings:
+                values = {form.variables()[0]: size for form, size in sizes.items()}
+                self._shardings[key] = self._placed(values)
+            self.latest = self._shardings[key]
+            return self.latest
+
+    def _placed(self, values: Mapping[Any, int]) -> Shardings:
+        """The same for sizes by their variables."""
+        names = {variable.name: size for variable, size in values.items()}
+        new = Rebuild(
+            self.fusion,
+            lambda extent: extent if isinstance(extent, int) else extent.evaluate(names),
+        )
+        for expr in self.fusion.exprs:
+            new.copy(expr)
+        static = new.finish(self.fusion)
+        asked = {}
+        for tensor, place in self.annotations.items():
+            found = new.tensor(tensor)
+            asked[found] = place(found.sizes)
+        return propagate(static, self.mesh, asked)
+
+    def program(self, rank: int, whole: Sequence[Any] = ()) -> CompiledFusion:
+        """What one rank runs, on its part of each input."""
+        placed = self.shardings(whole)
+        key = (tuple(size for t in placed.fusion.tensor_inputs for size in t.sizes), rank)
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = CompiledFusion(localise(placed, rank), name="sharded")
+            return self._programs[key]
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        whole: Sequence[Any],
+        rank: int,
+        communicator: Communicator | None,
+    ) -> list[torch.Tensor]:
+        """What a rank has of the outputs, from what it has of the inputs. A collective: every rank
+        calls it.
+        """
+        program = self.program(rank, whole)
+        for k, (value, x) in enumerate(zip(self.fusion.inputs, inputs, strict=False)):
+            if isinstance(value, TensorView) and not isinstance(x, torch.Tensor):
+                raise FuserTypeError(
+                    f"input {k}, {value.name}: expected the tensor that this rank has, got "
+                    f"{type(x).__name__}"
+                )
+        if communicator is None:
+            return program(inputs)
+        with communicating(communicator):
+            return program(inputs)
