@@ -33,6 +33,7 @@ from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
 from thunder_fuser.frontends.thunder.compiled import last_traces
+from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.report import saved_for_backward
 from thunder_fuser.inspect import report
 from thunder_fuser.ir.dag import backward_slice
@@ -246,10 +247,18 @@ def _of_function(compiled: Callable[..., Any], form: Form) -> str:
     try:
         if form != "full":
             made = report(compiled)
-            return made.json() if form == "json" else f"{made}{_of_several(compiled)}"
+            if form == "json":
+                return made.json()
+            return "\n".join([f"{made}{_of_several(compiled)}", *_traded(compiled)])
         return "\n".join(_lines(name, compiled))
     except FuserError as error:
         return f"{name}: {error}"
+
+
+def _traded(compiled: Callable[..., Any]) -> Iterator[str]:
+    """What a memory budget changed."""
+    records = records_of(last_traces(compiled)[0])
+    yield from (str(r.traded) for r in records if r.traded is not None)
 
 
 def _of_several(compiled: Callable[..., Any]) -> str:
@@ -262,6 +271,7 @@ def _lines(name: str, compiled: Callable[..., Any]) -> Iterator[str]:
     found, left = fusions(compiled), refusals(compiled)
     forward, backward = last_traces(compiled)
     yield f"{name}: {_costs(found)}{_of_several(compiled)}"
+    yield from _traded(compiled)
     names = {bsym.sym.name for bsym in forward.bound_symbols}
     halves = [r for r in found if r.name in names], [r for r in found if r.name not in names]
     for half, reports in zip(("forward", "backward"), halves, strict=True):

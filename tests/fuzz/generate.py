@@ -63,7 +63,11 @@ def _finished(p: Maker, seed: int) -> Program:
     results = results or p.pool[-1:]
     p.rng.shuffle(results)
     program = without_dead_lines(Program(seed, tuple(p.arguments), lines, tuple(results)))
-    return _changed(p, program) if program.takes_gradients and p.chance(0.3) else program
+    if not program.takes_gradients:
+        return program
+    if p.chance(0.3):
+        program = _changed(p, program)
+    return replace(program, budget=p.rng.choice((None, None, 0, 0.5)))
 
 
 def _changed(p: Maker, program: Program) -> Program:

@@ -46,7 +46,7 @@ def judge(
 ) -> list[Verdict]:
     """One verdict for each program, planned for the device of that number."""
     jitted: list[Callable[..., Any]] = [
-        thunder.jit(p.function(), executors=[thunder_fuser.executor], **_asked(p)) for p in programs
+        thunder.jit(p.function(), executors=[thunder_fuser.executor], **p.options) for p in programs
     ]
     chosen = devices()[device % len(devices())]
     with compiled_together(chosen, optimised=optimised) as rehearsal:
@@ -57,11 +57,6 @@ def judge(
                 for p, fn in zip(programs, jitted, strict=True)
             ]
         return [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
-
-
-def _asked(program: Program) -> dict[str, bool]:
-    """What the README tells users to ask for who change tensors before the backward."""
-    return {"save_like_torch": True} if program.changed else {}
 
 
 def _verdict(program: Program, ours: Sequence[Run]) -> Verdict:

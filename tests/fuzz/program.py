@@ -82,6 +82,7 @@ class Program:
     """What `seed` stands for, or what is left of it after cutting.
 
     changed  arguments and results whose elements change places between forward and backward
+    budget   what it may save for the backward, if that is limited
     """
 
     seed: int
@@ -89,6 +90,15 @@ class Program:
     lines: tuple[Line, ...]
     results: tuple[str, ...]
     changed: tuple[str, ...] = ()
+    budget: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What thunder.jit is asked for: what the documents tell users who change tensors before
+        the backward, and a budget.
+        """
+        asked: dict[str, Any] = {"save_like_torch": True} if self.changed else {}
+        return asked if self.budget is None else asked | {"memory_budget": self.budget}
 
     @property
     def source(self) -> str:
@@ -155,7 +165,7 @@ class Program:
             )
         else:
             shown = "given = arguments()\n    print(f(*given), given)"
-        asked = ", save_like_torch=True" if self.changed else ""
+        asked = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return (
             "import torch, torch.nn.functional as F, thunder, thunder_fuser\n"
             f"from math import inf, nan\n\n{self.source}\n"

@@ -14,9 +14,12 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.frontends.thunder import attention, convolution
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, renamed
 from thunder_fuser.frontends.thunder.origin import Recorded, gives_view, results
+
+_GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES))
 
 
 def updates(bsym: BoundSymbol) -> bool:
@@ -171,5 +174,8 @@ def targets(bsym: BoundSymbol) -> Iterator[str]:
 
 
 def _is_unknown(bsym: BoundSymbol) -> bool:
-    """Whether nobody here knows what a symbol does to memory: no primitive, and without parts."""
-    return not bsym.subsymbols and not isinstance(bsym.sym.id, PrimIDs)
+    """Whether nobody here knows what a symbol does to memory: no primitive, and without parts.
+    What attention and convolutions give is new.
+    """
+    is_known = isinstance(bsym.sym.id, PrimIDs) or bsym.sym.name in _GIVE_NEW_MEMORY
+    return not bsym.subsymbols and not is_known

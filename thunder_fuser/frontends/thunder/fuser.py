@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from thunder_fuser.config import current
 from thunder_fuser.errors import FuserValueError, InternalError, Refusal
 from thunder_fuser.frontends.thunder import (
     attention,
+    budget,
     convolution,
     regions,
     reorder_regions,
@@ -60,6 +62,9 @@ from thunder_fuser.runtime.fallback import warn_of_failure
 
 logger = logging.getLogger(__name__)
 
+_TRIALS = 4
+"""Plans that are made to meet a budget."""
+
 
 def _is_claimed(symbol: PrimIDs | str, *args: Any, **kwargs: Any) -> bool:
     return symbol in TABLE and refuse_call(symbol, args, kwargs) is None
@@ -70,6 +75,14 @@ class _Fused(NamedTuple):
 
     call: Sequence[BoundSymbol]
     views: Sequence[BoundSymbol]
+
+
+class _Planned(NamedTuple):
+    """A trace with fusions, what was decided about it, and what is known of it."""
+
+    trace: TraceCtx
+    record: FusionRecord
+    facts: regions.TraceInfo
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
@@ -130,7 +143,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         watch = Watch(self.name, trace)
         try:
             watch("trace", trace, detail="before fusion")
-            fused = self._fused(trace, may_reorder, saves_like_torch)
+            fused = self._planned(trace, may_reorder, saves_like_torch, _memory_budget())
         except Exception as error:
             if current().strict:
                 raise
@@ -143,9 +156,48 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         watch("trace", fused, detail="with fusions")
         return fused
 
-    def _fused(self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool) -> TraceCtx:
+    def _planned(
+        self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool, asked: float | None
+    ) -> TraceCtx:
+        """The trace with fusions. `asked`: for how much memory, of a joint trace."""
+        fuel = copy(self._tank)
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
+        plan = partial(self._fused, may_reorder=may_reorder, saves_like_torch=saves_like_torch)
+        fused = plan(trace, originals)
+        traded = None
+        if asked is not None and fused.facts.forward is not None:
+            sizes = budget.sizes_of(trace)
+            unbudgeted = saved = budget.saved_bytes(fused.trace, fused.facts, sizes)
+            limit = int(asked * unbudgeted) if isinstance(asked, float) else asked
+            choices = None
+            target, recomputed = limit, tuple[budget.Recomputed, ...]()
+            for _ in range(_TRIALS):
+                if saved <= limit:
+                    break
+                choices = choices or budget.Choices(trace, fused.facts, self._is_fusible)
+                again = choices.within(target)
+                renamed = dict(originals)
+                joint = choices.trace(again, renamed)
+                self._tank = copy(fuel)
+                fused = plan(joint, renamed)
+                sizes = budget.sizes_of(joint)
+                saved = budget.saved_bytes(fused.trace, fused.facts, sizes)
+                recomputed = choices.recomputed(again)
+                # What fusions save beside what was chosen.
+                target -= max(saved - limit, 0)
+            traded = budget.Traded(limit, saved, unbudgeted, recomputed)
+        for refusal in fused.record.finish(trace, traded).all_refusals():
+            logger.debug("%s", refusal)
+        return fused.trace
+
+    def _fused(
+        self,
+        trace: TraceCtx,
+        originals: Mapping[str, str],
+        may_reorder: bool,
+        saves_like_torch: bool,
+    ) -> _Planned:
         retyped = retype(trace, self._is_fusible)
         trace = retyped.trace
         recorded = Recorded(trace, originals)
@@ -178,9 +230,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         result = dce(result)
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
             raise InternalError(f"in the trace with fusions, {wrong}")
-        for refusal in compilation.finish(trace).all_refusals():
-            logger.debug("%s", refusal)
-        return result
+        return _Planned(result, compilation, facts)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """One call that stands for a region; nothing is compiled yet.
@@ -285,6 +335,25 @@ def _saves_like_torch() -> bool:
     if asked not in (None, True, False):
         raise FuserValueError(f"save_like_torch of thunder.jit: expected a bool, got {asked!r}")
     return bool(asked)
+
+
+def _memory_budget() -> int | float | None:
+    """What the forward may keep for the backward, beside arguments and results: bytes, or, as a
+    float, a share of what it would keep.
+    """
+    asked = get_compile_option(
+        "memory_budget", "Bytes that are saved for backward (an int), or a share of them (a float)"
+    )
+    if asked is None:
+        return None
+    is_share = isinstance(asked, float) and 0 <= asked <= 1
+    if not is_share and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
+        raise FuserValueError(
+            "memory_budget of thunder.jit: expected bytes, as an int that is not negative, or a "
+            f"share of what is saved without one, as a float from 0 to 1, got {asked!r}"
+        )
+    found: int | float = asked
+    return found
 
 
 _told: set[str] = set()

@@ -17,16 +17,20 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
+from thunder_fuser.frontends.thunder.budget import Traded
 from thunder_fuser.frontends.thunder.claims.table import refuse
 from thunder_fuser.frontends.thunder.origin import Recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Fusions by name, and refusals, at the positions of their symbols before any claims."""
+    """Fusions by name, and refusals, at the positions of their symbols before any claims; what a
+    memory budget changed, where there was one.
+    """
 
     fusions: Mapping[str, range]
     refusals: Mapping[int, tuple[Refusal, ...]]
+    traded: Traded | None = None
 
     def all_refusals(self) -> tuple[Refusal, ...]:
         """In the order of the trace."""
@@ -87,9 +91,9 @@ class FusionRecord:
             told = (*self._refusals.get(k, ()), *(replace(r, origin=where) for r in named))
             self._refusals[k] = tuple(dict.fromkeys(told))
 
-    def finish(self, trace: TraceCtx) -> Record:
+    def finish(self, trace: TraceCtx, traded: Traded | None = None) -> Record:
         """The record, which `records_of` finds for this trace and those that come of it."""
-        record = Record(self._fusions, self._refusals)
+        record = Record(self._fusions, self._refusals, traded)
         if trace.fn is not None or trace._siginfo is not None:
             _records.setdefault(trace.siginfo(), []).append(record)
         return record

@@ -21,7 +21,9 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.aliases import updates
+from thunder_fuser.frontends.thunder.budget import Traded
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
+from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
@@ -133,6 +135,7 @@ class SegmentedTrace:
     argument_bytes  of what the trace is given; a backward, also what was saved for it
     saved_bytes     of a forward: what is kept for the backward alone, beside arguments and results
     boundaries      tensors that one step writes and others read; steps by position
+    traded          what a memory budget changed, where there was one
     """
 
     name: str
@@ -141,6 +144,7 @@ class SegmentedTrace:
     argument_bytes: int
     saved_bytes: int
     boundaries: tuple[TraceBoundary, ...]
+    traded: Traded | None = None
 
     @property
     def regions(self) -> tuple[SegmentedRegion, ...]:
@@ -193,7 +197,7 @@ class SegmentedTrace:
             f"{self.name}: {counted(self.kernels, 'kernel')} and {calls} of torch, {self.bytes:,} B"
             f" moved, {self.flops:,} FLOPs, peak {self.peak_bytes:,} B{saved}"
         )
-        rows = [head]
+        rows = [head, *([f"  {self.traded}"] if self.traded is not None else ())]
         for step, held in zip(self.steps, self.held, strict=True):
             text = str(step).replace("\n", "\n  ")
             rows.append(f"  {text}" + ("" if "\n" in text else f", {held:,} B held"))
@@ -211,12 +215,13 @@ def segments(source: Any) -> tuple[SegmentedTrace, ...]:
     for function in compiled_functions(source):
         forward, backward = last_traces(function)
         storages = Storages(forward)
-        found.append(_planned(forward, storages))
+        traded = next((r.traded for r in reversed(records_of(forward))), None)
+        found.append(replace(_planned(forward, storages), traded=traded))
         if backward is not None:
             behind = Storages(backward)
             behind.share(_given(backward), storages)
             kept = {p.name for p in (*_flat(forward.args), *_results(forward)[0])}
-            found.append(_planned(backward, behind, kept))
+            found.append(replace(_planned(backward, behind, kept), traded=traded))
     return tuple(found)
 
 
