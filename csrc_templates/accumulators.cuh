@@ -167,6 +167,18 @@ TF_DEVICE float exp_of_distance(float x) {
   return tf::exp(x);
 #endif
 }
+// The same of numbers that have 16 bits: within 2^-22.4 + |x| 2^-24, since what rounding the exponent
+// loses differs from element to element. Nothing is to be bounded for -inf.
+TF_DEVICE double brief_exp_of_distance(double x) { return tf::exp(x); }
+TF_DEVICE float brief_exp_of_distance(float x) {
+#ifdef __CUDA_ARCH__
+  float found;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x * 1.44269504f));
+  return found;
+#else
+  return tf::exp(x);
+#endif
+}
 // NaN is not larger than anything.
 template <class T>
 TF_DEVICE T larger(T a, T b) {
@@ -176,8 +188,13 @@ TF_DEVICE T larger(T a, T b) {
 TF_DEVICE float larger(float a, float b) { return ::fmaxf(a, b); }
 #endif
 // The sum is rescaled where a larger element comes. NaN is in the sum and never the largest.
-struct OnlineSoftmax {
+template <bool kBrief>
+struct SumOfExponentials {
   static constexpr bool kCommutes = false;
+  template <class T>
+  static TF_DEVICE T exp(T x) {
+    return kBrief ? brief_exp_of_distance(x) : exp_of_distance(x);
+  }
   template <class T>
   static TF_DEVICE T origin(T largest) {
     return largest < lowest(largest) ? T(0) : largest;
@@ -186,7 +203,7 @@ struct OnlineSoftmax {
   static TF_DEVICE Exponentials<T> take(Exponentials<T> a, T element) {
     const bool above = element > a.largest;
     const T largest = above ? element : a.largest;
-    const T scale = exp_of_distance((above ? a.largest : element) - origin(largest));
+    const T scale = exp((above ? a.largest : element) - origin(largest));
     return {largest, above ? a.sum * scale + T(1) : a.sum + scale};
   }
   // The first `present` elements of a vector, one at least.
@@ -201,16 +218,20 @@ struct OnlineSoftmax {
     const T from = origin(largest);
     T sum = T(0);
     TF_UNROLL
-    for (int v = 0; v < N; ++v) sum += v < present ? exp_of_distance(elements[v] - from) : T(0);
-    return {largest, a.sum * exp_of_distance(a.largest - from) + sum};
+    for (int v = 0; v < N; ++v) sum += v < present ? exp(elements[v] - from) : T(0);
+    return {largest, a.sum * exp(a.largest - from) + sum};
   }
   template <class T>
   static TF_DEVICE Exponentials<T> combine(Exponentials<T> a, Exponentials<T> b) {
     const T largest = a.largest > b.largest ? a.largest : b.largest, from = origin(largest);
-    const T scale = exp_of_distance(a.largest - from), other = exp_of_distance(b.largest - from);
+    const T scale = exp(a.largest - from), other = exp(b.largest - from);
     return {largest, a.sum * scale + b.sum * other};
   }
 };
+using OnlineSoftmax = SumOfExponentials<false>;
+namespace brief {
+using OnlineSoftmax = SumOfExponentials<true>;
+}  // namespace brief
 
 // The value at `p`, past this multiprocessor's cache, which does not see what others write.
 template <class T>

@@ -153,3 +153,22 @@ def test_short_functions_are_as_good_as_their_comment_says(op: str, sign: int) -
     gelu, right = every * (0.5 + 0.5 * short(op, every, sign)), getattr(torch, op)(every.double())
     right = every.double() * (0.5 + 0.5 * right)
     assert (gelu.bfloat16() != right.bfloat16()).float().mean() < 5e-3
+
+
+@pytest.mark.parametrize(("dtype", "brief"), [(BFloat16, True), (Float, False)], ids=str)
+def test_online_sums_of_numbers_of_16_bits_are_brief(dtype: DataType, brief: bool) -> None:
+    b = FusionBuilder()
+    terms, total = shifted(b, dtype, 1 << 18)
+    b.output(b.pointwise("log", total))  # type: ignore[arg-type]
+    source = kernel_of(b).source
+    assert ("tf::brief::OnlineSoftmax" in source) is brief
+    assert ("tf::OnlineSoftmax" in source) is not brief
+
+
+@pytest.mark.parametrize("dtype", [BFloat16, Float], ids=str)
+@pytest.mark.parametrize("exponent", [2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 2.5])
+def test_powers_that_torch_has_no_power_for_are_products(exponent: float, dtype: DataType) -> None:
+    b = FusionBuilder()
+    x = b.tensor([1 << 16], dtype)
+    b.output(b.pointwise("pow", x, exponent))
+    assert ("tf::pow(" in kernel_of(b).source) is (exponent == 2.5)

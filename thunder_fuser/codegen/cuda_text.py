@@ -521,4 +521,5 @@ def header_files(stems: set[str]) -> tuple[str, ...]:
 
 
 def _functor(reducer: ir.Reducer) -> str:
-    return reductions.lookup(reducer.op).functor
+    found = reductions.lookup(reducer.op).functor
+    return found.replace("tf::", "tf::brief::") if reducer.brief else found

@@ -344,7 +344,8 @@ class ExpressionMix:
     def _take_vector(self, e: ir.TakeVector) -> Value:
         elements = self.expr(e.elements)
         parts = list(elements.values()) if isinstance(elements, dict) else [elements]
-        mixed = table.of_vector(e.reducer.op, e.reducer.accumulate, len(parts))
+        op = f"brief {e.reducer.op}" if e.reducer.brief else e.reducer.op
+        mixed = table.of_vector(op, e.reducer.accumulate, len(parts))
         operands = [self.expr(e.accumulator), *parts]
         return self._apply_to(("take vector", e.reducer), mixed, operands)
 

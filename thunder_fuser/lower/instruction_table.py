@@ -187,7 +187,8 @@ _TAKE: Mapping[str, tuple[Mix, Mix]] = {
 }
 _TAKE_VECTOR: Mapping[str, tuple[Mix, Mix]] = {
     "squared_deviations": (mix(3), mix(4, 2)),
-    "sum_exp": (mix(8, 3, 1), mix(7, 4, 1)),
+    "sum_exp": (mix(5, 2, 1), mix(7, 4, 1)),
+    "brief sum_exp": (mix(3, 1, 1), mix(5, 4, 1)),
 }
 """The same for each element of a vector that one accumulator takes, and once for all of them."""
 _DOUBLE = {"sum": mix(0, 0, 0, 0, 1), "prod": mix(0, 0, 0, 0, 1)}

@@ -45,11 +45,13 @@ class Reducer:
     carries along.
 
     position  the type that counts elements, where it folds their positions too
+    brief     its short form, of fp32 elements that have no more digits than 16 bits hold
     """
 
     op: str
     accumulate: DataType
     position: DataType | None = None
+    brief: bool = False
 
     @property
     def element(self) -> DataType:

@@ -107,8 +107,39 @@ def leaving(value: ir.Expr, dtype: DataType) -> ir.Expr:
     return narrow(value, dtype)
 
 
+_POWERS: Mapping[float, tuple[int, str]] = {
+    0.5: (1, "sqrt"),
+    -0.5: (1, "rsqrt"),
+    -1: (1, "reciprocal"),
+    2: (2, ""),
+    -2: (2, "reciprocal"),
+    3: (3, ""),
+}
+"""Exponents for which torch has no power, but a product of so many factors and a function of it."""
+
+
+def _power(node: Compute, base: ir.Expr) -> ir.Expr | None:
+    """A power as torch computes it, where that is none."""
+    exponent = node.operands[1]
+    is_float = node.operand_dtypes[0] in (DataType.Float, DataType.Double)
+    if not (is_float and isinstance(exponent, Literal)):
+        return None
+    found = None if isinstance(exponent.value, complex) else _POWERS.get(float(exponent.value))
+    if found is None:
+        return None
+    factors, op = found
+    product = base
+    for _ in range(factors - 1):
+        product = ir.Apply("mul", (product, base))
+    return ir.Apply(op, (product,)) if op else product
+
+
 def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
-    """A division by a constant without dividing, where bits stay the same."""
+    """A division by a constant without dividing, where bits stay the same, or a power that is a
+    product.
+    """
+    if node.op == "pow":
+        return _power(node, dividend)
     if node.op not in _DIVISIONS or node.operand_dtypes[1] is not DataType.Float:
         return None
     divisor = node.operands[1]

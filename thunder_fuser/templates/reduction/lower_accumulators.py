@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.device import WARP_SIZE
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import values
 from thunder_fuser.lower.kernel_ir import LoopKind
 from thunder_fuser.lower.lanes_to_ir import V, lane_loop
+from thunder_fuser.lower.scalar_graph import Compute, Value
 from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
 
@@ -25,7 +27,18 @@ SMEM, G, T, TURN = (ir.Var(name) for name in ("smem", "g", "t", "turn"))
 def reducer(fold: Accumulation) -> ir.Reducer:
     """What folds, as kernel IR knows it: a type, too, of what it carries along."""
     position = None if fold.position is None else fold.position.dtype
-    return ir.Reducer(fold.op, fold.accumulate, position)
+    is_fp32 = fold.accumulate is DataType.Float
+    brief = fold.op == "sum_exp" and is_fp32 and _has_few_digits(fold.value)
+    return ir.Reducer(fold.op, fold.accumulate, position, brief)
+
+
+def _has_few_digits(value: Value) -> bool:
+    """Whether a value is one of 16 bits or less, in whatever register."""
+    while isinstance(value, Compute) and value.op == "cast":
+        (value,) = value.operands
+        if value.dtype.is_reduced_precision:
+            return True
+    return value.dtype.is_reduced_precision
 
 
 def lanes_type(fold: Accumulation, lanes: int) -> ir.Type:

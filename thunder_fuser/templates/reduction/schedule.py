@@ -292,9 +292,14 @@ class ReductionSchedule:
 
     @property
     def longest_chain(self) -> int:
-        """Vectors of a row that go into the same accumulators one after the other."""
-        fewest = min((self.lanes_of(f) for f in self.reductions), default=self.lanes.vector)
-        return max(1, LONGEST_CHAIN * fewest // self.lanes.vector)
+        """Vectors of a row that go into the same accumulators one after the other. Exponentials of
+        a vector are added up before their sum is added; deviations from one origin, which cancel by
+        as much as they are many, go in one by one.
+        """
+        vector = self.lanes.vector
+        one_by_one = (f for f in self.reductions if f.op != "sum_exp")
+        fewest = min((self.lanes_of(f) for f in one_by_one), default=vector)
+        return max(1, LONGEST_CHAIN * fewest // vector)
 
     @property
     def is_folded_in_parts(self) -> bool:

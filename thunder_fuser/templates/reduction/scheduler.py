@@ -175,6 +175,7 @@ class _Candidate:
             accumulators=words * lanes.vector + self._double_registers,
             kept=sum(map(accumulator_words, columns)) * lanes.vector,
             groups=self.arrangement.groups,
+            reads_once=not pulled.wide and not any(_stages(pulled.folds).values()),
         )
         mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
         if mapping is None:

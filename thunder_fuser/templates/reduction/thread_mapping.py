@@ -29,6 +29,8 @@ _SECOND_ACCUMULATORS = 24
 """The same of blocks that fold rows, too, where one set is of a part of the rows."""
 _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
+_SMALL_BLOCKS = 4
+"""The same of blocks that have row after row, of long rows that are read once."""
 _STACKED_ACCUMULATORS = 16
 """The same as _ACCUMULATORS: each has its result beside it until the last pass."""
 LONGEST_PORTION = 128
@@ -102,6 +104,7 @@ class RowWork:
     accumulators  32-bit registers with which a thread folds one vector
     kept          those of them that it keeps for each of its vectors from row to row
     groups        of rows that have totals of their own: a block works on rows of one
+    reads_once    one pass over a row is all
     """
 
     vectors: int
@@ -111,6 +114,7 @@ class RowWork:
     accumulators: int
     kept: int
     groups: int
+    reads_once: bool
 
     @property
     def rows_of_group(self) -> int:
@@ -176,21 +180,25 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     # Half as many threads have twice the registers.
     while most > _FEWEST_THREADS and work.accumulators * most > _ACCUMULATORS * MAX_THREADS:
         most //= 2
+    # Nothing is kept from pass to pass, nor for columns: some blocks fold while others wait.
+    apart = has_stages and work.reads_once and not work.kept and vectors >= most == MAX_THREADS
+    together = _SMALL_BLOCKS if apart else 1
+    most //= together
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
     groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
-    blocks = device.sm_count // tiles
+    blocks = together * device.sm_count // tiles
     if min(blocks, -(-within // groups)) <= 1 and not has_stages:
         return None
-    # Blocks that keep totals in registers until the last row have a multiprocessor each.
+    # Blocks that keep totals of columns in registers until the last row have a multiprocessor each.
     # A second set of accumulators where columns are long, or one portion of them at a time.
     steps = -(-vectors // (threads * tiles))
     taken = 2 * (work.accumulators + (steps - 1) * work.kept)
     has_room = taken * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
     is_whole = work.groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * groups
-    return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, 1)
+    return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, together)
 
 
 def _in_portions(
