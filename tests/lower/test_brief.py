@@ -158,7 +158,7 @@ def test_short_functions_are_as_good_as_their_comment_says(op: str, sign: int) -
 @pytest.mark.parametrize(("dtype", "brief"), [(BFloat16, True), (Float, False)], ids=str)
 def test_online_sums_of_numbers_of_16_bits_are_brief(dtype: DataType, brief: bool) -> None:
     b = FusionBuilder()
-    terms, total = shifted(b, dtype, 1 << 18)
+    _, total = shifted(b, dtype, 1 << 18)
     b.output(b.pointwise("log", total))  # type: ignore[arg-type]
     source = kernel_of(b).source
     assert ("tf::brief::OnlineSoftmax" in source) is brief
