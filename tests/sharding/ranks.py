@@ -5,6 +5,7 @@ What it finds wrong is an assertion that fails; it prints "done" at its end.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -14,8 +15,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.errors import FuserTypeError, FuserValueError
+from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
+from thunder_fuser.ir.tables import collectives as table
+from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.nvfuser import ParallelType, execute_with_dtensors, multidevice
+from thunder_fuser.sharding.communicators import process_groups
 
 
 def mlp() -> FusionDefinition:
@@ -99,6 +103,24 @@ def partial_and_strided(size: int) -> None:
     assert torch.equal(flat.full_tensor(), whole.flatten())
 
 
+def collectives(size: int) -> None:
+    """Each on its group, against what torch makes of the same."""
+    groups, rank = process_groups(multidevice.DeviceMesh(torch.arange(size))), dist.get_rank()
+    every = [numbers(size, 3) + k for k in range(size)]
+    folds = {"sum": sum(every), "max": every[-1], "min": every[0]}
+    with communicating(groups):
+        assert torch.equal(table.all_gather(every[rank], 0, size), torch.stack(every))
+        for op, expected in folds.items():
+            number = table.REDUCTIONS.index(op)
+            assert torch.equal(table.all_reduce(every[rank], 0, size, number), expected)
+            part = table.reduce_scatter(every[rank], 0, size, number, rank)
+            assert torch.equal(part, expected[rank])  # type: ignore[index]
+        parts = torch.stack([x[rank] for x in every])
+        assert torch.equal(table.all_to_all(every[rank], 0, size, rank), parts)
+        with pytest.raises(FuserValueError, match=f"for {size + 1} devices, the communicator has"):
+            table.all_gather(every[rank], 0, size + 1)
+
+
 def mistakes(size: int) -> None:
     mesh = init_device_mesh("cpu", (size,))
     x, w = distribute_tensor(numbers(4, 8), mesh, [Replicate()]), numbers(8, 8)
@@ -123,10 +145,19 @@ def main(rank: int, size: int, file: str) -> None:
     torch.set_num_threads(1)
     communicator = multidevice.Communicator.instance()
     assert (communicator.rank(), communicator.size()) == (rank, size)
-    for check in (local_shards, tensor_parallel, partial_and_strided, mistakes):
+    for check in (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes):
         check(size)
         communicator.barrier()
-    dist.destroy_process_group()
+    if rank:
+        # It dies: whoever waits for it ends with an error that names the collective.
+        print("done", flush=True)
+        os._exit(0)
+    groups = process_groups(multidevice.DeviceMesh(torch.arange(size)))
+    with (
+        communicating(groups),
+        pytest.raises(FuserError, match="all_reduce along mesh axis 0 failed"),
+    ):
+        table.all_reduce(torch.ones(2), 0, size, 0)
     print("done")
 
 

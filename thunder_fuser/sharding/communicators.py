@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from thunder_fuser.errors import FuserError, FuserValueError
+from thunder_fuser.ir.tables.collectives import folded
 from thunder_fuser.sharding.mesh import DeviceMesh
 
 
@@ -49,7 +51,22 @@ class SimulatedRank:
         self.meeting = meeting
         self.rank = rank
 
-    def all_gather(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+    def devices(self, axis: int) -> int:
+        return self.meeting.mesh.shape[axis]
+
+    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
+        return self._exchanged(x, axis, "all_gather")
+
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
+        return folded(self._exchanged(x, axis, "all_reduce"), op)
+
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
+        return folded([part[at] for part in self._exchanged(x, axis, "reduce_scatter")], op)
+
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
+        return torch.stack([part[at] for part in self._exchanged(x, axis, "all_to_all")])
+
+    def _exchanged(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
         every = self.meeting.exchange(self.rank, x, name)
         return [every[rank] for rank in peers(self.meeting.mesh, self.rank, axis)]
 
@@ -89,14 +106,49 @@ class ProcessGroups:
                     made[along] = dist.new_group(list(along))
             self._groups.append(made[tuple(peers(mesh, rank, axis))])
 
-    def all_gather(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
-        group = self._groups[axis]
-        found: Sequence[Tensor] = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
-        try:
-            dist.all_gather(list(found), x, group=group)
-        except RuntimeError as error:
-            raise FuserError(f"{name} along mesh axis {axis} failed: {error}") from error
-        return list(found)
+    def devices(self, axis: int) -> int:
+        return int(dist.get_world_size(self._groups[axis]))
+
+    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
+        found = [torch.empty_like(x) for _ in range(self.devices(axis))]
+        with _named("all_gather", axis):
+            dist.all_gather(found, x, group=self._groups[axis])
+        return found
+
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
+        found = x.clone()
+        with _named("all_reduce", axis):
+            dist.all_reduce(found, _OPS[op], group=self._groups[axis])
+        return found
+
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
+        found = torch.empty_like(x[at])
+        with _named("reduce_scatter", axis):
+            dist.reduce_scatter(found, list(x.unbind()), _OPS[op], group=self._groups[axis])
+        return found
+
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
+        found = torch.empty_like(x)
+        with _named("all_to_all", axis):
+            dist.all_to_all_single(found, x, group=self._groups[axis])
+        return found
+
+
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "prod": dist.ReduceOp.PRODUCT,
+}
+
+
+@contextmanager
+def _named(name: str, axis: int) -> Iterator[None]:
+    """What torch raises, where another rank has gone, says which collective it was."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise FuserError(f"{name} along mesh axis {axis} failed: {error}") from error
 
 
 def process_groups(mesh: DeviceMesh) -> ProcessGroups:

@@ -7,7 +7,7 @@ ranks of one process (sharding/communicators.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -26,8 +26,20 @@ class Communicator(Protocol):
     devices along the axis call it, in one order.
     """
 
-    def all_gather(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
+    def devices(self, axis: int) -> int:
+        """How many there are along the axis. The only one that waits for nobody."""
+
+    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
         """What each device along the axis has given, in their order."""
+
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
+        """What all have given, folded element by element; `op` is one of REDUCTIONS."""
+
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
+        """Of the parts along the first dimension, this device's, `at`, folded."""
+
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
+        """Part `at` of what each device has given, stacked in their order."""
 
 
 _current: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
@@ -43,47 +55,49 @@ def communicating(communicator: Communicator) -> Iterator[None]:
         _current.reset(token)
 
 
-def _gathered(name: str, x: Tensor, axis: int, size: int) -> list[Tensor]:
-    communicator = _current.get()
-    if communicator is None:
+def _communicator(name: str, axis: int, size: int) -> Communicator:
+    found = _current.get()
+    if found is None:
         raise FuserValueError(
             f"{name} along mesh axis {axis}: nobody to talk to; run the program of a rank under "
             "communicating(...), or all ranks by simulate(...)"
         )
-    found = communicator.all_gather(x.contiguous(), axis, name)
-    if len(found) != size:
+    if found.devices(axis) != size:
         raise FuserValueError(
             f"{name} along mesh axis {axis}: the program is for {size} devices, the communicator "
-            f"has {len(found)}"
+            f"has {found.devices(axis)}"
         )
     return found
 
 
 def all_gather(arg: Tensor, axis: int, size: int) -> Tensor:
     """What all devices have, stacked along a new first dimension."""
-    return torch.stack(_gathered("all_gather", arg, axis, size))
+    found = _communicator("all_gather", axis, size)
+    return torch.stack(found.all_gather(arg.contiguous(), axis))
 
 
 def all_reduce(arg: Tensor, axis: int, size: int, op: int) -> Tensor:
     """What all devices have, folded element by element."""
-    return _folded(torch.stack(_gathered("all_reduce", arg, axis, size)), op)
+    found = _communicator("all_reduce", axis, size)
+    return found.all_reduce(arg.contiguous(), axis, REDUCTIONS[op])
 
 
 def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int) -> Tensor:
     """Part `at` of what all devices have, folded; parts lie along the first dimension."""
-    parts = [x[at] for x in _gathered("reduce_scatter", arg, axis, size)]
-    return _folded(torch.stack(parts), op)
+    found = _communicator("reduce_scatter", axis, size)
+    return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
 def all_to_all(arg: Tensor, axis: int, size: int, at: int) -> Tensor:
     """Part `at` of each device, stacked in the devices' order."""
-    return torch.stack([x[at] for x in _gathered("all_to_all", arg, axis, size)])
+    return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
 
 
-def _folded(stacked: Tensor, op: int) -> Tensor:
-    name = REDUCTIONS[op]
-    if name == "sum":
+def folded(parts: Sequence[Tensor], op: str) -> Tensor:
+    """The fold of tensors, element by element, in their order."""
+    stacked = torch.stack(list(parts))
+    if op == "sum":
         return stacked.sum(0, dtype=stacked.dtype)
-    if name == "prod":
+    if op == "prod":
         return stacked.prod(0, dtype=stacked.dtype)
-    return stacked.amax(0) if name == "max" else stacked.amin(0)
+    return stacked.amax(0) if op == "max" else stacked.amin(0)
