@@ -14,6 +14,7 @@ struct PairedLane {
   float& value;
   TF_DEVICE operator bf16() const { return narrow<bf16>(value); }
   TF_DEVICE void operator=(bf16 v) { value = to_float(v); }
+  TF_DEVICE void operator=(const PairedLane& lane) { value = lane.value; }
 };
 TF_DEVICE float widen(PairedLane lane) { return lane.value; }
 

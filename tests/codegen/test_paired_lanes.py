@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.runtime.hand_written import kernel
 from tests.support.building import op
 from tests.zoo.norms import NORMS
+from thunder_fuser.codegen.kernel import Param
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
@@ -121,3 +123,16 @@ def test_every_bit_pattern() -> None:
         total, negative = CompiledFusion(fusion)([every, other])
         torch.testing.assert_close(total, every + other, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(negative, -every, rtol=0, atol=0, equal_nan=True)
+
+
+def test_lanes_that_go_out_as_they_came_in() -> None:
+    body = (
+        "  tf::Pairs<bf16, 32> a, b;\n  tf::load<32>(x, a);\n"
+        "  for (int v = 0; v < 32; ++v) b[v] = a[v];\n  tf::store<32>(y, b);"
+    )
+    params = (Param("x", "const bf16*"), Param("y", "bf16*"))
+    copies = kernel("copies", body, params, headers=("pairs.cuh",), block=(1, 1, 1))
+    (launch,) = HOST.compile([copies])
+    x, y = torch.randn(32).bfloat16(), torch.empty(32).bfloat16()
+    launch(x.data_ptr(), y.data_ptr())
+    assert torch.equal(x, y)
