@@ -1,15 +1,13 @@
-extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_f23c54e1(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
+extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_866b710e(const bf16* __restrict__ T0, const bf16* __restrict__ T1, const bf16* __restrict__ T2, bf16* __restrict__ T3, bf16* __restrict__ T15, bf16* __restrict__ T27) {
   const int block = blockIdx.x;
   // pointwise: T3, T15, T27
   const int u = block * 256 + threadIdx.x;
   bf16 x0[8];
   bf16 x1[8];
   bf16 x2[8];
-  tf::clear(x2);
   bf16 x3[8];
   tf::clear(x3);
   bf16 x4[8];
-  tf::clear(x4);
   bf16 x5[8];
   bf16 x6[8];
   tf::clear(x6);
@@ -23,7 +21,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_f23c5
   const int i6 = (unsigned)i0 / 16u;
   const int i7 = (unsigned)i6 % 4u;
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 32 * i7, x1);
-  if (i3 <= 0) tf::load<8>(T1 + 8 * i4, x2);
+  tf::Vec<unsigned, 4> w2 = {};
+  if (i3 <= 0) w2 = tf::fetch<8>(T1 + 8 * i4);
   if (i3 <= 0) {
     {
       bf16 w[8];
@@ -31,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_f23c5
       tf::pick<4, 5, 6, 7, 0, 1, 2, 3>(w, x3);
     }
   }
-  if (i3 <= 0) tf::load<8>(T2 + 8 * i4, x4);
+  tf::Vec<unsigned, 4> w4 = {};
+  if (i3 <= 0) w4 = tf::fetch<8>(T2 + 8 * i4);
   tf::load<8>(T0 + 8 * i3 + 768 * i4 + 12288 * i2 + 192 * i5 + 128, x5);
   if (i3 <= 0) {
     {
@@ -40,6 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) tf_pointwise_mul_neg_add_f23c5
       tf::pick<4, 5, 6, 7, 0, 1, 2, 3>(w, x6);
     }
   }
+  tf::unpack(w2, x2);
+  tf::unpack(w4, x4);
   bf16 y0[8];
   bf16 y1[8];
   bf16 y2[8];
