@@ -88,7 +88,9 @@ def test_equal_layers_are_planned_and_compiled_once(layers: int) -> None:
     assert all(len(c.executables) == 1 for c in made)
     assert len({k.name for c in calls for k in c.kernels()}) == 3
     # Each is told in its own trace's words.
-    for region, bsym in zip(segments(compiled), filter(call_of, trace.bound_symbols), strict=True):
+    for region, bsym in zip(
+        segments(compiled)[0].regions, filter(call_of, trace.bound_symbols), strict=True
+    ):
         names = {p.name for p in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)}
         names |= {p.name for b in bsym.subsymbols for p in b.flat_proxy_outs}
         assert {p.name for s in region.segments for p in (*s.inputs, *s.outputs)} <= names
