@@ -52,6 +52,8 @@ class DeviceInfo:
     prefetches_by_software  a core waits for each load that jumps, unless it was asked for before
     outer_cache_bytes       the last cache before memory, where stores can go past it; 0 where
                             they cannot, or where caches do not read what is overwritten
+    fresh_bytes             an allocation of so many bytes is new pages, which the system clears
+                            in the caches when they are first touched; 0 where it is used again
     link_bandwidth          bytes per second that it sends to other devices; 0 where not known
     """
 
@@ -81,6 +83,7 @@ class DeviceInfo:
     threads_are_serial: bool = False
     prefetches_by_software: bool = False
     outer_cache_bytes: int = 0
+    fresh_bytes: int = 0
     link_bandwidth: float = 0.0
 
     @property

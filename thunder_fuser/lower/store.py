@@ -31,8 +31,11 @@ class Store:
 def streams(tensor: TensorView, body: KernelBody, device: DeviceInfo) -> bool:
     """Whether an output is gone from all caches when somebody reads it from its start, because the
     kernel moves more than they hold. Past them, memory that is overwritten whole is not read first.
+    New pages are in the caches already, cleared, and are written there.
     """
-    beyond = device.outer_cache_bytes
+    beyond, fresh = device.outer_cache_bytes, device.fresh_bytes
     if not beyond or tensor in body.updates or tensor.bytes <= device.l2_bytes:
+        return False
+    if fresh and tensor.bytes >= fresh:
         return False
     return sum(t.bytes for t in (*body.loads, *body.stores)) > beyond

@@ -67,6 +67,8 @@ class HostTarget:
             threads_are_serial=True,
             prefetches_by_software=True,
             outer_cache_bytes=24 * _KIB * _KIB,
+            # glibc maps from DEFAULT_MMAP_THRESHOLD_MAX on, whatever was freed: mallopt(3).
+            fresh_bytes=32 * _KIB * _KIB,
         )
 
     def compile(
