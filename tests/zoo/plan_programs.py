@@ -191,7 +191,7 @@ PROGRAMS = (
         [(4096, 128256)],
         Limit(1, 1.005),
         Limit(1, 1.005),
-        saved=8,
+        saved=8 + 8 * 4096,
         targets=[(4096,)],
     ),
     Program(

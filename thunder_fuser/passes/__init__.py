@@ -27,6 +27,7 @@ from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
+from thunder_fuser.passes.sums_of_one_hot import sums_of_one_hot
 from thunder_fuser.passes.sums_of_pads import sums_of_pads
 from thunder_fuser.passes.view_chains import view_chains
 
@@ -35,6 +36,8 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     dead_code,
     # Before folding and casts, which simplify what is left of a fold.
     broadcast_reductions,
+    # Before broadcasts are folded: it asks for the dimension along which nothing differs.
+    sums_of_one_hot,
     fold_constants,
     # After folding: an identity between two casts hides that they are neighbours.
     cast_chains,

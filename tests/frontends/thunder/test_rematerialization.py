@@ -80,10 +80,11 @@ def test_statistics_are_all_that_is_saved(
         assert report.plan.bytes == report.plan.bytes_ideal
 
 
-def test_a_long_cross_entropy_saves_its_logits_only() -> None:
+def test_a_long_cross_entropy_saves_two_numbers_a_row_beside_its_logits() -> None:
     (logits,) = fake((4096, 128256), dtype=BF16, grad=True)
     (target,) = fake((4096,), dtype=torch.int64)
-    assert saved(F.cross_entropy, logits, target) == (logits.numel() * 2 + 4096 * 8, 8)
+    expected = logits.numel() * 2 + 4096 * 8, 4096 * (4 + 4) + 8
+    assert saved(F.cross_entropy, logits, target) == expected
 
 
 # ---- what moves: elements of bf16, and bytes of statistics and targets besides
@@ -135,9 +136,11 @@ def test_cross_entropy_is_two_ideal_kernels() -> None:
     (target,) = fake((rows,), dtype=torch.int64)
     forward, backward = (report.plan for report in traced(F.cross_entropy, logits, target))
     assert forward.kernels == backward.kernels == 1
-    # The loss and the count of targets; the loss's gradient and the count.
-    assert forward.bytes == 2 * rows * classes + 8 * rows + 2 + 8
-    assert backward.bytes == 4 * rows * classes + 8 * rows + 2 + 8
+    # The loss and the count of targets; the loss's gradient and the count. And each row's largest
+    # logit and logarithm, with which the backward folds nothing.
+    assert forward.bytes == 2 * rows * classes + (8 + 4 + 4) * rows + 2 + 8
+    assert backward.bytes == 4 * rows * classes + (8 + 4 + 4) * rows + 2 + 8
+    assert backward.segments[0].kind == "pointwise"
 
 
 # ---- regions of one direction

@@ -54,6 +54,7 @@ from thunder_fuser.frontends.thunder.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.saved_values import with_kept_values, with_shared_values
 from thunder_fuser.frontends.thunder.single_assignment import single_assignment
 from thunder_fuser.frontends.thunder.split_regions import take_apart
+from thunder_fuser.frontends.thunder.statistics import with_statistics
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace_check import fault
 from thunder_fuser.ir.fusion import Fusion
@@ -199,6 +200,11 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         saves_like_torch: bool,
     ) -> _Planned:
         retyped = retype(trace, self._is_fusible)
+        left = retyped.left
+        whole = with_statistics(
+            retyped.trace, lambda bsym: id(bsym) not in left and self._is_fusible(bsym)
+        )
+        retyped = replace(retyped, trace=whole)
         trace = retyped.trace
         recorded = Recorded(trace, originals)
         compilation = FusionRecord(recorded)

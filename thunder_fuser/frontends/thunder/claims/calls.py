@@ -27,6 +27,10 @@ def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) ->
     return _refuse(x, dim, dtype or x.dtype)
 
 
+def _refuse_part(x: TensorProxy, *rest: object, dtype: object) -> Refusal | None:
+    return _refuse_log_softmax(x, None, dtype=dtype)
+
+
 def _refuse_backward(
     g: TensorProxy, output: TensorProxy, dim: object, dtype: object
 ) -> Refusal | None:
@@ -45,11 +49,38 @@ def _refuse(x: TensorProxy, dim: object, dtype: object) -> Refusal | None:
     return None
 
 
-def _log_softmax(b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
-    values = _wide(b, x, x.dtype if dtype is None else data_type(dtype))
-    shifted = b.pointwise("sub", values, b.reduce("max", values, [dim], keepdim=True))
+def _largest(b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
+    return b.reduce("max", _typed(b, x, dtype), [dim], keepdim=True)
+
+
+def _logarithm(
+    b: FusionBuilder, x: TensorView, largest: TensorView, dim: int, *, dtype: object = None
+) -> Val:
+    shifted = b.pointwise("sub", _typed(b, x, dtype), largest)
     total = b.reduce("sum", _tensor(b.pointwise("exp", shifted)), [dim], keepdim=True)
-    return b.pointwise("sub", shifted, b.pointwise("log", total))
+    return b.pointwise("log", total)
+
+
+def _shifted(
+    b: FusionBuilder,
+    x: TensorView,
+    largest: TensorView,
+    logarithm: TensorView,
+    *,
+    dtype: object = None,
+) -> Val:
+    shifted = b.pointwise("sub", _typed(b, x, dtype), largest)
+    return b.pointwise("sub", shifted, logarithm)
+
+
+def _log_softmax(b: FusionBuilder, x: TensorView, dim: int, *, dtype: object = None) -> Val:
+    largest = _tensor(_largest(b, x, dim, dtype=dtype))
+    logarithm = _tensor(_logarithm(b, x, largest, dim, dtype=dtype))
+    return _shifted(b, x, largest, logarithm, dtype=dtype)
+
+
+def _typed(b: FusionBuilder, x: TensorView, dtype: object) -> TensorView:
+    return _wide(b, x, x.dtype if dtype is None else data_type(dtype))
 
 
 def _backward(b: FusionBuilder, g: TensorView, output: TensorView, dim: int, dtype: object) -> Val:
@@ -97,11 +128,16 @@ def _nll_loss_backward(
         scale = b.broadcast_in_dim(_tensor(scale), shape, others)
     if weight is not None:
         scale = b.pointwise("mul", scale, b.broadcast_in_dim(_wide(b, weight, wide), shape, [axis]))
-    classes = b.broadcast_in_dim(b.iota(shape[axis], 0, 1, DataType.Int), shape, [axis])
-    chosen = b.broadcast_in_dim(target, shape, others)
-    hit = b.pointwise("eq", classes, chosen)
-    counts = b.pointwise("ne", chosen, ignore_index)
-    return b.pointwise("where", b.pointwise("bitwise_and", hit, counts), scale, 0.0)
+    # Where no class is chosen, -1 is, so that a point compares once, and 32 bits where those do.
+    wide_index = b.cast_tensor(target, DataType.Int)
+    counts = b.pointwise("ne", wide_index, ignore_index)
+    for op, bound in (("ge", 0), ("lt", shape[axis])):
+        counts = b.pointwise("bitwise_and", counts, b.pointwise(op, wide_index, bound))
+    index = DataType.Int32 if shape[axis] < 2**31 else DataType.Int
+    chosen = b.cast(b.pointwise("where", counts, wide_index, -1), index)
+    classes = b.broadcast_in_dim(b.iota(shape[axis], 0, 1, index), shape, [axis])
+    hit = b.pointwise("eq", classes, b.broadcast_in_dim(_tensor(chosen), shape, others))
+    return b.pointwise("where", hit, scale, 0.0)
 
 
 def _refuse_nll_loss(
@@ -196,6 +232,9 @@ _COST = 20
 
 CLAIMS = {
     "torch.log_softmax": Claim(Role.REDUCE, _refuse_log_softmax, _log_softmax, _COST),
+    "log_softmax_largest": Claim(Role.REDUCE, _refuse_part, _largest),
+    "log_softmax_logarithm": Claim(Role.REDUCE, _refuse_part, _logarithm, _COST // 2),
+    "log_softmax_shifted": Claim(Role.COMPUTE, _refuse_part, _shifted, 2),
     "log_softmax_backward": Claim(Role.REDUCE, _refuse_backward, _backward, _COST),
     "torch.nn.functional.nll_loss": Claim(Role.REDUCE, _refuse_nll_loss, _nll_loss),
     "torch.nn.functional.one_hot": Claim(Role.JOIN, _refuse_one_hot, _one_hot),

@@ -43,6 +43,12 @@ class Ending(enum.Enum):
     CHANNELS_LAST = "the result has its channels last if they were, and is row-major if not"
 
 
+class Apart(enum.Enum):
+    """A tag of a call that is claimed whole."""
+
+    STATISTICS = "fused, it is its sub-symbols"
+
+
 ORDERS = frozenset({Ending.ROW_MAJOR, Ending.CHANNELS_LAST})
 
 

@@ -25,7 +25,7 @@ from thunder_fuser.frontends.thunder.claims import (
     scans,
     shape,
 )
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Ending, Role
+from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending, Role
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
@@ -97,7 +97,7 @@ def refuse_call(
 
 def _is_claimed_whole(bsym: BoundSymbol) -> bool:
     """A call whose claim refuses it may still be fused in parts."""
-    if bsym.sym.id not in TABLE:
+    if bsym.sym.id not in TABLE or (bsym.subsymbols and Apart.STATISTICS in bsym.tags):
         return False
     return not bsym.subsymbols or refuse_call(bsym.sym.id, bsym.args, bsym.kwargs) is None
 
