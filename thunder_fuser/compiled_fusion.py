@@ -1,12 +1,14 @@
 """CompiledFusion: a Fusion that can be called. One Executable for each kind of inputs.
 
-A call looks its inputs' key up (shapes, strides, dtypes, alignment, device). Only a new key goes
-down the road: bind, specialise, passes, plan, schedule, code, compile.
+A call whose inputs are like those of the one before runs what that ran; another one looks its key
+up (shapes, strides, dtypes, alignment, device). Only a new key goes down the road: bind,
+specialise, passes, plan, schedule, code, compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +25,22 @@ from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, Made
 from thunder_fuser.runtime.fork import Lock
+from thunder_fuser.runtime.guards import Guard, guard_of, no_guard
 from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.plan import SegmentedFusion
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """What a call found: calls like it need not look for it."""
+
+    options: Options | None = None
+    device: torch.device | None = None
+    guard: Guard = no_guard
+    executable: Executable | None = None
 
 
 class CompiledFusion:
@@ -44,7 +57,7 @@ class CompiledFusion:
         self._sizes = size_inputs(fusion)
         self.latest: Made | None = None
         self._tables: dict[Options, dict[Key, Executable]] = {}
-        self._latest: tuple[Options | None, dict[Key, Executable]] = (None, {})
+        self._latest = _Latest()
         self._made: list[Executable] = []
         self._lock = Lock()
 
@@ -58,13 +71,15 @@ class CompiledFusion:
         """Run on `inputs`; returned outputs in order. Mistakes raise before anything is
         compiled.
         """
-        options, table = self._latest
-        if options is not current():
-            table = self._table()
-        key = (*key_of(inputs, self._sizes), device)
-        executable = table.get(key)
-        if executable is None:
-            executable = self._compile(table, key, inputs, device)
+        latest = self._latest
+        executable = latest.executable
+        if (
+            executable is None
+            or latest.options is not current()
+            or latest.device is not device
+            or not latest.guard(inputs)
+        ):
+            executable = self._find(inputs, device)
         elif self.fusion.updates:
             check_updates(self.fusion, inputs)
         executable.used = now()
@@ -95,13 +110,7 @@ class CompiledFusion:
         self, inputs: Sequence[Any], device: torch.device | None = None
     ) -> Executable:
         """What a call with `inputs` runs, compiled if need be."""
-        table = self._table()
-        key = (*key_of(inputs, self._sizes), device)
-        found = table.get(key)
-        if found is None:
-            return self._compile(table, key, inputs, device)
-        check_updates(self.fusion, inputs)
-        return found
+        return self._find(inputs, device)
 
     def is_compiled(self, inputs: Sequence[Any], device: torch.device | None = None) -> bool:
         """Whether such inputs have their kernels already, under the options in force."""
@@ -153,14 +162,27 @@ class CompiledFusion:
             for key in [key for key, found in list(table.items()) if found is executable]:
                 table.pop(key, None)
         self._made = [found for found in self._made if found is not executable]
+        if self._latest.executable is executable:
+            self._latest = _Latest()
 
     def _table(self) -> dict[Key, Executable]:
         """What was compiled under the options in force: most of them change what a kernel does."""
-        options = current()
         with self._lock:
-            table = self._tables.setdefault(options, {})
-            self._latest = (options, table)
-            return table
+            return self._tables.setdefault(current(), {})
+
+    def _find(self, inputs: Sequence[Any], device: torch.device | None) -> Executable:
+        """By the key of the inputs, compiled if need be."""
+        table = self._table()
+        key = (*key_of(inputs, self._sizes), device)
+        found = table.get(key)
+        if found is None:
+            found = self._compile(table, key, inputs, device)
+        else:
+            check_updates(self.fusion, inputs)
+        if not found.guard(inputs):
+            found.guard = guard_of(inputs, self._sizes)
+        self._latest = _Latest(current(), device, found.guard, found)
+        return found
 
     def _compile(
         self,

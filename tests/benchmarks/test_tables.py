@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,12 @@ def test_the_command_measures_prints_and_writes(
         assert row["thunder_fuser over torch"] == row["thunder_fuser"] / row["torch"] > 0
     rows, columns = 3, 14336
     assert speed["rows"][0]["bytes"] == 3 * rows * columns * 2
-    assert [row["called"] for row in dispatch["rows"]] == [
-        "torch",
-        "thunder_fuser, the fusion alone",
-        "thunder_fuser",
-    ]
+    alone = "thunder_fuser, the fusion alone"
+    called = ["torch", alone, f"{alone}, above the launch", "thunder_fuser"]
+    regions = ["4 inputs, 2 outputs", "12 inputs, 2 outputs", "11 kernels"]
+    assert [row["called"] for row in dispatch["rows"]] == [*called, *called, *called[:3]]
+    regions = {"4 inputs, 2 outputs": 4, "12 inputs, 2 outputs": 4, "11 kernels": 3}
+    assert Counter(row["region"] for row in dispatch["rows"]) == regions
 
 
 def test_without_a_gpu_asking_for_one_is_an_error(

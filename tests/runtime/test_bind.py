@@ -18,6 +18,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.runtime.bind import bind, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.guards import guard_of
 
 CPU = torch.device("cpu")
 
@@ -340,10 +341,35 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_keys_differ(what: str) -> None:
-    key = key_of([torch.zeros(4, 8)])
-    assert key_of([DIFFERENT[what]]) != key
-    hash(key_of([DIFFERENT[what]]))
+def test_keys_differ_and_guards_refuse(what: str) -> None:
+    known, other = torch.zeros(4, 8), DIFFERENT[what]
+    assert key_of([other]) != key_of([known])
+    hash(key_of([other]))
+    assert not guard_of([known], ())([other])
+    assert not guard_of([known, 2.0], ())([other, 2.0])
+
+
+def test_guards_let_pass_what_has_the_same_key() -> None:
+    first = [torch.zeros(4, 8), 2.0, torch.zeros(33)[1:], torch.zeros(64)[4:20]]
+    alike = [torch.ones(4, 8), 3.0, torch.ones(65)[33:], torch.zeros(64)[20:36]]
+    guard = guard_of(first, ())
+    assert key_of(first) == key_of(alike)
+    assert all(map(guard, (first, alike)))
+    others: list[list[Any]] = [
+        [*alike[:2], alike[3][:8], alike[3]],  # a size
+        [alike[0], 3, *alike[2:]],  # a type of number
+        [alike[0], alike[0], *alike[2:]],
+        [*alike[:3], torch.zeros(64)[8:24]],  # an alignment, better
+        [*alike[:3], torch.zeros(64)[2:18]],  # and worse
+        alike[:3],
+        [*alike, 1.0],
+        [],
+    ]
+    for inputs in others:
+        assert key_of(inputs) != key_of(first)
+        assert not guard(inputs)
+    # Of sizes among the numbers only the key knows.
+    assert not guard_of([first[0], 4], [1])([first[0], 4])
 
 
 def test_keys_agree() -> None:

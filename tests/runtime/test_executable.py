@@ -115,7 +115,8 @@ def test_views_hold_no_memory_that_nobody_reads(b: FusionBuilder) -> None:
     values: list[torch.Tensor | None] = [x, *run._made]
     for step in run._steps:
         step(values)
-    torch.testing.assert_close(values[run._returned[0]], -x[:5].exp())
+    (result,) = run._returned(values)
+    torch.testing.assert_close(result, -x[:5].exp())
     # The input and the result.
     assert sum(value is not None for value in values) == 2
 

@@ -7,6 +7,7 @@ once and refilled at each call, since packing into it costs a fraction of buildi
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Sequence
 
@@ -29,6 +30,9 @@ _CODES = {
     "double": "d",
 }
 
+UNFIT = (OverflowError, struct.error)
+"""What `pack` raises of arguments that only `fill` can write, or of which it says what is wrong."""
+
 
 def _code(kernel: Kernel, param: Param) -> str:
     if param.is_pointer:
@@ -48,7 +52,7 @@ class ArgumentBlock:
     Not for two threads at once: a launch reads it while other threads run.
     """
 
-    __slots__ = ("_kernel", "_layout", "_pointers", "_values", "address")
+    __slots__ = ("_kernel", "_pointers", "_values", "address", "pack")
 
     def __init__(self, kernel: Kernel) -> None:
         codes = [_code(kernel, param) for param in kernel.params]
@@ -56,20 +60,24 @@ class ArgumentBlock:
         ends = [struct.calcsize("".join(codes[: n + 1])) for n in range(len(codes))]
         offsets = [end - struct.calcsize(code) for end, code in zip(ends, codes, strict=True)]
         self._kernel = kernel
-        self._layout = struct.Struct("".join(codes))
-        self._values = ctypes.create_string_buffer(max(self._layout.size, 1))
+        layout = struct.Struct("".join(codes))
+        self._values = ctypes.create_string_buffer(max(layout.size, 1))
+        self.pack = functools.partial(layout.pack_into, self._values, 0)
         start = ctypes.addressof(self._values)
         self._pointers = (ctypes.c_void_p * max(len(codes), 1))(*(start + at for at in offsets))
         self.address = ctypes.addressof(self._pointers)
 
     def fill(self, args: Sequence[int | float | bool]) -> None:
-        """Write the arguments of the next launch; InternalError when they do not fit the kernel."""
+        """Write the arguments of the next launch; InternalError when they do not fit the kernel.
+
+        A launch asks `pack` first, which is a call less.
+        """
         try:
-            self._layout.pack_into(self._values, 0, *args)
+            self.pack(*args)
         except OverflowError:
             # A number beyond fp32 is infinite there; `struct` refuses where ctypes rounds.
             rounded = (ctypes.c_float(x).value if isinstance(x, float) else x for x in args)
-            self._layout.pack_into(self._values, 0, *rounded)
+            self.pack(*rounded)
         except struct.error as error:
             expected = ", ".join(f"{param.ctype} {param.name}" for param in self._kernel.params)
             raise InternalError(

@@ -23,6 +23,7 @@ from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.guards import Guard, no_guard
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
@@ -59,6 +60,7 @@ class Executable:
         self.plan = plan
         self.device = device
         self.used = now()
+        self.guard: Guard = no_guard
         self._in_torch = in_torch
         self.kernels = tuple(g.kernel for k, g in generated.items() if k not in in_torch)
         self.made = Made(plan, self.kernels, tuple(in_torch[k] for k in sorted(in_torch)))
@@ -71,7 +73,7 @@ class Executable:
         self._steps = self._link(launches, generated)
         # A result that is also an update is the updated input.
         updated = {u.value: u.target for u in plan.fusion.updates}
-        self._returned = tuple(self._slot(updated.get(t, t)) for t in plan.fusion.outputs)
+        self._returned = steps.items([self._slot(updated.get(t, t)) for t in plan.fusion.outputs])
         self._made: list[Any] = [None] * (len(self._slots) - len(plan.fusion.inputs))
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -94,7 +96,7 @@ class Executable:
                 step(values)
         except FuserIndexError as error:
             raise self._located(error, step) from None
-        return [values[k] for k in self._returned]
+        return [*self._returned(values)]
 
     def timed(self, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[tuple[int, float]]]:
         """The same, and the segment and the seconds of each launch, which the clock waits for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, itemgetter
 from typing import Any
 
 import torch
@@ -127,21 +128,28 @@ def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
     return step_of_stream
 
 
+def items(slots: Sequence[Slot]) -> Callable[[Values], Sequence[Any]]:
+    """Reads several slots; `itemgetter` of fewer than two is none of a sequence."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda values: [values[k] for k in slots]
+
+
 def launch(kernel: Launch, pointers: Sequence[Pointer], scalars: Sequence[Read]) -> Step:
     """One launch: addresses of tensors, then numbers."""
-    slots = [p.slot for p in pointers]
-    places = [(p.slot, p.offset) for p in pointers]
-    sliced = any(offset for _, offset in places)
-    if not (scalars or sliced):
+    pointed = items([p.slot for p in pointers])
+    offsets = [p.offset for p in pointers]
+    address = torch.Tensor.data_ptr
+    if not (scalars or any(offsets)):
 
         def step(values: Values) -> None:
-            kernel(*[values[k].data_ptr() for k in slots])
+            kernel(*map(address, pointed(values)))
 
         return step
 
     def step_with_more(values: Values) -> None:
         numbers = [read(values) for read in scalars]
-        kernel(*[values[k].data_ptr() + offset for k, offset in places], *numbers)
+        kernel(*map(add, map(address, pointed(values)), offsets), *numbers)
 
     return step_with_more
 

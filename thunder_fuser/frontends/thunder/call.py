@@ -61,7 +61,7 @@ class FusionCall:
         )
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        if self._is_broken or wants_operations() or FakeTensor in map(type, inputs):
+        if self._is_broken or wants_operations():
             return self._in_torch(inputs)
         try:
             outputs = self.compiled(inputs, self.device)
@@ -106,6 +106,8 @@ class FusionCall:
         ]
 
     def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
+        if FakeTensor in map(type, inputs):
+            return self._in_torch(inputs)
         if reason := self._unreadable(inputs):
             logger.info("%s runs in torch: %s", self.name, reason)
             return self._in_torch(inputs)

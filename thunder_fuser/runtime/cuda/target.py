@@ -27,7 +27,7 @@ from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
-from thunder_fuser.runtime.arguments import ArgumentBlock
+from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.nvrtc import (
     Cubin,
@@ -127,7 +127,10 @@ class CudaLaunch:
         """
         device = _current_device()
         prepared = self._threads.prepared.get(device) or self._prepare(device)
-        prepared.arguments.fill(args)
+        try:
+            prepared.arguments.pack(*args)
+        except UNFIT:
+            prepared.arguments.fill(args)
         (status,) = prepared.launch(torch._C._cuda_getCurrentRawStream(device), *prepared.rest)
         if status:
             cuda_driver.check((status,), f"launching kernel {self.kernel.name} on cuda:{device}")

@@ -19,7 +19,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo, PipeLanes
 from thunder_fuser.errors import FuserError, FuserIndexError, KernelError
-from thunder_fuser.runtime.arguments import ArgumentBlock
+from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.host.abi import Call, Dim3, Failure, Flag
 from thunder_fuser.runtime.host.build import Program, Sanitizer, build
 from thunder_fuser.runtime.limits import check_limits
@@ -118,7 +118,10 @@ class HostLaunch:
         FuserIndexError for an index among the data that does not exist.
         """
         prepared = self._threads.prepared
-        prepared.arguments.fill(args)
+        try:
+            prepared.arguments.pack(*args)
+        except UNFIT:
+            prepared.arguments.fill(args)
         failure = self._run(prepared.address)
         if failure:
             raise prepared.error(failure)
