@@ -128,9 +128,7 @@ class _Run:
 
     def part(self, part: PointwisePart) -> None:
         u, v = np.meshgrid(np.arange(part.vectors), np.arange(part.lanes.vector), indexing="ij")
-        context = part.stores[0].address.context
-        everywhere = context.var("i", 0, part.stores[0].tensor.numel - 1)
-        point = {"i": _at(part.lanes(everywhere), {"u": u, "v": v})}
+        point = {"i": _at(part.lanes(part.lanes.index), {"u": u, "v": v})}
         values: dict[Value, torch.Tensor] = {}
         waves = wave_of(part.graph)
         for wave in sorted(set(waves.values())):

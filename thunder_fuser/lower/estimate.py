@@ -247,10 +247,10 @@ class _Model:
 
     def _row_share(self, region: Region) -> float:
         """How often a thread does a region for each time that its block begins a row: once more
-        than the loop around all of them goes on.
+        than the loop around all of them goes on. Of the parts of a kernel a block does one.
         """
         loops = [r for r in region.line if r.is_loop]
-        return region.total / loops[-1].total if loops else 1.0
+        return region.total / loops[-1].total if loops else region.total
 
     # ---- how it adds up
 

@@ -89,9 +89,10 @@ class LaneForms:
 
 
 class Lanes(LaneForms):
-    """The lanes of one flat loop: i = offset + V * u + v."""
+    """The lanes of one flat loop: i = offset + V * u + v; `index` is i."""
 
     def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
+        self.index = index
         context: Context = index.context
         vectors = count // vector
         self.u = context.var("u", 0, max(vectors - 1, 0))

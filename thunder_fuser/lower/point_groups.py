@@ -6,6 +6,7 @@ A group is pulled once, at one flattened point of its space; every pointwise tem
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.layout import address_at, loop_order, unflatten
@@ -55,18 +56,27 @@ def point_groups(body: KernelBody) -> tuple[PointGroup, ...]:
     """The groups of a body's outputs, pulled once: templates ask one after the other."""
     found = []
     for group in _share_points(body):
-        count = group[0].numel
-        context = Context()
-        point = context.var("i", 0, count - 1)
-        order = loop_order(group[0], body.stores[group[0]])
-        place = unflatten(point, group[0].sizes, order)
-        index = [place[k] for k in range(len(order))]
-        pull = Pull(body, context)
-        values = tuple(
-            (t, pull.emit(t, index), address_at(index, body.stores[t], context)) for t in group
-        )
-        found.append(PointGroup(point, count, pull.graph, values))
+        point = Context().var("i", 0, group[0].numel - 1)
+        found.append(group_at(group, body, point, point))
     return tuple(found)
+
+
+def group_at(
+    tensors: Sequence[TensorView], body: KernelBody, point: Form, place: Form
+) -> PointGroup:
+    """The group of what is computed at `place`, which counts the outputs' elements in the order in
+    which they lie in memory, for all values of the variable `point`.
+    """
+    context = point.context
+    order = loop_order(tensors[0], body.stores[tensors[0]])
+    along = unflatten(place, tensors[0].sizes, order)
+    index = [along[k] for k in range(len(order))]
+    pull = Pull(body, context)
+    values = tuple(
+        (t, pull.emit(t, index), address_at(index, body.stores[t], context)) for t in tensors
+    )
+    assert point.hi is not None
+    return PointGroup(point, point.hi + 1, pull.graph, values)
 
 
 def _share_points(body: KernelBody) -> list[list[TensorView]]:

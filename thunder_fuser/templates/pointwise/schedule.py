@@ -21,6 +21,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
+from thunder_fuser.lower.point_pieces import pieces
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
@@ -91,7 +92,8 @@ class PointwiseSchedule(KernelOfParts[PointwisePart]):
 
 def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedule:
     """Schedule the outputs of one segment."""
-    parts = [part for group in point_groups(body) for part in pointwise_parts(group, body, device)]
+    groups = [piece for group in point_groups(body) for piece in pieces(group, body, device)]
+    parts = [part for group in groups for part in pointwise_parts(group, body, device)]
     return PointwiseSchedule(tuple(parts))
 
 

@@ -1,0 +1,80 @@
+"""Pieces of points: the sides of a cat's tests, each walked alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.support.building import op
+from tests.support.simulation import schedule, simulate
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.lower.scalar_graph import Select
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseSchedule
+
+BF16, F32 = DataType.BFloat16, DataType.Float
+
+
+def parts_of(b: FusionBuilder) -> tuple[PointwisePart, ...]:
+    (segment,) = partition(b.build()).segments
+    found = schedule(segment, H200)
+    assert isinstance(found, PointwiseSchedule)
+    return found.parts
+
+
+def random_pieces(seed: int) -> tuple[FusionBuilder, list[torch.Tensor], int]:
+    """A cat of two to four computed tensors, in front of or behind a permutation."""
+    choose, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    b, inputs, pieces = FusionBuilder(), [], []
+    dim, line = choose.randrange(2), 32
+    count = choose.randint(2, 4)
+    for k in range(count):
+        sizes = [2, 3, line]
+        sizes[dim] = choose.randint(1, 3)
+        inputs.append(torch.randn(sizes, generator=generator))
+        value: TensorView = b.tensor(sizes, F32)
+        for name in ("relu", "neg")[: choose.randint(0, 2)] if k else ("neg",):
+            value = op(b, name, value)
+        pieces.append(value)
+    cat = op(b, "neg", b.cat(pieces, dim))
+    b.output(b.permute(cat, [1, 0, 2]) if choose.random() < 0.5 else cat)
+    return b, inputs, count
+
+
+def test_each_piece_of_a_cat_reads_what_it_needs_and_tests_nothing() -> None:
+    for seed in range(40):
+        b, inputs, count = random_pieces(seed)
+        fusion = b.build()
+        plan = CompiledFusion(fusion).plan(inputs)
+        (found,) = simulate(plan, inputs, H200).values()
+        (expected,) = evaluate(plan.fusion, inputs).outputs
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        (segment,) = plan.segments
+        parts = schedule(segment, H200).parts  # type: ignore[union-attr]
+        assert len(parts) == count, seed
+        for part in parts:
+            assert len(part.graph.loads) == 1, seed
+            assert not any(isinstance(node, Select) for node in part.graph), seed
+
+
+@pytest.mark.parametrize("why", ["short lines", "what both sides read is large", "many pieces"])
+def test_points_stay_together(why: str) -> None:
+    b = FusionBuilder()
+    if why == "short lines":
+        b.output(b.cat([b.tensor([64, 16], BF16), b.tensor([64, 16], BF16)], 1))
+    elif why == "many pieces":
+        b.output(b.cat([op(b, "neg", b.tensor([2, 64], F32)) for _ in range(7)], 0))
+    else:
+        # Halves exchanged: each is wanted by the other's points at the same time.
+        x = b.tensor([1 << 15, 2, 1024], F32)
+        first, second = (b.slice(x, [0, k, 0], [1 << 15, k + 1, 1024]) for k in (0, 1))
+        b.output(op(b, "add", x, b.cat([op(b, "neg", second), first], 1)))
+    (part,) = parts_of(b)
+    assert any(isinstance(node, Select) for node in part.graph)

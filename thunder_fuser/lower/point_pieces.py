@@ -1,0 +1,116 @@
+"""Pieces of a point group: the points on each side of a test of the index, as groups of their own.
+
+A cat pulled at one point is a select, so that a thread loads and computes what all of its pieces
+need and keeps one. Where a test parts the points into blocks that are whole lines of memory, each
+block can be walked alone: the test is true or false of all of it, and what the other side needs is
+gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Context, Form, Variable
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.point_groups import PointGroup, group_at
+from thunder_fuser.lower.scalar_graph import Condition, Select
+
+MOST_PIECES = 6
+_LINE_BYTES = 128
+"""What a piece writes without a gap, at least."""
+_SHARED = 4
+"""What several pieces read must fit so often into the last cache: they read it at other times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The points whose digit `point // stride % extent` is in begin..end."""
+
+    stride: int
+    extent: int
+    begin: int
+    end: int
+
+    def count(self, count: int) -> int:
+        return count // self.extent * (self.end - self.begin)
+
+    def place(self, point: Form) -> Form:
+        """Where a point of these is among all."""
+        rest, inner = divmod(point, self.stride)
+        outer, digit = divmod(rest, self.end - self.begin)
+        return (outer * self.extent + digit + self.begin) * self.stride + inner
+
+
+def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[PointGroup, ...]:
+    """The group, or groups with the same points that have fewer tests. Of many pieces none is
+    worth its own code.
+    """
+    if len([*_sides(group)]) >= MOST_PIECES:
+        return (group,)
+    found: list[tuple[PointGroup, tuple[_Cut, ...]]] = [(group, ())]
+    k = 0
+    while k < len(found) and len(found) < MOST_PIECES:
+        whole, cuts = found[k]
+        for sides in _sides(whole):
+            parts = [(_piece(group, body, (*cuts, cut)), (*cuts, cut)) for cut in sides]
+            if _is_worth([part for part, _ in parts], device):
+                found[k : k + 1] = parts
+                break
+        else:
+            k += 1
+    return tuple(part for part, _ in found)
+
+
+def _piece(group: PointGroup, body: KernelBody, cuts: tuple[_Cut, ...]) -> PointGroup:
+    count = group.count
+    for cut in cuts:
+        count = cut.count(count)
+    context = Context()
+    point = context.var("i", 0, count - 1)
+    place = point
+    for cut in reversed(cuts):
+        place = cut.place(place)
+    return group_at(group.tensors, body, point, place)
+
+
+def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
+    """Both sides of each test that parts the points so, the last test first."""
+    widest = min(t.dtype.itemsize for t in group.tensors)
+    seen: set[Condition] = set()
+    for node in reversed([*group.graph]):
+        if not isinstance(node, Select) or len(node.conditions) != 1 or node.positions:
+            continue
+        (condition,) = node.conditions
+        if condition in seen:
+            continue
+        seen.add(condition)
+        sides = _parted(condition, group)
+        if sides is not None and sides[0].stride * widest % _LINE_BYTES == 0:
+            yield sides
+
+
+def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None:
+    """The points where a condition on one digit of the point holds, and the others."""
+    if len(condition.terms) != 1:
+        return None
+    ((digit, factor),) = condition.terms
+    if not isinstance(digit.base, Variable) or group.point.terms[0][0].base is not digit.base:
+        return None
+    extent = digit.e if digit.e is not None else group.count // digit.s
+    if group.count % (digit.s * extent):
+        return None
+    # The first digit at which the condition changes.
+    first = condition.const // -factor + 1 if factor < 0 else -(condition.const // factor)
+    if not 0 < first < extent:
+        return None
+    return _Cut(digit.s, extent, 0, first), _Cut(digit.s, extent, first, extent)
+
+
+def _is_worth(parts: list[PointGroup], device: DeviceInfo) -> bool:
+    """Whether what both sides read stays in a cache from one to the other."""
+    read: list[set[TensorView]] = [{load.tensor for load in part.graph.loads} for part in parts]
+    shared = set.intersection(*read)
+    return _SHARED * sum(t.bytes for t in shared) <= device.l2_bytes
