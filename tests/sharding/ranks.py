@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from tests.sharding.processes import join
 from thunder_fuser import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.tables import collectives as table
@@ -141,8 +142,7 @@ def mistakes(size: int) -> None:
 
 
 def main(rank: int, size: int, file: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
-    torch.set_num_threads(1)
+    join(rank, size, file)
     communicator = multidevice.Communicator.instance()
     assert (communicator.rank(), communicator.size()) == (rank, size)
     for check in (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes):

@@ -32,6 +32,7 @@ from thunder_fuser.frontends.thunder import (
     attention,
     budget,
     convolution,
+    data_parallel,
     regions,
     reorder_regions,
     repro,
@@ -162,6 +163,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     ) -> TraceCtx:
         """The trace with fusions. `asked`: for how much memory, of a joint trace."""
         fuel = copy(self._tank)
+        trace = data_parallel.scheduled(trace, self._is_fusible)
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
         plan = partial(self._fused, may_reorder=may_reorder, saves_like_torch=saves_like_torch)

@@ -1,0 +1,377 @@
+"""Data parallel training (`thunder.distributed.ddp` and `fsdp`): buckets, and when each collective
+starts and is waited for.
+
+Thunder divides every gradient by the number of processes and reduces it, one after the other behind
+the whole backward; the size of buckets and FSDP's strategies do nothing in its joint traces. Here
+
+- gradients share a bucket: one kernel divides them and puts them side by side, one collective
+  reduces them, and what is returned are views of its result;
+- a bucket starts as soon as its last gradient is there, and is waited for behind the backward;
+- FSDP gathers parameters in the order in which they are read. One is waited for right before its
+  first reader, or, where that is fused, before the run of fused symbols: a kernel is not cut in two
+  for a wait. ZeRO-3 gathers them again in the backward, and no further ahead than they are needed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from numbers import Number
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core.compile_data import get_compile_data
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+
+from thunder_fuser.frontends.thunder.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    Collective,
+    begin_of,
+    collectives,
+    made_at,
+    renamed,
+    written,
+)
+from thunder_fuser.frontends.thunder.gather_again import with_gathers_again
+
+IsFusible = Callable[[BoundSymbol], bool]
+
+_DIVISIONS = ("torch.true_divide", PrimIDs.DIV)
+_AHEAD = 2
+"""Parameters, or buckets of them, that ZeRO-3 gathers ahead of the one that is read."""
+_MOST = 32
+"""Gradients in a bucket: one kernel reads them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user asked for.
+
+    bucket         bytes of a bucket of gradients; 0 where each is by itself
+    bucket_of      the name of the bucket of a parameter, where they are not formed by size
+    gathers_again  whether the backward gathers parameters again (ZeRO-3)
+    """
+
+    bucket: float = 0
+    bucket_of: Callable[[TensorProxy], str] | None = None
+    gathers_again: bool = False
+
+
+def settings() -> Settings | None:
+    """Those of the module that is being compiled; None where it is not data parallel."""
+    data = get_compile_data()
+    module: Any = None if data is None else data.fn
+    if getattr(module, "use_ddp", False):
+        return Settings(bucket=getattr(module, "bucket_size_in_mb", 25.0) * 2**20)
+    if getattr(module, "use_fsdp", False):
+        from thunder.distributed import (
+            FSDPBucketingStrategy,
+            FSDPType,
+            get_extract_bucket_name_from_tensor_proxy,
+            get_skip_data_parallel_grad_sync,
+        )
+
+        if get_skip_data_parallel_grad_sync():
+            warnings.warn(
+                "no_sync of FSDP: this Thunder returns no gradients under it, with any executor; "
+                "leave it out, or accumulate with DDP",
+                UserWarning,
+                stacklevel=2,
+            )
+
+        strategy = module.bucketing_strategy
+        is_none = strategy is FSDPBucketingStrategy.NONE
+        return Settings(
+            bucket=0 if is_none else math.inf,
+            bucket_of=None if is_none else get_extract_bucket_name_from_tensor_proxy(strategy),
+            gathers_again=module.sharding_strategy is FSDPType.ZERO3,
+        )
+    return None
+
+
+def scheduled(trace: TraceCtx, is_fusible: IsFusible) -> TraceCtx:
+    """The joint trace with buckets, whose collectives start early and are waited for late; the same
+    object where what is compiled is not data parallel.
+    """
+    asked = settings()
+    if asked is None:
+        return trace
+    units = _Units(with_gathers_again(trace) if asked.gathers_again else trace, asked, is_fusible)
+    units.reduce_gradients()
+    units.gather_parameters()
+    return units.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Average:
+    """A gradient that is averaged over processes.
+
+    divided   position of its division by their number
+    made      position of what makes it
+    """
+
+    collective: Collective
+    divide: BoundSymbol
+    divided: int
+    made: int
+
+    @property
+    def gradient(self) -> Any:
+        return self.divide.args[0]
+
+
+def _averages(trace: TraceCtx) -> Iterator[_Average]:
+    """In the order in which the gradients are made."""
+    symbols = trace.bound_symbols
+    made = made_at(symbols)
+    readers: dict[str, int] = {}
+    for bsym in symbols:
+        for name in {p.name for p in bsym.flat_proxy_args}:
+            readers[name] = readers.get(name, 0) + 1
+    found = []
+    for each in collectives(trace, ALL_REDUCE, REDUCE_SCATTER):
+        divided = made.get(each.operand.name, -1)
+        divide = symbols[divided]
+        if (
+            divided >= 0
+            and divide.sym.id in _DIVISIONS
+            and isinstance(divide.args[0], TensorProxy)
+            and isinstance(divide.args[1], Number)
+            and divide.args[0].dtype == each.operand.dtype
+            and readers[each.operand.name] == 1
+            and (each.start.sym.id == ALL_REDUCE or not each.start.args[4])
+        ):
+            found.append(_Average(each, divide, divided, made[divide.args[0].name]))
+    return iter(sorted(found, key=lambda average: average.made))
+
+
+@dataclass
+class _Units:
+    """The trace in the making.
+
+    By position, what comes before a symbol: operands of collectives, their starts, and waits. What
+    computes operands comes first, so that it is fused with what was before.
+
+    moved   positions of symbols that are elsewhere now
+    """
+
+    trace: TraceCtx
+    asked: Settings
+    is_fusible: IsFusible
+    operands: dict[int, list[BoundSymbol]] = field(default_factory=dict)
+    starts: dict[int, list[BoundSymbol]] = field(default_factory=dict)
+    waits: dict[int, list[BoundSymbol]] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.symbols: Sequence[BoundSymbol] = self.trace.bound_symbols
+        self.new = from_trace(self.trace)
+
+    def finish(self) -> TraceCtx:
+        if not self.moved:
+            return self.trace
+        for k, bsym in enumerate(self.symbols):
+            for place in (self.operands, self.starts, self.waits):
+                self.new.bound_symbols += place.get(k, ())
+            if k not in self.moved:
+                self.new.bound_symbols.append(bsym)
+        return self.new
+
+    def reduce_gradients(self) -> None:
+        buckets = list(self._buckets())
+        for bucket in buckets:
+            for each in bucket:
+                one = each.collective
+                self.moved.update((each.divided, one.started, one.awaited))
+        backward = begin_of(self.symbols, backward=True)
+        for bucket in buckets:
+            start, wait = self._reduction(bucket)
+            at = max(self._behind(max(each.made for each in bucket)), backward)
+            self._start(at, start)
+            self._wait(min(each.collective.read for each in bucket), wait)
+
+    def _buckets(self) -> Iterator[list[_Average]]:
+        """In the order in which they are complete."""
+        full: list[list[_Average]] = []
+        open_: dict[Hashable, list[_Average]] = {}
+        held: dict[Hashable, int] = {}
+        names = self._names()
+        for each in _averages(self.trace):
+            start, gradient = each.collective.start, each.gradient
+            key: Hashable = (
+                start.sym.id,
+                *start.args[1:3],
+                gradient.dtype,
+                gradient.device,
+                each.divide.args[1],
+                names.get(each.collective.result.name),
+            )
+            size = _count(gradient) * gradient.dtype.bytes
+            bucket = open_.get(key)
+            if bucket is None or held[key] + size > self.asked.bucket or len(bucket) == _MOST:
+                full.append(bucket := [])
+                open_[key], held[key] = bucket, 0
+            bucket.append(each)
+            held[key] += size
+        return iter(sorted(full, key=lambda bucket: bucket[-1].made))
+
+    def _names(self) -> dict[str, str]:
+        """The bucket of the parameter that a gradient is of, by the name of the gradient."""
+        returned = self.symbols[-1].args[0] if self.symbols[-1].args else None
+        if self.asked.bucket_of is None or not isinstance(returned, dict):
+            return {}
+        return {
+            gradient.name: self.asked.bucket_of(parameter)
+            for gradient, parameter in zip(returned["output"], returned["flat_args"], strict=False)
+            if isinstance(gradient, TensorProxy)
+        }
+
+    def _reduction(self, bucket: Sequence[_Average]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+        """What starts the reduction of a bucket, and what waits for it."""
+        first = bucket[0].collective
+        op, group = first.start.args[1:3]
+        is_whole = first.start.sym.id == ALL_REDUCE
+        # The division gives new memory that nobody else reads, unless it is by 1.
+        last: Any = bucket[0].divide.args[1] != 1 if is_whole else None
+        if len(bucket) == 1:
+            start = first.start.from_bsym(args=(first.operand, op, group, True, last))
+            return [bucket[0].divide, start], [first.wait]
+        gradients = [each.gradient for each in bucket]
+        rows = 1 if is_whole else group.size()
+
+        def start_all() -> Any:
+            side_by_side = _side_by_side(gradients, rows)
+            divided = bucket[0].divide.sym(side_by_side, float(bucket[0].divide.args[1]))
+            return first.start.sym(divided, op, group, True, last)
+
+        backward = first.is_backward
+        future, starts = written(self.new, start_all, backward=backward)
+        results = [each.collective.result for each in bucket]
+        return starts, self._parts(first.wait, future, results, 1, backward=backward)
+
+    def _parts(
+        self,
+        wait: BoundSymbol,
+        future: Any,
+        results: Sequence[TensorProxy],
+        rows: int,
+        *,
+        backward: bool,
+    ) -> list[BoundSymbol]:
+        """The wait for several tensors that lie side by side, and each by itself: a view, where it
+        is one row.
+        """
+
+        def parts() -> list[Any]:
+            found, all_elements = wait.sym(future), sum(map(_count, results))
+            found = _reshaped(found, (rows, all_elements // rows) if rows > 1 else (all_elements,))
+            ends = accumulate(_count(t) // rows for t in results)
+            return [
+                _reshaped(
+                    clang.slice_in_dim(found, end - _count(t) // rows, end, dim=int(rows > 1)),
+                    t.shape,
+                )
+                for t, end in zip(results, ends, strict=True)
+            ]
+
+        made, waits = written(self.new, parts, backward=backward)
+        names = {new.name: old for new, old in zip(made, results, strict=True)}
+        return renamed(waits, names)
+
+    def gather_parameters(self) -> None:
+        for backward in (False, True):
+            buckets = list(self._gather_buckets(backward=backward))
+            for each in (one for bucket in buckets for one in bucket):
+                self.moved.update((each.started, each.awaited))
+            begin = begin_of(self.symbols, backward=backward)
+            awaited = [max(min(map(self._ahead_of, bucket)), begin) for bucket in buckets]
+            # What is waited for at one position is one step.
+            steps = sorted(set(awaited))
+            for at, bucket in sorted(zip(awaited, buckets, strict=True), key=lambda pair: pair[0]):
+                step = steps.index(at) - _AHEAD
+                starts, waits = self._gathered(bucket)
+                is_held_back = self.asked.gathers_again and step >= 0
+                self._start(steps[step] if is_held_back else begin, starts)
+                self._wait(at, waits)
+
+    def _gather_buckets(self, *, backward: bool) -> Iterator[list[Collective]]:
+        """Those of parameters: what is gathered is there from the beginning."""
+        made = made_at(self.symbols)
+        found: dict[Hashable, list[Collective]] = {}
+        for each in collectives(self.trace, ALL_GATHER):
+            operand, group, _, dim = each.start.args
+            is_argument = self.symbols[made[operand.name]].sym.id is PrimIDs.UNPACK_TRIVIAL
+            if each.is_backward is not backward or not is_argument or dim:
+                continue
+            name = operand.name if self.asked.bucket_of is None else self.asked.bucket_of(operand)
+            key = name, group, operand.dtype, operand.device
+            found.setdefault(key, []).append(each)
+        return iter(found.values())
+
+    def _gathered(
+        self, bucket: Sequence[Collective]
+    ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+        """What starts the gather of a bucket, and what waits for it."""
+        first = bucket[0]
+        if len(bucket) == 1:
+            return [first.start], [first.wait]
+        group = first.start.args[1]
+        # Thunder changes the shape of a parameter's proxy, and not how many elements it has.
+        with tracectx(TraceCtx(None)):
+            shards = [each.operand.replace(shape=each.operand.shape) for each in bucket]
+        backward = first.is_backward
+        future, starts = written(
+            self.new,
+            lambda: first.start.sym(_side_by_side(shards, 1), group, True, None),
+            backward=backward,
+        )
+        results = [each.result for each in bucket]
+        return starts, self._parts(first.wait, future, results, group.size(), backward=backward)
+
+    def _behind(self, position: int) -> int:
+        """The first position behind a symbol at which no run of fused symbols is cut."""
+        position += 1
+        if self.is_fusible(self.symbols[position - 1]):
+            while position in self.moved or self.is_fusible(self.symbols[position]):
+                position += 1
+        return position
+
+    def _ahead_of(self, gather: Collective) -> int:
+        """The last position ahead of the reader at which no run of fused symbols is cut."""
+        position = gather.read
+        if self.is_fusible(self.symbols[position]):
+            while position - 1 in self.moved or self.is_fusible(self.symbols[position - 1]):
+                position -= 1
+        return position
+
+    def _start(self, at: int, symbols: Sequence[BoundSymbol]) -> None:
+        *operands, start = symbols
+        self.operands.setdefault(at, []).extend(operands)
+        self.starts.setdefault(at, []).append(start)
+
+    def _wait(self, at: int, symbols: Sequence[BoundSymbol]) -> None:
+        self.waits.setdefault(at, []).extend(symbols)
+
+
+def _side_by_side(tensors: Sequence[TensorProxy], rows: int) -> Any:
+    """One tensor of all elements: of `rows` equal parts of each, the first of all, and so on."""
+    if rows == 1:
+        return ltorch.cat([_reshaped(t, (_count(t),)) for t in tensors])
+    return ltorch.cat([_reshaped(t, (rows, _count(t) // rows)) for t in tensors], 1)
+
+
+def _count(tensor: TensorProxy) -> int:
+    return math.prod(tensor.shape)
+
+
+def _reshaped(tensor: Any, shape: Sequence[int]) -> Any:
+    return tensor if tuple(tensor.shape) == tuple(shape) else ltorch.reshape(tensor, tuple(shape))
