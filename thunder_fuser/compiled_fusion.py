@@ -59,6 +59,7 @@ class CompiledFusion:
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest = _Latest()
         self._made: list[Executable] = []
+        self._dense: dict[tuple[torch.device | None, Options], SegmentedFusion] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,6 +140,15 @@ class CompiledFusion:
                 return plan_bound(self.fusion, binding, self._watch())
         with without_modes():
             return plan_unbound(self.fusion, planned_for(device), sizes, self._watch())
+
+    def dense_plan(self, device: torch.device | None) -> SegmentedFusion:
+        """The plan for inputs that lie as they are declared, made once for each device: reports ask
+        for it again and again.
+        """
+        key = device, current()
+        if key not in self._dense:
+            self._dense[key] = self.plan(device=device)
+        return self._dense[key]
 
     def kernels(
         self, inputs: Sequence[Any], device: torch.device | None = None

@@ -246,7 +246,7 @@ def _of_function(compiled: Callable[..., Any], form: Form) -> str:
         return f"{name}: compiled without thunder_fuser.executor among its executors"
     try:
         if form != "full":
-            made = report(compiled)
+            made = report(compiled, details=form == "json")
             if form == "json":
                 return made.json()
             return "\n".join([f"{made}{_of_several(compiled)}", *_traded(compiled)])

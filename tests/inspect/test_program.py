@@ -7,37 +7,29 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import thunder
 import torch
 from torch.nn import functional as F
 
 from tests.frontends.thunder.programs import jit
-from tests.zoo.plan_programs import llama_inputs, llama_layers
+from tests.inspect.conftest import LAYERS
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.frontends.thunder.compiled import all_traces
-from thunder_fuser.inspect import report
+from thunder_fuser.inspect import Report, report
 from thunder_fuser.inspect.folding import folded
 from thunder_fuser.inspect.program import Program, Step, Tensor
 
-LAYERS = 12
+
+@pytest.fixture
+def program(llama: Report) -> Program:
+    return llama.program
 
 
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    compiled = jit(llama_layers)
-    thunder.compile_data(compiled).get_computation_and_inputs(*llama_inputs(LAYERS))
-    return compiled
-
-
-@pytest.fixture(scope="module")
-def program(llama: Any) -> Program:
-    return report(llama).program
-
-
-def test_every_kernel_and_call_of_the_traces_is_a_step(llama: Any, program: Program) -> None:
-    plans = {f.name: f.plan for f in fusions(llama)}
+def test_every_kernel_and_call_of_the_traces_is_a_step(
+    compiled_llama: Any, program: Program
+) -> None:
+    plans = {f.name: f.plan for f in fusions(compiled_llama)}
     steps = Counter(step.fusion for step in program.steps if step.fusion)
     assert steps == {name: len(plan.segments) for name, plan in plans.items()}
     assert program.kernels == sum(plan.kernels for plan in plans.values())
@@ -45,7 +37,7 @@ def test_every_kernel_and_call_of_the_traces_is_a_step(llama: Any, program: Prog
     assert program.bytes_ideal == sum(plan.bytes_ideal for plan in plans.values())
     called = [
         b.sym.name
-        for trace in all_traces(llama)
+        for trace in all_traces(compiled_llama)
         for b in trace.bound_symbols
         if b.sym.executor is not None and not b.sym.is_fusion and b.flat_proxy_outs
     ]
@@ -58,10 +50,10 @@ def test_every_kernel_and_call_of_the_traces_is_a_step(llama: Any, program: Prog
     assert products == LAYERS * 2 * rows * width * (3 * width + width + 3 * hidden)
 
 
-def test_names_are_those_of_the_traces(llama: Any, program: Program) -> None:
+def test_names_are_those_of_the_traces(compiled_llama: Any, program: Program) -> None:
     known = {
         proxy.name
-        for trace in all_traces(llama)
+        for trace in all_traces(compiled_llama)
         for b in trace.bound_symbols
         for proxy in (*b.flat_proxy_args, *b.flat_proxy_outs)
     }

@@ -1,37 +1,18 @@
 """What a cubin does, read from its disassembly: access widths, loads that are under way together,
-local memory, integer divisions.
-
-Tests use it to hold generated kernels to facts that no run on a CPU shows.  `nvdisasm` comes in the
-triton wheel, or with a CUDA toolkit.
+local memory, integer divisions. Tests use it to hold generated kernels to facts that no run on a
+CPU shows.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from thunder_fuser.inspect.sass import MISSING, disassembled, find_nvdisasm
 
-def find_nvdisasm() -> str | None:
-    """The path of nvdisasm: of the triton wheel, of $CUDA_HOME, or on the PATH."""
-    folders = []
-    triton = importlib.util.find_spec("triton")
-    if triton and triton.origin:
-        folders.append(Path(triton.origin).parent / "backends" / "nvidia" / "bin")
-    if home := os.environ.get("CUDA_HOME"):
-        folders.append(Path(home) / "bin")
-    candidates = [shutil.which("nvdisasm", path=str(folder)) for folder in folders]
-    return next(filter(None, [*candidates, shutil.which("nvdisasm")]), None)
-
-
-SKIP_REASON = "" if find_nvdisasm() else "no nvdisasm: not in a triton wheel, $CUDA_HOME or PATH"
+SKIP_REASON = "" if find_nvdisasm() else MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +91,7 @@ class Sass:
 
 def disassemble(image: bytes) -> dict[str, Sass]:
     """The kernels of a cubin by name; a kernel includes the subroutines that it calls."""
-    nvdisasm = find_nvdisasm()
-    if nvdisasm is None:
-        raise FileNotFoundError(SKIP_REASON)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(image)
-        file.flush()
-        command = [nvdisasm, "-c", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    # Text before the first kernel, then name and code in turn.
-    _, *parts = re.split(r"^\s*\.section\s+\.text\.([\w$]+).*$", text, flags=re.MULTILINE)
-    return {name: _parse(code) for name, code in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: _parse(code) for name, code in disassembled(image).items()}
 
 
 # A label; or an address in a comment, perhaps a predicate, then the instruction and its operands.

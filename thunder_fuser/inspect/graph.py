@@ -108,7 +108,9 @@ def graph(program: Program) -> str:
 
 _MARKERS = (
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
+    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+    '<marker id="tip-saved" class="saved" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+    'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>'
 )
 
 
@@ -214,12 +216,13 @@ def _drawn(
             else "inner"
         )
         title = f"<title>{escape(edge.told(source, target))}</title>"
+        kind = f'{kind}" data-ends="{source_number} {target_number}'
         label = edge.label(source, target)
         if source.column != target.column:
             total = sums.pop(source_number, 0) / source.count
             yield _across(source, target, kind, title, bytes_text(total) if total else "")
-        elif _are_neighbours(source, target) and kind == "inner":
-            yield _straight(source, target, title, label)
+        elif _are_neighbours(source, target) and not (edge.recomputed or edge.next_layer):
+            yield _straight(source, target, kind, title, label)
         else:
             low, high = sorted((source.middle, target.middle))
             lane = _lane(taken[source.column], low, high)
@@ -250,13 +253,13 @@ def _are_neighbours(source: _Box, target: _Box) -> bool:
     return after in numbers and any(gap >= 0 for gap in gaps)
 
 
-def _straight(source: _Box, target: _Box, title: str, label: str) -> str:
+def _straight(source: _Box, target: _Box, kind: str, title: str, label: str) -> str:
     x = source.x + _WIDTH / 2
     down = target.y > source.y
     begin = source.y + source.height if down else source.y
     end = target.y if down else target.y + target.height
     text = f'<text class="bytes" x="{x + 6}" y="{(begin + end) / 2 + 4:.0f}">{label}</text>'
-    return f'<g class="edge inner">{title}<path d="M{x} {begin:.0f}V{end:.0f}"/>{text}</g>'
+    return f'<g class="edge {kind}">{title}<path d="M{x} {begin:.0f}V{end:.0f}"/>{text}</g>'
 
 
 def _around(
@@ -294,15 +297,19 @@ def _box(box: _Box) -> str:
     row = "#steps" if step.kind in FREE else f"#step-{step.number}"
     link = row if step.detail is None else f"#fusion-{step.detail}"
     names = ", ".join(s.name for s in box.steps)
-    head = names if step.kind in FREE else f"{step.name}  {step.title if step.is_ours else ''}"
+    about = f"  {step.title}" if step.is_ours else ""
+    head = names if step.kind in FREE else step.name
     cost = ", ".join(filter(None, (bytes_text(step.bytes), seconds_text(step.seconds))))
     rect = f'<rect x="{box.x}" y="{box.y:.0f}" width="{_WIDTH}" height="{box.height:.0f}" rx="5"/>'
     title = f"<title>{escape(f'{names}: {step.title}; {cost}')}</title>"
-    lines = f'<text x="{box.x + 8}" y="{box.y + 13:.0f}">{escape(_cut(head))}</text>'
+    lines = f'<text x="{box.x + 8}" y="{box.y + 13:.0f}"><tspan class="name">'
+    lines += f"{escape(_cut(head))}</tspan>{escape(_cut(about, len(head)))}</text>"
     if step.kind not in FREE:
         lines += f'<text class="cost" x="{box.x + 8}" y="{box.y + 30:.0f}">{cost}</text>'
-    return f'<a href="{link}" class="step {kind}">{title}{rect}{lines}</a>'
+    number = f'data-step="{step.number}"'
+    return f'<a href="{link}" class="step {kind}" {number}>{title}{rect}{lines}</a>'
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 1]}…"
+def _cut(text: str, before: int = 0) -> str:
+    room = _CHARACTERS - before
+    return text if len(text) <= room else f"{text[: room - 1]}…"

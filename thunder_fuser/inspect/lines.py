@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,16 +10,41 @@ from dataclasses import dataclass
 from thunder_fuser.inspect.program import FREE, Program, Step
 from thunder_fuser.inspect.units import line_text
 
+_GRADIENT = "gradient of "
+
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """What a line of the user's program costs; "gradient of ..." for the backward's share."""
+    """What a line of the user's program costs; "gradient of ..." for the backward's share.
+
+    of    its steps
+    code  what stands on that line, where its file is at hand
+    """
 
     line: str
-    steps: int
-    kernels: int
-    bytes: int
-    seconds: float
+    of: tuple[Step, ...]
+    code: str = ""
+
+    @property
+    def steps(self) -> int:
+        return len(self.of)
+
+    @property
+    def kernels(self) -> int:
+        return sum(s.kernels for s in self.of)
+
+    @property
+    def calls(self) -> int:
+        """Of torch."""
+        return sum(not s.is_ours for s in self.of)
+
+    @property
+    def bytes(self) -> int:
+        return sum(s.bytes for s in self.of)
+
+    @property
+    def seconds(self) -> float:
+        return sum(s.seconds for s in self.of)
 
 
 def by_line(program: Program) -> list[LineCost]:
@@ -26,17 +52,18 @@ def by_line(program: Program) -> list[LineCost]:
     found: defaultdict[str, list[Step]] = defaultdict(list)
     for step, line in _with_line(program):
         found[line].append(step)
+    places = {line_text(line): line for step in program.steps for line in step.lines}
     costs = [
-        LineCost(
-            line,
-            len(steps),
-            sum(s.kernels for s in steps),
-            sum(s.bytes for s in steps),
-            sum(s.seconds for s in steps),
-        )
+        LineCost(line, tuple(steps), _code(places.get(line.removeprefix(_GRADIENT), "")))
         for line, steps in found.items()
     ]
     return sorted(costs, key=lambda cost: (-cost.bytes, cost.line))
+
+
+def _code(place: str) -> str:
+    """The text of a line, of a file that may be gone."""
+    file, _, number = place.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if number.isdigit() else ""
 
 
 def _with_line(program: Program) -> Iterator[tuple[Step, str]]:
@@ -55,7 +82,7 @@ def _with_line(program: Program) -> Iterator[tuple[Step, str]]:
             saved.sort(key=lambda n: -program.tensors[n].bytes if n in program.tensors else 0)
             own = line_text(step.lines[0]) if step.lines else ""
             source = own or (of[saved[0]] if saved else "")
-            line = f"gradient of {source}" if source else last or "gradient"
+            line = f"{_GRADIENT}{source}" if source else last or "gradient"
             last = line
         of |= dict.fromkeys(step.writes, line)
         if step.kind not in FREE:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from thunder_fuser import passes
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.compile import generate_kernels
-from thunder_fuser.config import current
+from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.inspect.details import Budget, detail_of
 from thunder_fuser.inspect.program import Kind, Part, Program, Role, Step, Tensor
+from thunder_fuser.inspect.refused import refused
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.observers import Stage, observing, text_of
+from thunder_fuser.observers import text_of
 from thunder_fuser.segment.placement import Buffer
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.repro import script
 
 Named = Callable[[TensorView], str]
-Sections = Iterator[tuple[str, str]]
 
 _KINDS: dict[str, Kind] = {
     "pointwise": "pointwise",
@@ -82,13 +82,35 @@ def lines_of(fusion: Fusion) -> tuple[str, ...]:
     return tuple(line for line, _ in counts.most_common())
 
 
-def program_of_plan(plan: SegmentedFusion, name: str) -> Program:
-    """A definition, or a plan of one, as a program of one part."""
+def program_of_definition(definition: FusionDefinition, name: str, details: bool) -> Program:
+    """A definition: the plan of what it was called with last, or else of itself."""
+    ran = definition.compiled.latest
+    plan = ran.plan if ran else definition.plan()
+    fusion = definition.compiled.fusion
+    return _program(plan, fusion, name, ran.kernels if ran else (), details)
+
+
+def program_of_plan(plan: SegmentedFusion, name: str, details: bool) -> Program:
+    """A plan by itself, whose fusion has its passes behind it."""
+    return _program(plan, plan.fusion, name, (), details)
+
+
+def _program(
+    plan: SegmentedFusion, fusion: Fusion, name: str, ran: tuple[Kernel, ...], details: bool
+) -> Program:
+    """A program of one part, with a detail for the whole of it."""
 
     def named(t: TensorView) -> str:
         return t.name
 
     steps = tuple(steps_of_plan(plan, named, str, name, 0))
+    found = []
+    if details:
+        repro = script(plan.fusion, f"{name}.", "cpu") if plan.fusion.is_static else ""
+        listing = plan.listing(times=True)
+        found = [detail_of(name, fusion, plan, listing, ran, repro, Budget())]
+        steps = tuple(replace(s, detail=0) for s in steps)
+    told = [r for segment in plan.segments for r in segment.refusals]
     roles: dict[str, Role] = {
         **{t.name: "result" for t in plan.fusion.outputs},
         **{t.name: "argument" for t in plan.fusion.tensor_inputs},
@@ -106,6 +128,8 @@ def program_of_plan(plan: SegmentedFusion, name: str) -> Program:
         steps,
         tensors,
         plan.device.name if plan.device else "",
+        refused(told),
+        tuple(found),
         aliases={t.name: _owner(plan, t) for t in _inside(plan)},
     )
 
@@ -118,43 +142,3 @@ def _inside(plan: SegmentedFusion) -> list[TensorView]:
 
 def _owner(plan: SegmentedFusion, tensor: TensorView) -> str:
     return plan.placement.root(tensor).name
-
-
-def sections_of(
-    fusion: Fusion, plan: SegmentedFusion, listing: str, kernels: tuple[Kernel, ...], repro: str
-) -> Sections:
-    """What can be read about a fusion: the road from its definition to its kernels. `listing` is
-    the plan as it is told; `kernels` are those that run, if any do.
-    """
-    yield "plan", listing
-    yield from _stages(fusion, plan, bool(kernels))
-    for kernel in kernels:
-        yield f"source of {kernel.name}", kernel.listing
-    yield "repro", repro
-
-
-def _stages(fusion: Fusion, plan: SegmentedFusion, has_source: bool) -> Sections:
-    """The values of the stages: the fusion, what each pass changed, schedules, kernel IR."""
-    found: list[tuple[str, str]] = []
-    last = [text_of(fusion)]
-
-    def passed(name: str, left: Fusion, changed: bool) -> None:
-        if changed:
-            text = text_of(left)
-            lines = difflib.unified_diff(last[0].splitlines(), text.splitlines(), "", "", "", "", 1)
-            found.append((f"after {name} (diff)", "\n".join([*lines][2:])))
-            last[0] = text
-
-    def seen(stage: Stage, value: object) -> None:
-        if stage.name in ("schedule", "kernel ir") or (stage.name == "kernel" and not has_source):
-            what = "source" if stage.name == "kernel" else stage.name
-            text = value.listing if isinstance(value, Kernel) else text_of(value)
-            found.append((f"{what}, {stage.detail}", text))
-
-    yield "fusion", last[0]
-    if fusion.is_static:
-        passes.run(fusion, precision=current().precision, watch=passed)
-    if plan.device is not None and plan.sizes is None:
-        with observing(seen):
-            generate_kernels(plan, plan.device)
-    yield from found

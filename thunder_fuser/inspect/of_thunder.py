@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,10 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
-from thunder_fuser.errors import Refusal, counted_refusals
+from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import refuse
-from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
+from thunder_fuser.frontends.thunder.compiled import compiled_functions, stages
 from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.report import refusals
@@ -28,9 +29,11 @@ from thunder_fuser.frontends.thunder.segmented import is_step
 from thunder_fuser.frontends.thunder.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
-from thunder_fuser.inspect.of_plan import sections_of, steps_of_plan
+from thunder_fuser.inspect.details import Budget, detail_of, differences
+from thunder_fuser.inspect.of_plan import steps_of_plan
 from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
-from thunder_fuser.inspect.units import line_text
+from thunder_fuser.inspect.refused import refused
+from thunder_fuser.log import Status, status
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -48,35 +51,36 @@ _COLLECTIVES = (
 )
 
 
-def program_of_function(fn: Any) -> Program:
+def program_of_function(fn: Any, details: bool) -> Program:
     """What the last run of a function did; of an object of `thunderfx`, every graph of it.
+    `details`: with texts and figures of each kernel.
 
     Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
     """
-    maker = _Maker()
+    maker = _Maker(details)
     functions = compiled_functions(fn)
     for k, function in enumerate(functions):
         which = f"graph {k}, " if len(functions) > 1 else ""
-        forward, backward = last_traces(function)
+        before, behind = stages(function)
+        forward, backward = before[-1], behind[-1] if behind else None
         storages = Storages(forward)
-        maker.add(
-            forward, f"{which}forward" if backward is not None else f"{which}program", storages
-        )
+        title = f"{which}{'program' if backward is None else 'forward'}"
+        maker.add(forward, title, storages, before)
         if backward is not None:
-            behind = Storages(backward)
             kept = [p for b in backward.bound_symbols for p in _unpacked(b)]
-            behind.share(kept, storages)
-            maker.add(backward, f"{which}backward", behind)
+            of_backward = Storages(backward)
+            of_backward.share(kept, storages)
+            maker.add(backward, f"{which}backward", of_backward, behind)
     told = [refusal for refusal, count in refusals(fn).items() for _ in range(count)]
     return maker.made(_name_of(functions[0], fn), told)
 
 
-def program_of_traces(traces: Sequence[TraceCtx], name: str) -> Program:
+def program_of_traces(traces: Sequence[TraceCtx], name: str, details: bool) -> Program:
     """Final traces: one of any function, or a forward and its backward."""
-    maker = _Maker()
+    maker = _Maker(details)
     titles = ["forward", "backward"] if len(traces) == 2 else ["program"] * len(traces)
     for trace, title in zip(traces, titles, strict=True):
-        maker.add(trace, title, Storages(trace))
+        maker.add(trace, title, Storages(trace), [trace])
     records = [record for trace in traces for record in records_of(trace)]
     return maker.made(name, [refusal for record in records for refusal in record.all_refusals()])
 
@@ -95,7 +99,9 @@ def _name_of(function: Callable[..., Any], given: Any) -> str:
 class _Maker:
     """A program in the making, part by part."""
 
-    def __init__(self) -> None:
+    def __init__(self, details: bool) -> None:
+        self._has_details = details
+        self._budget = Budget()
         self._steps: list[Step] = []
         self._parts: list[Part] = []
         self._tensors: dict[str, Tensor] = {}
@@ -106,13 +112,29 @@ class _Maker:
         self._inner: dict[str, tuple[str, ...]] = {}
         self._device = ""
 
-    def add(self, trace: TraceCtx, title: str, storages: Storages) -> None:
-        """The steps of a trace, after those before it. `storages` is asked symbol by symbol."""
+    def add(
+        self, trace: TraceCtx, title: str, storages: Storages, passed: Sequence[TraceCtx]
+    ) -> None:
+        """The steps of a trace, after those before it. `storages` is asked symbol by symbol;
+        `passed` are the trace after each pass.
+        """
+        with status("reporting", total=len(trace.bound_symbols)) as progress:
+            self._add(trace, title, storages, passed, progress)
+
+    def _add(
+        self,
+        trace: TraceCtx,
+        title: str,
+        storages: Storages,
+        passed: Sequence[TraceCtx],
+        progress: Status,
+    ) -> None:
         first, part = len(self._steps), len(self._parts)
         ideal = 0
         roles = _roles(trace)
         owners: dict[int, str] = {}
         for bsym in trace.bound_symbols:
+            progress.step(bsym.sym.name)
             if bsym.sym.id is PrimIDs.DEL:
                 self._free([p.name for p in bsym.flat_proxy_args])
                 continue
@@ -131,7 +153,8 @@ class _Maker:
                 ideal += int(call.plan().bytes_ideal)
             else:
                 self._append(_step_of_call(bsym, part, is_view=bool(read) and found <= read))
-        self._parts.append(Part(title, first, len(self._steps), ideal))
+        told = tuple(differences(list(map(_told, passed)))) if self._has_details else ()
+        self._parts.append(Part(title, first, len(self._steps), ideal, told))
 
     def made(self, name: str, told: Sequence[Refusal]) -> Program:
         """The program, with what several fusions compute marked."""
@@ -143,10 +166,10 @@ class _Maker:
         return Program(
             name,
             tuple(self._parts),
-            steps,
+            tuple(_between_calls(steps, self._owner)),
             self._tensors,
             self._device,
-            tuple(counted_refusals(replace(r, origin=line_text(r.origin)) for r in told)),
+            refused(told),
             tuple(self._details),
             self._aliases,
         )
@@ -169,10 +192,14 @@ class _Maker:
             last = self._steps[-1]
             self._steps[-1] = replace(last, frees=(*last.frees, *names))
 
+    def _owner(self, name: str) -> str:
+        while name in self._aliases:
+            name = self._aliases[name]
+        return name
+
     def _lies_in(self, name: str, owner: str) -> None:
         # A backward knows what it is given by the names that the forward has for it.
-        while owner in self._aliases:
-            owner = self._aliases[owner]
+        owner = self._owner(owner)
         if name != owner:
             self._aliases.setdefault(name, owner)
 
@@ -180,7 +207,7 @@ class _Maker:
         plan = call.plan()
         self._device = self._device or (plan.device.name if plan.device else "")
         naming = Naming(Names.of(bsym), plan, call.names())
-        detail = self._detail(call, plan, naming)
+        detail = self._detail(call, plan, naming) if self._has_details else None
         inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
         self._computed.update(set(inner))
         for segment in plan.segments:
@@ -198,14 +225,57 @@ class _Maker:
         """The position of the fusion's details, which equal fusions share."""
         where = self._known.setdefault(call.compiled, len(self._details))
         if where == len(self._details):
-            kernels = call.compiled.latest.kernels if call.compiled.latest else ()
-            listing = naming.named(plan.listing(times=True))
-            sections = sections_of(call.fusion, plan, listing, kernels, script(call))
-            self._details.append(Detail((call.name,), tuple(sections)))
+            latest = call.compiled.latest
+            self._details.append(
+                detail_of(
+                    call.name,
+                    call.fusion,
+                    plan,
+                    naming.named(plan.listing(times=True)),
+                    latest.kernels if latest else (),
+                    script(call),
+                    self._budget,
+                )
+            )
         else:
             known = self._details[where]
             self._details[where] = replace(known, names=(*known.names, call.name))
         return where
+
+
+def _between_calls(steps: Sequence[Step], owner: Callable[[str], str]) -> Iterator[Step]:
+    """Kernels for which no other reason is known are bounded by torch's calls around them. `owner`
+    says in whose memory a view lies.
+    """
+    writers = {name: step for step in steps for name in step.writes}
+    readers: defaultdict[str, list[Step]] = defaultdict(list)
+    for step in steps:
+        for name in step.reads:
+            readers[owner(name)].append(step)
+    for step in steps:
+        if step.reasons or not step.is_ours:
+            yield step
+            continue
+        found = {owner(name) for name in step.reads} & writers.keys()
+        before = _calls(writers[n] for n in sorted(found, key=lambda n: writers[n].number))
+        after = _calls(r for n in step.writes for r in readers[owner(n)] if r.number > step.number)
+        told = [f"reads what torch makes ({before})"] * bool(before)
+        told += [f"torch reads what it makes ({after})"] * bool(after)
+        yield replace(step, reasons=("; ".join(told),) if told else ())
+
+
+def _calls(steps: Iterable[Step]) -> str:
+    return ", ".join(dict.fromkeys(s.name for s in steps if s.kind in ("torch", "communication")))
+
+
+def _told(trace: TraceCtx) -> tuple[str, str]:
+    """A stage of a trace: the pass that made it; its symbols, a line each, without what these are
+    made of.
+    """
+    made = re.sub(r"^# Constructed by | \(took .*$", "", str(trace.get_provenance() or "the trace"))
+    lines = str(trace).splitlines()
+    kept = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return (made if not trace.get_provenance() else f"after {made}"), "\n".join(kept)
 
 
 def _roles(trace: TraceCtx) -> dict[str, Role]:

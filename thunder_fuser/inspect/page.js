@@ -1,5 +1,6 @@
 "use strict";
-// Sorting of tables, opening of what a link points to, and copying. The page can be read without.
+// Sorting of tables, edges of a box, opening of what a link points to, and copying. The page can be
+// read without.
 for (const root of document.querySelectorAll("main.thunder-fuser")) {
   for (const button of root.querySelectorAll("th button")) {
     button.addEventListener("click", () => {
@@ -22,9 +23,25 @@ for (const root of document.querySelectorAll("main.thunder-fuser")) {
   for (const button of root.querySelectorAll("button.copy")) {
     button.hidden = false;
     button.addEventListener("click", () => {
-      const text = button.nextElementSibling.textContent;
-      navigator.clipboard?.writeText(text).then(() => { button.textContent = "copied"; });
+      const pre = button.nextElementSibling, done = () => { button.textContent = "copied"; };
+      // Select it, so that it can be copied by hand where a browser lets no page do it.
+      getSelection().selectAllChildren(pre);
+      if (navigator.clipboard) navigator.clipboard.writeText(pre.textContent).then(done, () => {});
+      else if (document.execCommand("copy")) done();
     });
+  }
+  // A box shows its edges, and what they lead to.
+  for (const graph of root.querySelectorAll("svg.graph")) {
+    const edges = [...graph.querySelectorAll(".edge")];
+    for (const box of graph.querySelectorAll("a.step")) {
+      const light = (on) => {
+        graph.classList.toggle("lit", on);
+        for (const edge of edges)
+          edge.classList.toggle("on", on && edge.dataset.ends.split(" ").includes(box.dataset.step));
+      };
+      for (const event of ["mouseenter", "focus"]) box.addEventListener(event, () => light(true));
+      for (const event of ["mouseleave", "blur"]) box.addEventListener(event, () => light(false));
+    }
   }
 }
 function openTarget() {

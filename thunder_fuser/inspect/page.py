@@ -6,36 +6,23 @@ to, and copy repros.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 from thunder_fuser.inspect.folding import folded
 from thunder_fuser.inspect.graph import graph
 from thunder_fuser.inspect.lines import by_line
-from thunder_fuser.inspect.program import FREE, Detail, Program, Step
+from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.table import Cell, Column, bar, table
+from thunder_fuser.inspect.texts import texts
 from thunder_fuser.inspect.timeline import timeline
 from thunder_fuser.inspect.units import bytes_text, flops_text, line_text, seconds_text
 
-_TEXTS_BYTES = 3_000_000
-"""Of sources, kernel IR and the like in a page; what is beyond is left out, and said so."""
 _OWNERS = 15
 """Rows of tensors at the peak."""
-
-
-class _Column(NamedTuple):
-    title: str
-    is_number: bool = True
-
-
-class _Cell(NamedTuple):
-    """`html` is shown, `value` is sorted by."""
-
-    html: str
-    value: float | None = None
 
 
 def page(program: Program) -> str:
@@ -55,22 +42,29 @@ def body(program: Program) -> str:
         ("memory", "Memory", _memory(program)),
         ("steps", "Steps", _steps(program)),
         ("lines", "Lines of the program", _lines(program)),
+        ("kernels", "Kernels", _kernels(program)),
         ("refusals", "Left to torch", _refusals(program)),
-        ("fusions", "Fusions", _fusions(program)),
+        *texts(program),
     )
     shown = [(anchor, title, html) for anchor, title, html in sections if html]
     links = "".join(f'<a href="#{anchor}">{title}</a>' for anchor, title, _ in shown)
-    parts = "".join(f'<h2 id="{anchor}">{title}</h2>{html}' for anchor, title, html in shown)
+    parts = "".join(
+        f'<section><h2 id="{anchor}">{title}</h2>{html}</section>' for anchor, title, html in shown
+    )
+    about = " and ".join(part.title for part in program.parts[:3])
+    device = f", estimated for {program.device}" if program.device else ""
     return (
-        f'<style>{_resource("style.css")}</style><main class="thunder-fuser">'
-        f"<h1>{escape(program.name)}</h1>{_facts(program)}<nav>{links}</nav>{parts}</main>"
+        f"<style>{_resource('picture.css')}{_resource('style.css')}</style>"
+        f'<main class="thunder-fuser">'
+        f'<header><h1>{escape(program.name)}</h1><p class="faint">{escape(about + device)}</p>'
+        f"</header>{_facts(program)}<nav>{links}</nav>{parts}</main>"
         f"<script>{_resource('page.js')}</script>"
     )
 
 
 def styled(html: str) -> str:
     """A part of the page by itself."""
-    style = f"<style>{_resource('style.css')}</style>"
+    style = f"<style>{_resource('picture.css')}</style>"
     return f'{style}<div class="thunder-fuser"><div class="wide">{html}</div></div>'
 
 
@@ -98,8 +92,7 @@ def _facts(program: Program) -> str:
         facts.append(
             (
                 seconds_text(known),
-                f"expected of the kernels on {program.device}, not measured: "
-                f"{speed:.0%} of a copy's speed",
+                f"expected of the kernels, {speed:.0%} of a copy's speed",
             )
         )
     items = "".join(f"<li><b>{escape(n)}</b>{escape(text)}</li>" for n, text in facts)
@@ -121,12 +114,12 @@ def _memory(program: Program) -> str:
         return ""
     peak = program.peak()
     columns = (
-        _Column("tensors at the peak", False),
-        _Column("role", False),
-        _Column("written by", False),
-        _Column("line", False),
-        _Column("number"),
-        _Column("bytes"),
+        Column("tensors at the peak", False),
+        Column("role", False),
+        Column("written by", False),
+        Column("line", False),
+        Column("number"),
+        Column("bytes"),
     )
     owners = list(_owners(program, peak.step))
     rest = sum(int(row[-1].value or 0) for row in owners[_OWNERS:])
@@ -135,31 +128,33 @@ def _memory(program: Program) -> str:
         f"While {escape(program.steps[peak.step].name)} runs, {bytes_text(peak.bytes)} are held"
     )
     note = f"{during}, {bytes_text(peak.saved)} of it saved for backward (orange)."
-    table = _table(columns, owners[:_OWNERS])
-    return f'<div class="wide">{drawn}</div><p>{note}</p>{table}{more}'
+    held = table(columns, owners[:_OWNERS])
+    return f'<div class="wide">{drawn}</div><p>{note}</p>{held}{more}'
 
 
-def _owners(program: Program, number: int) -> Iterator[tuple[_Cell, ...]]:
+def _owners(program: Program, number: int) -> Iterator[tuple[Cell, ...]]:
     """What is in memory while a step runs, most bytes first; results of equal steps together."""
     writers = {name: step for step in program.steps for name in step.writes}
-    anchors = _anchors(program)
+    anchors, saved = _anchors(program), program.saved
     groups: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for name in program.alive_at(number):
         tensor, step = program.tensors[name], writers[name]
         kind = f"{tensor.dtype} {list(tensor.shape)}"
-        groups[anchors[step.number], step.key, kind, tensor.role].append(name)
+        # What is kept for a view of it is kept.
+        role: str = "saved" if name in saved else tensor.role
+        groups[anchors[step.number], step.key, kind, role].append(name)
     sizes = {key: sum(program.tensors[n].bytes for n in names) for key, names in groups.items()}
     for key, size in sorted(sizes.items(), key=lambda item: -item[1]):
         (anchor, _, kind, role), names = key, groups[key]
         step = writers[names[0]]
         told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         yield (
-            _Cell(escape(f"{kind}: {told}")),
-            _Cell(role),
-            _Cell(f'<a href="#{anchor}">{escape(step.name)}</a>'),
-            _Cell(escape(line_text(step.lines[0]) if step.lines else "")),
-            _Cell(f"{len(names)}", len(names)),
-            _Cell(bytes_text(size), size),
+            Cell(escape(f"{kind}: {told}")),
+            Cell(role),
+            Cell(f'<a href="#{anchor}">{escape(step.name)}</a>'),
+            Cell(escape(line_text(step.lines[0]) if step.lines else "")),
+            Cell(f"{len(names)}", len(names)),
+            Cell(bytes_text(size), size),
         )
 
 
@@ -176,19 +171,20 @@ def _anchors(program: Program) -> dict[int, str]:
 
 def _steps(program: Program) -> str:
     columns = (
-        _Column("step"),
-        _Column("name", False),
-        _Column("what", False),
-        _Column("times"),
-        _Column("bytes of all"),
-        _Column("expected"),
-        _Column("of a copy"),
-        _Column("arithmetic"),
-        _Column("line", False),
-        _Column("why it is a step of its own", False),
+        Column("step"),
+        Column("name", False),
+        Column("what", False),
+        Column("times"),
+        Column("bytes of all"),
+        Column("expected"),
+        Column("of a copy"),
+        Column("arithmetic"),
+        Column("line", False),
+        Column("why it is a step of its own", False, True),
     )
     rows, kinds, anchors = [], [], []
-    most = max((s.bytes for s in program.steps), default=1) or 1
+    folds = [fold for part in program.parts for fold in folded(program.of(part))]
+    most = max((s.bytes * fold.count for fold in folds for s in fold.steps), default=1) or 1
     for part in program.parts:
         for fold in folded(program.of(part)):
             for step in fold.steps:
@@ -196,44 +192,44 @@ def _steps(program: Program) -> str:
                     rows.append(_row(step, fold.count, part.title, most))
                     kinds.append("ours" if step.is_ours else step.kind)
                     anchors.append(f"step-{step.number}")
-    return _table(columns, rows, kinds, anchors)
+    return table(columns, rows, kinds, anchors)
 
 
-def _row(step: Step, count: int, part: str, most: int) -> tuple[_Cell, ...]:
+def _row(step: Step, count: int, part: str, most: int) -> tuple[Cell, ...]:
     name = escape(step.name)
     if step.detail is not None:
         name = f'<a href="#fusion-{step.detail}">{name}</a>'
-    bar = f'<span class="bar" style="width:{60 * step.bytes / most:.0f}px"></span>'
+    moved = step.bytes * count
     share = step.copy_seconds / step.seconds if step.seconds and step.is_ours else 0
     return (
-        _Cell(f"{step.number}", step.number),
-        _Cell(f'{name}<br><span class="faint">{escape(part)}</span>'),
-        _Cell(escape(step.title)),
-        _Cell(f"{count}", count),
-        _Cell(f"{bytes_text(step.bytes * count)} {bar}", step.bytes * count),
-        _Cell(seconds_text(step.seconds * count), step.seconds * count),
-        _Cell(f"{share:.0%}, {escape(step.bound)}" if share else "", share),
-        _Cell(flops_text(step.flops * count), step.flops * count),
-        _Cell("<br>".join(escape(line_text(line)) for line in step.lines[:4])),
-        _Cell("<br>".join(escape(reason) for reason in step.reasons)),
+        Cell(f"{step.number}", step.number),
+        Cell(f'{name}<br><span class="faint">{escape(part)}</span>'),
+        Cell(escape(step.title)),
+        Cell(f"{count}", count),
+        Cell(f"{bytes_text(moved)}{bar(moved / most)}", moved),
+        Cell(seconds_text(step.seconds * count), step.seconds * count),
+        Cell(f"{share:.0%}, {escape(step.bound)}" if share else "", share),
+        Cell(flops_text(step.flops * count), step.flops * count),
+        Cell("<br>".join(escape(line_text(line)) for line in step.lines[:4])),
+        Cell("<br>".join(escape(reason) for reason in step.reasons)),
     )
 
 
 def _lines(program: Program) -> str:
     columns = (
-        _Column("line", False),
-        _Column("steps"),
-        _Column("kernels"),
-        _Column("bytes"),
-        _Column("expected"),
+        Column("line", False),
+        Column("steps"),
+        Column("kernels"),
+        Column("bytes"),
+        Column("expected"),
     )
     rows = [
         (
-            _Cell(escape(found.line)),
-            _Cell(f"{found.steps}", found.steps),
-            _Cell(f"{found.kernels}", found.kernels),
-            _Cell(bytes_text(found.bytes), found.bytes),
-            _Cell(seconds_text(found.seconds), found.seconds),
+            Cell(f'{escape(found.line)}<br><code class="faint">{escape(found.code)}</code>'),
+            Cell(f"{found.steps}", found.steps),
+            Cell(f"{found.kernels}", found.kernels),
+            Cell(bytes_text(found.bytes), found.bytes),
+            Cell(seconds_text(found.seconds), found.seconds),
         )
         for found in by_line(program)
     ]
@@ -241,78 +237,86 @@ def _lines(program: Program) -> str:
         '<p class="faint">A step counts for the line that most of its operations come from; the '
         "step of a backward, for the line whose saved values it reads.</p>"
     )
-    return f"{note}{_table(columns, rows)}" if rows else ""
+    return f"{note}{table(columns, rows)}" if rows else ""
 
 
 def _refusals(program: Program) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in program.refusals)
-    return f"<ul>{items}</ul>" if items else ""
+    columns = (
+        Column("times"),
+        Column("code", False),
+        Column("what", False),
+        Column("why", False, True),
+        Column("line", False),
+        Column("what to do", False, True),
+    )
+    rows = [
+        (
+            Cell(f"{one.count}", one.count),
+            Cell(f"<code>{escape(one.code)}</code>"),
+            Cell(escape(one.of)),
+            Cell(escape(one.text)),
+            Cell("<br>".join(map(escape, one.lines[:6]))),
+            Cell(escape(one.remedy)),
+        )
+        for one in program.refusals
+    ]
+    return table(columns, rows) if rows else ""
 
 
-def _fusions(program: Program) -> str:
-    return "".join(_details(program.details))
-
-
-def _details(details: Sequence[Detail]) -> Iterator[str]:
-    left = _TEXTS_BYTES
-    for k, detail in enumerate(details):
-        names = ", ".join(detail.names[:8]) + (", ..." if len(detail.names) > 8 else "")
-        count = f" ({len(detail.names)} equal ones)" if len(detail.names) > 1 else ""
-        texts = []
-        for title, text in detail.sections:
-            left -= len(text)
-            shown = (
-                _text(title, text)
-                if left > 0
-                else (
-                    '<p class="faint">left out, to keep the page small: report.program.details'
-                    f"[{k}].sections has it</p>"
+def _kernels(program: Program) -> str:
+    """Resources of each generated kernel; equal fusions have one."""
+    columns = (
+        Column("kernel", False),
+        Column("what", False),
+        Column("launches"),
+        Column("expected"),
+        Column("blocks"),
+        Column("threads"),
+        Column("registers"),
+        Column("spilled"),
+        Column("shared memory"),
+        Column("blocks a multiprocessor"),
+        Column("occupancy"),
+    )
+    rows = []
+    for k, (detail, segments) in enumerate(zip(program.details, program.segments(), strict=True)):
+        times = Counter(step.key for step in segments.values())
+        for kernel in detail.kernels:
+            step = segments[kernel.segment]
+            launches = len(detail.names) * times[step.key]
+            rows.append(
+                (
+                    Cell(
+                        f'<a href="#fusion-{k}">{escape(step.name)}</a><br>'
+                        f'<code class="faint name">{escape(kernel.name)}</code>'
+                    ),
+                    Cell(escape(step.title)),
+                    Cell(f"{launches}", launches),
+                    Cell(seconds_text(step.seconds * launches), step.seconds * launches),
+                    Cell(f"{kernel.blocks:,}", kernel.blocks),
+                    Cell(f"{kernel.threads:,}", kernel.threads),
+                    Cell(f"{kernel.registers}", kernel.registers),
+                    Cell(f"{kernel.spilled_bytes} B", kernel.spilled_bytes),
+                    Cell(f"{kernel.shared_bytes:,} B", kernel.shared_bytes),
+                    Cell(f"{kernel.resident}", kernel.resident),
+                    Cell(
+                        f"{kernel.occupancy:.0%}{bar(kernel.occupancy)}",
+                        round(kernel.occupancy, 4),
+                    ),
                 )
             )
-            texts.append(f"<details><summary>{escape(title)}</summary>{shown}</details>")
-        yield (
-            f'<details id="fusion-{k}"><summary>{escape(names)}{count}</summary>'
-            f"{''.join(texts)}</details>"
-        )
-
-
-def _text(title: str, text: str) -> str:
-    if title.endswith("(diff)"):
-        return f"<pre>{''.join(map(_difference, text.splitlines()))}</pre>"
-    return f'<button class="copy" hidden>copy</button><pre>{escape(text)}</pre>'
-
-
-def _difference(line: str) -> str:
-    kind = {"+": "added", "-": "removed"}.get(line[:1])
-    return f'<span class="{kind}">{escape(line)}</span>' if kind else f"{escape(line)}\n"
-
-
-def _table(
-    columns: Sequence[_Column],
-    rows: Iterable[Sequence[_Cell]],
-    kinds: Sequence[str] = (),
-    anchors: Sequence[str] = (),
-) -> str:
-    """A table whose heads sort it."""
-    numbers = [' class="number"' if column.is_number else "" for column in columns]
-    head = "".join(
-        f'<th scope="col"{number}><button type="button">{escape(column.title)}</button></th>'
-        for column, number in zip(columns, numbers, strict=True)
-    )
-    lines = []
-    for k, row in enumerate(rows):
-        kind = f' class="{kinds[k]}"' if kinds else ""
-        anchor = f' id="{anchors[k]}"' if anchors else ""
-        cells = "".join(
-            f"<td{number}{_value(cell)}>{cell.html}</td>"
-            for cell, number in zip(row, numbers, strict=True)
-        )
-        lines.append(f"<tr{kind}{anchor}>{cells}</tr>")
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f'<p class="faint">{escape(_counted_by(program))}</p>{table(columns, rows)}' if rows else ""
     )
 
 
-def _value(cell: _Cell) -> str:
-    return "" if cell.value is None else f' data-value="{cell.value:g}"'
+def _counted_by(program: Program) -> str:
+    """Who says what a kernel takes."""
+    kernels = [kernel for detail in program.details for kernel in detail.kernels]
+    compilers = sorted({kernel.measured for kernel in kernels} - {""})
+    told = [f"registers, spills and shared memory as {c} counted them" for c in compilers]
+    if guessed := sum(not kernel.measured for kernel in kernels):
+        told.append(f"of {guessed} of {len(kernels)} kernels no compiler was asked: an estimate")
+    text = "; ".join(told)
+    rules = "Occupancy follows from these by NVIDIA's rules."
+    return f"{text[:1].upper()}{text[1:]}. {rules}"

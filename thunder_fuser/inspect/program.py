@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from thunder_fuser.inspect.refused import Refused
+
 Kind = Literal["pointwise", "reduction", "scan", "torch", "communication", "view", "concat"]
 Role = Literal["argument", "result", "saved", "inner"]
 
@@ -100,15 +102,42 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What a generated kernel takes of a device.
+
+    segment        of its fusion that it is
+    registers      of a thread, shared_bytes of a block, static and dynamic
+    spilled_bytes  stored and loaded by a thread for want of registers
+    resident       blocks that a multiprocessor holds at a time, by NVIDIA's rules of occupancy
+    occupancy      their threads, of as many as it could hold
+    measured       the compiler that counted registers and shared memory; "" for estimates
+    """
+
+    name: str
+    segment: int
+    device: str
+    blocks: int
+    threads: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    resident: int
+    occupancy: float
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
 class Detail:
     """Everything that can be read about a fusion: texts by title, in the order of the road.
 
     names     of the fusions of the program that are equal to it
     sections  title and text; a text whose title ends in "(diff)" has lines of + and -
+    kernels   those of its segments that are no other's equal
     """
 
     names: tuple[str, ...]
     sections: tuple[tuple[str, str], ...]
+    kernels: tuple[KernelFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +145,14 @@ class Part:
     """Steps that run in one call: a forward, its backward, or a definition.
 
     bytes_ideal  of all fusions: inputs and results of each once
+    stages       titles and texts as details have them: its trace after each of Thunder's passes
     """
 
     title: str
     first: int
     stop: int
     bytes_ideal: int = 0
+    stages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +172,7 @@ class Program:
     """What a report shows.
 
     device    that seconds are expected on; "" where nobody knows
-    refusals  each sentence once, with how often and where
+    refusals  each sentence once, with how often and where; of what Thunder compiled
     aliases   tensors that lie in another one's memory, and that one
     """
 
@@ -150,7 +181,7 @@ class Program:
     steps: tuple[Step, ...]
     tensors: Mapping[str, Tensor]
     device: str = ""
-    refusals: tuple[str, ...] = ()
+    refusals: tuple[Refused, ...] = ()
     details: tuple[Detail, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -205,6 +236,15 @@ class Program:
     def of(self, part: Part) -> Sequence[Step]:
         """The steps of a part."""
         return self.steps[part.first : part.stop]
+
+    def segments(self) -> list[dict[int, Step]]:
+        """Of each detail the steps of its first fusion, by their segments."""
+        found: list[dict[int, Step]] = [{} for _ in self.details]
+        for step in self.steps:
+            if step.detail is not None and step.fusion == self.details[step.detail].names[0]:
+                end = step.name.removeprefix(step.fusion).removeprefix(".")
+                found[step.detail].setdefault(int(end or 0), step)
+        return found
 
     def owner(self, name: str) -> str:
         """The tensor in whose memory one lies."""

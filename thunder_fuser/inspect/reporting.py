@@ -14,7 +14,7 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.inspect import page
 from thunder_fuser.inspect.compare import Comparison
 from thunder_fuser.inspect.graph import graph
-from thunder_fuser.inspect.of_plan import program_of_plan
+from thunder_fuser.inspect.of_plan import program_of_definition, program_of_plan
 from thunder_fuser.inspect.of_thunder import program_of_function, program_of_traces
 from thunder_fuser.inspect.program import Program
 from thunder_fuser.inspect.text import text
@@ -56,7 +56,7 @@ class Report:
         return Picture(page.styled(timeline(self.program)))
 
     def json(self) -> str:
-        """Steps, tensors, memory and totals, without the texts of kernels."""
+        """Steps, tensors, memory, totals and resources of kernels, without texts."""
         program = self.program
         found: dict[str, Any] = {
             "name": program.name,
@@ -69,11 +69,19 @@ class Report:
             "seconds": program.seconds,
             "saved_bytes": program.saved_bytes,
             "peak_bytes": program.peak().bytes,
-            "parts": list(map(dataclasses.asdict, program.parts)),
+            "parts": [
+                {k: v for k, v in dataclasses.asdict(p).items() if k != "stages"}
+                for p in program.parts
+            ],
+            "resources": [
+                dataclasses.asdict(k) | {"fusions": d.names}
+                for d in program.details
+                for k in d.kernels
+            ],
             "steps": list(map(dataclasses.asdict, program.steps)),
             "tensors": list(map(dataclasses.asdict, program.tensors.values())),
             "memory": list(map(dataclasses.asdict, program.levels())),
-            "refusals": list(program.refusals),
+            "refusals": [dataclasses.asdict(r) | {"remedy": r.remedy} for r in program.refusals],
         }
         return json.dumps(found, indent=1)
 
@@ -88,24 +96,27 @@ class Report:
         return page.body(self.program)
 
 
-def report(source: Any, name: str = "") -> Report:
+def report(source: Any, name: str = "", details: bool = True) -> Report:
     """The report of a function that Thunder compiled (or an object of `thunderfx`), after a call;
     of a final trace, or several in order; of a FusionDefinition, or a plan.
 
+    details  texts and resources of each kernel, for which up to 64 fusions are compiled by NVRTC if
+             that is installed; without them a report of a large model takes half as long
+
     Raises FuserTypeError for anything else, FuserValueError before the first call.
     """
-    return Report(_program(source, name))
+    return Report(_program(source, name, details))
 
 
-def _program(source: Any, name: str) -> Program:
+def _program(source: Any, name: str, details: bool) -> Program:
     match source:
         case SegmentedFusion():
-            return program_of_plan(source, name or "plan")
+            return program_of_plan(source, name or "plan", details)
         case FusionDefinition():
-            return program_of_plan(source.plan(), name or "definition")
+            return program_of_definition(source, name or "definition", details)
         case TraceCtx():
-            return program_of_traces([source], name or "trace")
+            return program_of_traces([source], name or "trace", details)
         case [*traces] if traces and all(isinstance(t, TraceCtx) for t in traces):
-            return program_of_traces(traces, name or "traces")
-    found = program_of_function(source)
+            return program_of_traces(traces, name or "traces", details)
+    found = program_of_function(source, details)
     return dataclasses.replace(found, name=name) if name else found

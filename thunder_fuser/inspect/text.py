@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from thunder_fuser.inspect.folding import folded
-from thunder_fuser.inspect.lines import by_line
+from thunder_fuser.inspect.lines import LineCost, by_line
 from thunder_fuser.inspect.program import FREE, Part, Program, Step
+from thunder_fuser.inspect.refused import Refused
 from thunder_fuser.inspect.units import bytes_text, seconds_text
 from thunder_fuser.segment.plan import counted
 
 COLUMNS = 100
 _DEAREST = 5
-_STEPS = 34
-"""Lines for steps; more would not leave a screen for the rest."""
-_REFUSALS = 8
+_LINES = 60
+_LEAST_STEPS = 16
+"""Lines that steps have at least, however much there is to say of refusals."""
+_SAVED = 0.5
+"""Of the peak, from which on it is worth a word that a budget lowers it."""
+_SLOW = 0.7
+"""Of a copy's speed, below which a line's kernels are told apart by what bounds them."""
 
 
 def text(program: Program) -> str:
     """At most 60 lines of at most 100 columns."""
-    return "\n".join(_lines(program))
+    head, tail = list(_head(program)), list(_refusals(program.refusals))
+    room = max(_LINES - len(head) - len(tail), _LEAST_STEPS)
+    steps = list(_steps(program, room))
+    left = _LINES - len(head) - len(steps)
+    if len(tail) > left:
+        tail = [*tail[: left - 1], "  and more (--full)"]
+    return "\n".join([*head, *steps, *tail])
 
 
-def _lines(program: Program) -> Iterator[str]:
+def _head(program: Program) -> Iterator[str]:
     yield f"{program.name}: {_costs(program)}"
     peak = program.peak()
     where = program.steps[peak.step].name if program.steps else ""
@@ -31,6 +42,8 @@ def _lines(program: Program) -> Iterator[str]:
         f", {bytes_text(program.saved_bytes)} saved for backward" if len(program.parts) > 1 else ""
     )
     yield f"memory beside arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
+    if saved and peak.saved > _SAVED * peak.bytes:
+        yield "  most of it is saved: thunder.jit(..., memory_budget=0.5) keeps half at most"
     if program.seconds:
         ours = sum(s.seconds for s in program.steps if s.is_ours)
         speed = program.copy_seconds / ours if ours else 1
@@ -42,11 +55,38 @@ def _lines(program: Program) -> Iterator[str]:
     if dearest:
         yield "most bytes:"
         for line in dearest:
-            yield _cut(
-                f"  {bytes_text(line.bytes):>9}  {counted(line.kernels, 'kernel')}, "
-                f"{counted(line.steps - line.kernels, 'call')}  {line.line}"
-            )
-    room = _STEPS
+            kernels, calls = counted(line.kernels, "kernel"), counted(line.calls, "call")
+            what = [kernels] * bool(line.kernels) + [f"{calls} of torch"] * bool(line.calls)
+            told = f"  {bytes_text(line.bytes):>9}  {line.line}: {', '.join(what)}"
+            advice = _advice(line)
+            if len(told) + len(advice) + 2 <= COLUMNS:
+                yield f"{told}; {advice}"
+            else:
+                yield from (_cut(told), _cut(f"{'':13}{advice}"))
+
+
+def _advice(cost: LineCost) -> str:
+    """What there is to be done about a line."""
+    ours = [s for s in cost.of if s.is_ours]
+    if 2 * sum(s.bytes for s in ours) < cost.bytes:
+        names = dict.fromkeys(s.name for s in cost.of if not s.is_ours)
+        return f"most of it torch's {', '.join(names)}"
+    seconds = sum(s.seconds for s in ours)
+    if not seconds:
+        return "no estimate"
+    speed = sum(s.copy_seconds for s in ours) / seconds
+    bound = max(ours, key=lambda s: s.seconds).bound
+    remedy = {
+        "launch": "bound by launches: fewer, larger calls",
+        "memory": "bound by memory: fewer bytes, as by a narrower dtype",
+        "latency": "bound by latency: more rows at a time",
+    }.get(bound, f"bound by {bound}")
+    return (
+        f"{speed:.0%} of a copy's speed{f', {remedy}' if speed < _SLOW else ': as fast as it goes'}"
+    )
+
+
+def _steps(program: Program, room: int) -> Iterator[str]:
     for part in program.parts:
         rows = list(_part(program, part))
         shown = rows[: max(room - 1, 1)] if len(rows) > room else rows
@@ -54,12 +94,6 @@ def _lines(program: Program) -> Iterator[str]:
         room -= len(shown)
         if len(shown) < len(rows):
             yield f"  and {len(rows) - len(shown)} more (--full, or --html FILE for a page)"
-    if program.refusals:
-        yield "left to torch:"
-        for told in program.refusals[:_REFUSALS]:
-            yield _cut(f"  {told}")
-        if len(program.refusals) > _REFUSALS:
-            yield f"  and {len(program.refusals) - _REFUSALS} more (--full)"
 
 
 def _costs(program: Program) -> str:
@@ -100,11 +134,30 @@ def _calls(calls: list[Step], indent: str) -> Iterator[str]:
         yield _cut(f"{indent}{'torch':<12} {moved:>9}  {told}")
 
 
-def _cut(line: str) -> str:
-    return (
-        line
-        if len(line) <= COLUMNS
-        else textwrap.shorten(line, COLUMNS, placeholder=" ...")
-        if (not line.startswith(" "))
-        else f"{line[: COLUMNS - 3]}..."
+def _refusals(found: Sequence[Refused]) -> Iterator[str]:
+    """Each sentence with what it is said of and where, and what is to be done, each remedy once."""
+    if found:
+        yield "left to torch:"
+    told: set[str] = set()
+    for one in found:
+        of = f"{one.of}: " if one.of else ""
+        at = f" (at {', '.join(one.lines[:3])}{', ...' if len(one.lines) > 3 else ''})"
+        yield from _wrapped(f"  {one.count} x [{one.code}] {of}{one.text}{at if one.lines else ''}")
+        if one.remedy and one.remedy not in told:
+            yield from _wrapped(f"    to do: {one.remedy}")
+        told.add(one.remedy)
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.lstrip(),
+        COLUMNS,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}    ",
+        break_on_hyphens=False,
     )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= COLUMNS else f"{line[: COLUMNS - 3]}..."

@@ -75,7 +75,7 @@ class FusionCall:
     def plan(self) -> SegmentedFusion:
         """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
         latest = self.compiled.latest
-        return latest.plan if latest else self.compiled.plan(device=self.device)
+        return latest.plan if latest else self.compiled.dense_plan(self.device)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of `plan()` as text, made for the device that the trace names."""

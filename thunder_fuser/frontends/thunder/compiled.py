@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder
@@ -39,8 +39,10 @@ def compiled_functions(of: Any) -> list[Compiled]:
     return found
 
 
-def last_traces(fn: Compiled) -> tuple[TraceCtx, TraceCtx | None]:
-    """The final forward and backward traces of the cache entry that was used last."""
+def stages(fn: Compiled) -> tuple[Sequence[TraceCtx], Sequence[TraceCtx]]:
+    """The traces of the cache entry that was used last, after each of Thunder's passes: forward,
+    and backward where there is one.
+    """
     stats = thunder.compile_stats(fn)
     if stats is None:
         raise _not_compiled(fn)
@@ -49,11 +51,14 @@ def last_traces(fn: Compiled) -> tuple[TraceCtx, TraceCtx | None]:
     # Thunder updates the last backward traces only when it compiles, so take the entry's own.
     for entry in stats.interpreter_cache:
         if entry.computation_traces is stats.last_traces:
-            backward = entry.backward_traces
-            break
-    else:
-        backward = stats.last_backward_traces
-    return stats.last_traces[-1], backward[-1] if backward else None
+            return stats.last_traces, entry.backward_traces or ()
+    return stats.last_traces, stats.last_backward_traces or ()
+
+
+def last_traces(fn: Compiled) -> tuple[TraceCtx, TraceCtx | None]:
+    """The final forward and backward traces of the cache entry that was used last."""
+    forward, backward = stages(fn)
+    return forward[-1], backward[-1] if backward else None
 
 
 def all_traces(of: Any) -> list[TraceCtx]:

@@ -1,0 +1,173 @@
+"""What can be read about a fusion: the road from its definition to machine code as texts, and what
+each kernel takes of a device.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from thunder_fuser import passes
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.config import current
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.inspect import sass
+from thunder_fuser.inspect.program import Detail, KernelFacts
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.lower.estimated_registers import registers_of
+from thunder_fuser.lower.kernel_ir import KernelIR
+from thunder_fuser.observers import Stage, observing, text_of
+from thunder_fuser.occupancy import resident_blocks
+from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin, nvrtc_version
+from thunder_fuser.segment.plan import SegmentedFusion
+
+Section = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Road:
+    """What becomes of one segment, stage by stage."""
+
+    schedule: object = None
+    ir: KernelIR | None = None
+    kernel: Kernel | None = None
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many plans may still be compiled for a look at them: a kernel takes some 0.3 s."""
+
+    plans: int = field(default=64)
+
+
+def detail_of(
+    name: str,
+    fusion: Fusion,
+    plan: SegmentedFusion,
+    listing: str,
+    ran: Sequence[Kernel],
+    repro: str,
+    budget: Budget,
+) -> Detail:
+    """Texts in the order of the road, and figures of kernels. `listing` is the plan as it is told;
+    `ran` are the kernels that run, if any do, which on a CPU are others than a GPU's.
+    """
+    roads = _roads(plan)
+    cubin = _compiled(plan, roads, budget)
+    sections = [("plan", listing), *_passed(fusion)]
+    facts = []
+    listings = _machine_code(cubin)
+    for index, road in roads.items():
+        assert road.ir is not None
+        assert road.kernel is not None
+        assert plan.device is not None
+        where = f"segment {index} on {plan.device.name}"
+        sections += [
+            (f"schedule, {where}", text_of(road.schedule)),
+            (f"kernel IR, {where}", text_of(road.ir)),
+            (f"source, {where}", road.kernel.listing),
+        ]
+        if road.kernel.name in listings and cubin is not None:
+            sections.append((f"machine code, {where} ({cubin.arch})", listings[road.kernel.name]))
+        facts.append(_facts(index, road.ir, road.kernel, plan.device, cubin))
+    known = {road.kernel.source for road in roads.values() if road.kernel is not None}
+    sections += [
+        (f"source that ran here, {k.name}", k.listing) for k in ran if k.source not in known
+    ]
+    return Detail((name,), (*sections, ("repro", repro)), tuple(facts))
+
+
+def _roads(plan: SegmentedFusion) -> dict[int, _Road]:
+    """By segments whose kernels differ; none of a plan for open sizes."""
+    found: dict[int, _Road] = {}
+    if plan.device is None or plan.sizes is not None:
+        return found
+
+    def seen(stage: Stage, value: object) -> None:
+        if not stage.detail:
+            return
+        road = found.setdefault(int(stage.detail.split()[1]), _Road())
+        match value:
+            case KernelIR():
+                road.ir = value
+            case Kernel():
+                road.kernel = value
+            case _:
+                road.schedule = value
+
+    with observing(seen):
+        generate_kernels(plan, plan.device)
+    return found
+
+
+def _compiled(plan: SegmentedFusion, roads: dict[int, _Road], budget: Budget) -> Cubin | None:
+    """What NVRTC makes of a plan, or has made of it; None where it cannot be asked."""
+    # As a call compiles them: a result that is in the cache is found.
+    kernels = {r.kernel.name: r.kernel for r in roads.values() if r.kernel is not None}
+    if not kernels or plan.device is None or budget.plans <= 0:
+        return None
+    budget.plans -= 1
+    try:
+        return compile_cubin(tuple(kernels.values()), plan.device.arch)
+    except (TargetError, CompileError):
+        budget.plans = 0
+        return None
+
+
+def _machine_code(cubin: Cubin | None) -> dict[str, str]:
+    if cubin is None or sass.find_nvdisasm() is None:
+        return {}
+    return {name: sass.listing(code) for name, code in sass.disassembled(cubin.image).items()}
+
+
+def _facts(
+    index: int, ir: KernelIR, kernel: Kernel, device: DeviceInfo, cubin: Cubin | None
+) -> KernelFacts:
+    found = cubin.resources[kernel.name] if cubin else None
+    registers = found.registers if found else registers_of(ir, device)
+    shared = kernel.shared_bytes + (found.shared_bytes if found else 0)
+    resident = resident_blocks(device, ir.threads, registers, shared)
+    return KernelFacts(
+        name=kernel.name,
+        segment=index,
+        device=device.name,
+        blocks=ir.blocks,
+        threads=ir.threads,
+        registers=registers,
+        spilled_bytes=found.spill_store_bytes + found.spill_load_bytes if found else 0,
+        shared_bytes=shared,
+        resident=resident,
+        occupancy=resident * ir.threads / device.threads_per_sm,
+        measured=f"NVRTC {nvrtc_version()}, {cubin.arch}" if cubin else "",
+    )
+
+
+def _passed(fusion: Fusion) -> Iterator[Section]:
+    """The fusion, and what each pass changed."""
+    texts = [("fusion", text_of(fusion))]
+
+    def seen(name: str, left: Fusion, changed: bool) -> None:
+        if changed:
+            texts.append((f"after {name}", text_of(left)))
+
+    if fusion.is_static:
+        passes.run(fusion, precision=current().precision, watch=seen)
+    return differences(texts)
+
+
+def differences(texts: Sequence[Section]) -> Iterator[Section]:
+    """The first text, and what of the others differs from the one before; a text itself where that
+    is shorter. What changes nothing is left out.
+    """
+    before = ""
+    for title, text in texts:
+        changed = difflib.unified_diff(before.splitlines(), text.splitlines(), n=1, lineterm="")
+        told = "\n".join([*changed][2:])
+        if not before or len(text) < len(told):
+            yield title, text
+        elif told:
+            yield f"{title} (diff)", told
+        before = text

@@ -1,0 +1,124 @@
+"""What can be read on a page: each fusion from its plan to machine code, traces after each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+from thunder_fuser.inspect.program import FREE, Detail, Program, Step
+from thunder_fuser.inspect.table import Cell, Column, table
+from thunder_fuser.inspect.units import bytes_text, line_text, seconds_text
+
+_TEXTS_BYTES = 2_300_000
+"""Of sources, kernel IR and the like in a page; what is beyond is left out, and said so."""
+
+
+def texts(program: Program) -> Iterator[tuple[str, str, str]]:
+    """Sections of what can be read: fusions, and traces after each pass. Machine code and traces
+    come last where there is more than a page should have.
+    """
+    shown, segments = _shown(program), program.segments()
+    fusions = [
+        _detail(
+            k,
+            detail,
+            segments[k],
+            [shown[f"{k}.{n}"] for n in range(len(detail.sections))],
+            program,
+        )
+        for k, detail in enumerate(program.details)
+    ]
+    yield "fusions", "Fusions", "".join(fusions)
+    stages = [
+        f'<details id="part-{p}"><summary>{escape(part.title)}</summary>'
+        f"{''.join(shown[f'part {p}.{n}'] for n in range(len(part.stages)))}</details>"
+        for p, part in enumerate(program.parts)
+        if part.stages
+    ]
+    note = '<p class="faint">The trace as it was recorded, and after each of its passes.</p>'
+    yield "traces", "Traces", note + "".join(stages) if stages else ""
+
+
+def _shown(program: Program) -> dict[str, str]:
+    """Texts by where they stand; of what is too much for a page, where else they are."""
+    texts = [
+        (title.startswith("machine code"), f"{k}.{n}", f"details[{k}].sections", title, text)
+        for k, detail in enumerate(program.details)
+        for n, (title, text) in enumerate(detail.sections)
+    ]
+    texts += [
+        (True, f"part {p}.{n}", f"parts[{p}].stages", title, text)
+        for p, part in enumerate(program.parts)
+        for n, (title, text) in enumerate(part.stages)
+    ]
+    left, found = _TEXTS_BYTES, {}
+    for _, place, where, title, text in sorted(texts, key=lambda entry: entry[0]):
+        html = _text(title, text)
+        left -= len(html)
+        if left < 0:
+            html = (
+                '<p class="faint">left out, to keep the page small: '
+                f"report.program.{where} has it</p>"
+            )
+        is_open = " open" if title == "plan" else ""
+        found[place] = f"<details{is_open}><summary>{escape(title)}</summary>{html}</details>"
+    return found
+
+
+def _detail(
+    k: int, detail: Detail, segments: Mapping[int, Step], texts: Sequence[str], program: Program
+) -> str:
+    names = ", ".join(detail.names[:4]) + (", ..." if len(detail.names) > 4 else "")
+    count = f" ({len(detail.names)} equal ones)" if len(detail.names) > 1 else ""
+    steps = [step for _, step in sorted(segments.items())]
+    told = "; ".join(s.title for s in steps if s.kind not in FREE) or "views"
+    lines = dict.fromkeys(line_text(line) for s in steps for line in s.lines)
+    head = f"<p>{escape('computes ' + ', '.join(lines))}</p>" if lines else ""
+    return (
+        f'<details id="fusion-{k}"><summary><b>{escape(names)}</b>{count} '
+        f'<span class="faint">{escape(told)}</span></summary>{head}'
+        f"{_tensors(steps, program)}{''.join(texts)}</details>"
+    )
+
+
+def _tensors(steps: Sequence[Step], program: Program) -> str:
+    """What the segments of a fusion read and write by the trace's names, and why there are many."""
+    columns = (
+        Column("segment", False),
+        Column("reads", False),
+        Column("writes", False),
+        Column("operations", False, True),
+        Column("bytes"),
+        Column("expected"),
+        Column("why it is a step of its own", False, True),
+    )
+
+    def told(names: Sequence[str]) -> Cell:
+        found = [str(program.tensors[n]) if n in program.tensors else n for n in names]
+        return Cell("<br>".join(f'<span class="name">{escape(text)}</span>' for text in found))
+
+    rows = [
+        (
+            Cell(f'{escape(s.name)}<br><span class="faint">{s.kind}</span>'),
+            told(s.reads),
+            told(s.writes),
+            Cell(escape(", ".join(s.operations))),
+            Cell(bytes_text(s.bytes), s.bytes),
+            Cell(seconds_text(s.seconds), s.seconds),
+            Cell("<br>".join(map(escape, s.reasons))),
+        )
+        for s in steps
+    ]
+    return table(columns, rows)
+
+
+def _text(title: str, text: str) -> str:
+    if title.endswith("(diff)"):
+        return f"<pre>{''.join(map(_difference, text.splitlines()))}</pre>"
+    button = '<button type="button" class="copy" hidden>copy</button>'
+    return f'<div class="text">{button}<pre>{escape(text)}</pre></div>'
+
+
+def _difference(line: str) -> str:
+    kind = {"+": "added", "-": "removed"}.get(line[:1])
+    return f'<span class="{kind}">{escape(line)}</span>' if kind else f"{escape(line)}\n"
