@@ -40,7 +40,9 @@ def one_name(prims: Prims, outside: Set[str], aliases: Aliases) -> Prims:
                     names[new.name] = same
             region_of.update((p.name, k) for p in prim.flat_proxy_outs)
         for name, same in names.items():
-            chosen[name] = next((p for p in same if p.name in outside), same[0])
+            one = next((p for p in same if p.name in outside), same[0])
+            if one.name != name:
+                chosen[name] = one
     return {
         k: tuple(_reading(prim, k, region_of, chosen) for prim in own) for k, own in prims.items()
     }
@@ -67,9 +69,11 @@ def _reading(
     prim: BoundSymbol, region: int, region_of: Mapping[str, int], chosen: Mapping[str, Proxy]
 ) -> BoundSymbol:
     """A primitive of a region with the chosen names for what other regions make."""
+    if all(p.name not in chosen for p in prim.flat_proxy_args):
+        return prim
     swaps = {
         variableify(p): chosen[p.name]
         for p in operands(prim)
-        if p.name in chosen and chosen[p.name].name != p.name and region_of[p.name] != region
+        if p.name in chosen and region_of[p.name] != region
     }
     return prim.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else prim

@@ -48,7 +48,7 @@ from thunder_fuser.frontends.thunder.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.lookasides import lookasides
 from thunder_fuser.frontends.thunder.origin import Recorded
 from thunder_fuser.frontends.thunder.region_to_fusion import build
-from thunder_fuser.frontends.thunder.rematerialization import rematerialize
+from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
 from thunder_fuser.frontends.thunder.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.rng_state import RngStates
 from thunder_fuser.frontends.thunder.rng_state import register as register_draw
@@ -219,11 +219,13 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             for k, p in enumerate(parts)
             if p.is_fusible
         }
+        rematerialize = Rematerialization(facts)
         if may_reorder:
-            parts, prims = reorder_regions.join(parts, prims, facts)
-        parts, prims = take_apart(parts, prims, facts)
+            parts, prims = reorder_regions.join(parts, prims, rematerialize)
+        parts, prims = take_apart(parts, prims, rematerialize)
         parts = [self._fuelled(p) for p in parts]
-        fused = self._fuse_all(parts, {k: prims[k] for k in prims if parts[k].is_fusible}, facts)
+        prims = {k: prims[k] for k in prims if parts[k].is_fusible}
+        fused = self._fuse_all(parts, prims, rematerialize)
         symbols: list[BoundSymbol] = []
         for k, part in enumerate(parts):
             if not part.is_fusible:
@@ -291,7 +293,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self,
         parts: list[regions.RegionCandidate],
         prims: dict[int, Sequence[BoundSymbol]],
-        facts: regions.TraceInfo,
+        rematerialize: Rematerialization,
     ) -> dict[int, _Fused]:
         """Calls by the position of their part. A part that cannot be built is refused in `parts`,
         and the others are decided again, for it reads and gives other tensors then.
@@ -299,7 +301,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         while True:
             found: dict[int, _Fused] = {}
             known: dict[Fusion, CompiledFusion] = {}
-            for k, region in rematerialize(parts, prims, facts).items():
+            for k, region in rematerialize(parts, prims).items():
                 number = sum(bool(fused.call) for fused in found.values())
                 try:
                     call = [self._fuse(region, number, known)] if region.is_call else []

@@ -34,14 +34,30 @@ from thunder_fuser.segment.store_or_recompute import NEVER, Choice, Value, mater
 from thunder_fuser.segment.time_model import Prices
 
 
-def rematerialize(
-    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
-) -> dict[int, Region]:
-    """A region for each part that is to be fused, with what it computes again in front.
-
-    `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
-    region.
+class Rematerialization:
+    """Decides for a trace, each time that its regions are formed anew; for regions that it has seen
+    it decided already.
     """
+
+    def __init__(self, facts: TraceInfo) -> None:
+        self.facts = facts
+        # By the addresses of what is kept beside them.
+        self._decided: dict[tuple[object, ...], tuple[dict[int, Region], object]] = {}
+
+    def __call__(self, parts: Sequence[RegionCandidate], prims: Prims) -> dict[int, Region]:
+        """A region for each part that is to be fused, with what it computes again in front.
+
+        `parts` are the whole trace, in order. A part of which nobody reads anything any more has no
+        region.
+        """
+        key = (*map(id, parts), *((k, id(own)) for k, own in prims.items()))
+        if key not in self._decided:
+            regions = _regions(parts, prims, self.facts)
+            self._decided[key] = regions, (tuple(parts), dict(prims))
+        return dict(self._decided[key][0])
+
+
+def _regions(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -> dict[int, Region]:
     apart = [b for k, part in enumerate(parts) if k not in prims for b in part.symbols]
     prims = one_name(prims, {p.name for b in apart for p in b.flat_proxy_args}, facts.aliases)
     table = _Table(parts, prims, facts)
@@ -96,7 +112,7 @@ class _Table:
         self._is_backward: list[bool] = []
         # The first value that lies where a value would, and whether both are in one order.
         self._memory: list[tuple[int, bool]] = []
-        self._bytes: dict[int, int] = {}
+        self._elements: dict[int, int] = {}
         self._prices: dict[int, _Arithmetic] = {}
         self._wanted: dict[int, dict[int, None]] = {}
         # Read by symbols that are not fused; those of them that run in the backward.
@@ -220,10 +236,17 @@ class _Table:
         return Value(known.operands, write, read, price)
 
     def _size(self, number: int) -> int:
-        """Bytes of a value."""
-        if number not in self._bytes:
-            self._bytes[number] = _bytes(self._proxies[number])
-        return self._bytes[number]
+        """Bytes of a value, 0 of a number."""
+        proxy = self._proxies[number]
+        is_tensor = isinstance(proxy, TensorProxy)
+        return self._count(number) * proxy.dtype.bytes if is_tensor else 0
+
+    def _count(self, number: int) -> int:
+        """Elements of a value, 1 of a number."""
+        if number not in self._elements:
+            proxy = self._proxies[number]
+            self._elements[number] = proxy.numel if isinstance(proxy, TensorProxy) else 1
+        return self._elements[number]
 
     def _arithmetic(self, prim: BoundSymbol) -> _Arithmetic:
         """What computing a value again takes, on whichever device."""
@@ -233,10 +256,8 @@ class _Table:
         claim = TABLE[prim.sym.id]
         if role(prim) in (Role.VIEW, Role.COPY, Role.RENAME):
             return _Arithmetic(sources, 0, 0)
-        read, made = (
-            max((p.numel for p in proxies if isinstance(p, TensorProxy)), default=1)
-            for proxies in (operands(prim), prim.flat_proxy_outs)
-        )
+        read = max(map(self._count, sources), default=1)
+        made = max((self._count(self.number(p)) for p in prim.flat_proxy_outs), default=1)
         folds = claim.role is Role.SCAN or (claim.role is Role.REDUCE and made < read)
         return _Arithmetic(sources, claim.cost * max(read, made), int(folds))
 
@@ -248,7 +269,3 @@ class _Table:
             return False
         tensors = (*operands(prim), *prim.flat_proxy_outs)
         return not any(self._aliases.is_updated(p.name) for p in tensors)
-
-
-def _bytes(proxy: Proxy) -> int:
-    return proxy.numel * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0

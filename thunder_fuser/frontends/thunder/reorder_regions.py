@@ -21,8 +21,8 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import operands
 from thunder_fuser.frontends.thunder.liveness import Liveness, Step, liveness
-from thunder_fuser.frontends.thunder.regions import RegionCandidate, TraceInfo
-from thunder_fuser.frontends.thunder.rematerialization import rematerialize
+from thunder_fuser.frontends.thunder.regions import RegionCandidate
+from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
 
 _REACH = 64
 """Positions that a region may move."""
@@ -47,14 +47,17 @@ class _Unit:
 
 
 def join(
-    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+    parts: Sequence[RegionCandidate], prims: Prims, rematerialize: Rematerialization
 ) -> tuple[list[RegionCandidate], Prims]:
     """The same trace with fewer regions, as parts and the primitives of those to be fused."""
     if not prims:
         return list(parts), prims
-    regions = rematerialize(parts, prims, facts)
+    facts = rematerialize.facts
+    regions = rematerialize(parts, prims)
     alive = liveness(parts, prims, regions, facts, as_split=False)
     groups = [unit.parts for unit in _Order(parts, prims, alive).joined()]
+    if len(groups) == len(parts):
+        return list(parts), prims
     new = [
         RegionCandidate(
             tuple(b for k in group for b in parts[k].symbols),
@@ -71,7 +74,7 @@ def join(
     # What regions compute again, and what of the forward is left to the backward, was decided for
     # the old ones, and may turn out otherwise.
     before = liveness(parts, prims, regions, facts).peaks()
-    after = liveness(new, own, rematerialize(new, own, facts), facts).peaks()
+    after = liveness(new, own, rematerialize(new, own), facts).peaks()
     if any(now > then for now, then in zip(after, before, strict=True)):
         return list(parts), prims
     return new, own

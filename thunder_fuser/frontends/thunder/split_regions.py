@@ -20,15 +20,15 @@ from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import flatten, operands
 from thunder_fuser.frontends.thunder.liveness import liveness
-from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, TraceInfo, region_of
-from thunder_fuser.frontends.thunder.rematerialization import rematerialize
+from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, region_of
+from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
 
 Pieces = Sequence[Sequence[int]]
 """Symbols of a part, by position."""
 
 
 def take_apart(
-    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
+    parts: Sequence[RegionCandidate], prims: Prims, rematerialize: Rematerialization
 ) -> tuple[list[RegionCandidate], Prims]:
     """The same parts and primitives, with the pieces of regions that hold too much."""
     pieces = {
@@ -38,10 +38,11 @@ def take_apart(
     }
     if pieces:
         single = [replace(part, symbols=(b,)) for part in parts for b in part.symbols]
+        facts = rematerialize.facts
         limits = liveness(single, {}, {}, facts).peaks()
         # The first estimate is high, and quick: every region stores what any other one reads.
         for regions in (_storing_all, rematerialize):
-            alive = liveness(parts, prims, regions(parts, prims, facts), facts)
+            alive = liveness(parts, prims, regions(parts, prims), facts)
             levels = zip(alive.parts, alive.backward, alive.levels(alive.steps, 0), strict=True)
             above = {k for k, backward, (_, held) in levels if held > limits[backward]}
             pieces = {k: pieces[k] for k in pieces if k in above}
@@ -96,9 +97,7 @@ def _with_pieces(
     return new, own
 
 
-def _storing_all(
-    parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo
-) -> Mapping[int, Region]:
+def _storing_all(parts: Sequence[RegionCandidate], prims: Prims) -> Mapping[int, Region]:
     """Regions that compute nothing again."""
     readers: dict[str, set[int]] = {}
     for k, part in enumerate(parts):
