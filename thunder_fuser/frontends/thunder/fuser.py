@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
@@ -27,12 +25,13 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
-from thunder_fuser.errors import FuserValueError, InternalError, Refusal
+from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.frontends.thunder import (
     attention,
     budget,
     convolution,
     data_parallel,
+    jit_options,
     regions,
     reorder_regions,
     repro,
@@ -140,12 +139,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         make a mistake as it is.
         """
         start = time.perf_counter_ns()
-        may_reorder, saves_like_torch = _may_reorder(), _saves_like_torch()
-        _tell_of_options_of_nvfuser(self.name)
+        may_reorder, saves_like_torch = jit_options.may_reorder(), jit_options.saves_like_torch()
+        jit_options.warn_of_nvfusers(self.name)
         watch = Watch(self.name, trace)
         try:
             watch("trace", trace, detail="before fusion")
-            fused = self._planned(trace, may_reorder, saves_like_torch, _memory_budget())
+            fused = self._planned(trace, may_reorder, saves_like_torch, jit_options.memory_budget())
         except Exception as error:
             if current().strict:
                 raise
@@ -323,67 +322,6 @@ def _unbuildable(region: regions.Region, name: str, error: Exception) -> Refusal
         raise error
     warn_of_failure(name, error, "")
     return Refusal("bug", f"{type(error).__name__}: {error}")
-
-
-def _may_reorder() -> bool:
-    """Whether symbols may run in another order than the trace's: unless the user of `thunder.jit`
-    asks for the trace's own.
-    """
-    asked = get_compile_option("fusion_type", "Which order symbols may be fused in")
-    if asked not in (None, "consecutive", "dataflow"):
-        raise FuserValueError(
-            f'fusion_type of thunder.jit: expected "consecutive" or "dataflow", got {asked!r}'
-        )
-    return bool(asked != "consecutive")
-
-
-def _saves_like_torch() -> bool:
-    """Whether arguments and results may change between forward and backward wherever they may in
-    eager code.
-    """
-    asked = get_compile_option("save_like_torch", "Save arguments and results only if torch would")
-    if asked not in (None, True, False):
-        raise FuserValueError(f"save_like_torch of thunder.jit: expected a bool, got {asked!r}")
-    return bool(asked)
-
-
-def _memory_budget() -> int | float | None:
-    """What the forward may keep for the backward, beside arguments and results: bytes, or, as a
-    float, a share of what it would keep.
-    """
-    asked = get_compile_option(
-        "memory_budget", "Bytes that are saved for backward (an int), or a share of them (a float)"
-    )
-    if asked is None:
-        return None
-    is_share = isinstance(asked, float) and 0 <= asked <= 1
-    if not is_share and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
-        raise FuserValueError(
-            "memory_budget of thunder.jit: expected bytes, as an int that is not negative, or a "
-            f"share of what is saved without one, as a float from 0 to 1, got {asked!r}"
-        )
-    found: int | float = asked
-    return found
-
-
-_told: set[str] = set()
-"""Options of nvFuser's executor that users were told of."""
-
-
-def _tell_of_options_of_nvfuser(name: str) -> None:
-    """Warn, once each, of options that only another executor reads."""
-    data = get_compile_data()
-    if data is None or any(e.name == "nvfuser" for e in data.executors_list):
-        return
-    given = {option for option in data.compile_options if option.startswith("nv_")} - _told
-    if given:
-        _told.update(given)
-        warnings.warn(
-            f"{', '.join(sorted(given))}: an option of Thunder's nvFuser executor, without effect "
-            f"on {name}; thunder_fuser.fusions(fn) shows each fusion, its repro() and its refusals",
-            UserWarning,
-            stacklevel=2,
-        )
 
 
 def _live(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> list[BoundSymbol]:
