@@ -38,11 +38,24 @@ TF_DEVICE T warp_reduce(T value, int lane TF_SITE_PARAM) {
   return value;
 }
 
+// A barrier of the group of `Threads` threads, of the `Groups` that a block consists of, to which
+// this thread belongs. Of the 16 barriers that a block has by number its own is 0.
+template <int Threads, int Groups>
+TF_DEVICE void group_barrier(int thread TF_SITE_PARAM) {
+#ifdef __CUDA_ARCH__
+  if (Groups > 1 && Groups < 16) {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + thread / Threads), "n"(Threads) : "memory");
+    return;
+  }
+#endif
+  __syncthreads();
+}
+
 // Reduces over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or one
-// of the groups of so many threads that it consists of. `slots` is shared memory of the group, for
+// of the `Groups` of so many threads that it consists of. `slots` is shared memory of the group, for
 // Threads / 32 values. There is one barrier, not two, so consecutive
 // reductions must use two sets of slots in turn.
-template <class Op, int Threads, class T>
+template <class Op, int Threads, int Groups = 1, class T>
 TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   constexpr int warps = Threads / 32;
   static_assert(warps * 32 == Threads, "a block is a whole number of warps");
@@ -51,7 +64,7 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   value = warp_reduce<Op>(value, lane TF_SITE_ARG);
   if (warps == 1) return value;
   if (lane == 0) slots[warp] = value;
-  __syncthreads();
+  group_barrier<Threads, Groups>(threadIdx.x TF_SITE_ARG);
   if ((warps & (warps - 1)) == 0) {
     return warp_reduce<Op, warps>(slots[lane % warps], lane TF_SITE_ARG);
   }
@@ -75,7 +88,7 @@ struct Exchange {
 };
 // Several of them, each as the reduction above by itself, to the last bit. They share the barrier,
 // and none waits for another's shuffles.
-template <int Threads, class... Exchanges>
+template <int Threads, int Groups = 1, class... Exchanges>
 TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   constexpr int warps = Threads / 32;
   static_assert(warps > 1 && (warps & (warps - 1)) == 0, "a power of two of warps");
@@ -83,7 +96,7 @@ TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   TF_UNROLL
   for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
   if (lane == 0) ((each.slots[warp] = each.value), ...);
-  __syncthreads();
+  group_barrier<Threads, Groups>(threadIdx.x);
   ((each.value = each.slots[lane % warps]), ...);
   TF_UNROLL
   for (int step = warps / 2; step > 0; step /= 2) (each.meet(lane, step), ...);

@@ -11,6 +11,7 @@ import torch
 from tests.support.batch import Batch, executable
 from tests.support.generator import random_case
 from tests.support.seeds import blocks
+from tests.tools import sass
 from tests.zoo.groups import grouped, grouped_eager
 from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compile import generate_kernels
@@ -115,6 +116,24 @@ def test_they_fit_as_machine_code() -> None:
             assert not used.spills
             fit = resident_blocks(info, kernel.block[0], used.registers, kernel.shared_bytes)
             assert fit * info.sm_count >= kernel.grid[0]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
+def test_rows_of_a_block_do_not_wait_for_each_other() -> None:
+    """Each reduces its threads at a barrier of its own, whose number is in a register; the block's
+    are around the loop over rows.
+    """
+    plan = grouped(56, 1024, 1024, DataType.BFloat16).plan()
+    (generated,) = generate_kernels(plan, H200).values()
+    cubin = compile_cubin([generated.kernel], H200.arch)
+    code = sass.disassemble(cubin.image)[generated.kernel.name]
+    loops = [range(t, k + 1) for k in range(len(code.opcodes)) if (t := code.target(k) or k) < k]
+    rows = [loop for loop in loops if any(code.opcodes[k].startswith("STG") for k in loop)]
+    inner = min(rows, key=len)
+    barriers = [code.operands[k] for k in inner if code.opcodes[k].startswith("BAR.SYNC")]
+    assert barriers
+    assert all(operand.startswith("R") for operand in barriers), barriers
 
 
 def test_no_order_of_threads_and_blocks_matters() -> None:

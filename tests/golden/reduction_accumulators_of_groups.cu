@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_7b41bdab(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_24694573(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_7
       }
       for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
       for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-      const float f0 = (float)tf::block_reduce<tf::Sum, 256>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+      const float f0 = (float)tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
       // epilogue: T6, sum over rows, sum over rows
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {

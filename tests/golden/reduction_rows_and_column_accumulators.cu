@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_f7f3dd0e(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_deec14bd(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_f
     }
     for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-    const float f0 = (float)tf::block_reduce<tf::Sum, 256>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+    const float f0 = (float)tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
     const float t8 = f0 * 0.0009765625f;
     // epilogue: T10, sum over rows
     TF_UNROLL

@@ -291,7 +291,8 @@ class CudaText:
     def _block_reduce(self, e: ir.BlockReduce) -> str:
         self.synchronises = True
         arguments = ", ".join(map(self.text, (e.value, e.slots, e.thread)))
-        return f"tf::block_reduce<{_functor(e.reducer)}, {e.threads}>({arguments})"
+        shape = f"{_functor(e.reducer)}, {_group(e)}"
+        return f"tf::block_reduce<{shape}>({arguments})"
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         self.synchronises = True
@@ -427,8 +428,8 @@ class CudaText:
             found.append(f"tf::Exchange<{_functor(each.reducer)}, {ctype}> {name}{{{place}}};")
             values.append(f"const {ctype} {let.name} = {name}.value;")
             names.append(name)
-            threads, thread = each.threads, self.text(each.thread)
-        return [*found, f"tf::block_reduce<{threads}>({thread}, {', '.join(names)});", *values]
+            shape, thread = _group(each), self.text(each.thread)
+        return [*found, f"tf::block_reduce<{shape}>({thread}, {', '.join(names)});", *values]
 
     def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
         self.synchronises = True
@@ -518,6 +519,11 @@ class CudaText:
 
 def header_files(stems: set[str]) -> tuple[str, ...]:
     return tuple(f"{stem}.cuh" for stem in _HEADERS if stem in stems)
+
+
+def _group(e: ir.BlockReduce) -> str:
+    """How many threads a group has, and, if there are several, how many of them a block."""
+    return f"{e.threads}, {e.groups}" if e.groups > 1 else f"{e.threads}"
 
 
 def _functor(reducer: ir.Reducer) -> str:

@@ -48,6 +48,8 @@ _PORT_BYTES = 64
 """That a multiprocessor takes from the L2 cache in one clock."""
 _SHARING = 6
 """Multiprocessors that are modelled beside each other: memory serves whichever asks."""
+_RARE = 8
+"""Turns of a loop that a barrier around it parts: of so many, one more or less does not matter."""
 _ROUNDS = 60
 
 
@@ -285,8 +287,8 @@ class _Model:
         many seconds of all memory, so many of the pipes of its multiprocessor, and waits so long.
         """
         busiest = max(self.regions, key=lambda r: r.instructions * r.total)
-        is_apart = not any(r.barriers for r in busiest.line if r.is_loop or r is busiest)
-        agents = resident * (self.warps if is_apart else 1)
+        agents = resident * self._agents(busiest)
+        is_apart = agents == resident * self.warps
         each = resident / agents
         memory, work = memory * each, work * each
         # A lone agent issues no faster than its dependencies allow.
@@ -312,6 +314,18 @@ class _Model:
             queue_memory = min(queue_memory, customers)
             queue_work = min(0.5 * (queue_work + rate * at_work), agents)
         return agents / rate
+
+    def _agents(self, busiest: Region) -> int:
+        """Of a block: its warps, where none waits for another while they do what takes most, or
+        groups of them that do not. Barriers that are rare beside it do not count.
+        """
+        around = [r for r in busiest.line if r.is_loop or r is busiest]
+        often = [r for r in around if r.barriers and r.total * _RARE >= busiest.total]
+        if not often:
+            return self.warps
+        if all(r.barriers == r.apart for r in often):
+            return min(r.groups for r in often)
+        return 1
 
     def _bound(
         self, parts: Mapping[str, float], seconds: float, extra: float, traffic: _Traffic

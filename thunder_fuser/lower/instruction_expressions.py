@@ -379,6 +379,9 @@ class ExpressionMix:
         self.values.here.exchanges += steps
         if warps > 1:
             self.values.here.barriers += 1
+            if e.groups > 1:
+                self.values.here.apart += 1
+                self.values.here.groups = e.groups
             mixed.update(table.lsu(2 * words(e.reducer)))
             mixed.update(table.mix(0, 3, 0, 2))
         return self._effect_of(mixed, [self.expr(e.value)])

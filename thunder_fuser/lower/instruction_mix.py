@@ -205,7 +205,9 @@ class InstructionMix(ExpressionMix):
             step = self._kernel.threads
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
-        trips = _trips(begin, end, step, is_inner=not any(isinstance(x, ir.Loop) for x in s.body))
+        # Blocks that stride over portions do each of them whole.
+        is_whole = step == self._kernel.blocks or not any(isinstance(x, ir.Loop) for x in s.body)
+        trips = _trips(begin, end, step, is_whole=is_whole)
         asked = s.kind is not ir.LoopKind.SERIAL
         if known and (asked or (s.unroll is None and trips <= ir.WRITTEN_OUT)):
             for k in range(begin.const, end.const, step):
@@ -270,9 +272,10 @@ class InstructionMix(ExpressionMix):
     def _reduce_together(self, s: ir.ReduceTogether) -> None:
         """One barrier, and shuffles of one under way with those of the others."""
         here = self.values.here
-        barriers, exchanges = here.barriers, here.exchanges
+        barriers, apart, exchanges = here.barriers, here.apart, here.exchanges
         found = [self.expr(let.value) for let in s.lets]
         here.barriers = min(here.barriers, barriers + 1)
+        here.apart = min(here.apart, apart + 1)
         here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
         for let, value in zip(s.lets, found, strict=True):
             self.types[let.name] = let.type
@@ -362,9 +365,9 @@ class InstructionMix(ExpressionMix):
     }
 
 
-def _trips(begin: Form, end: Form, step: int, *, is_inner: bool) -> float:
-    """Iterations of a loop, of the average thread. The last one of a loop around another is as
-    much shorter as less is left.
+def _trips(begin: Form, end: Form, step: int, *, is_whole: bool) -> float:
+    """Iterations of a loop, of the average thread. The last one is as much shorter as less is left,
+    where it is not whole.
     """
     if not (begin.terms or end.terms):
         return float(max(0, -(-(end.const - begin.const) // step)))
@@ -372,7 +375,7 @@ def _trips(begin: Form, end: Form, step: int, *, is_inner: bool) -> float:
     if first is None or last is None:
         return 1.0
     left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
-    return sum(-(-n // step) if is_inner else n / step for n in left) / len(left)
+    return sum(-(-n // step) if is_whole else n / step for n in left) / len(left)
 
 
 def _fetches(s: ir.Stmt) -> bool:

@@ -46,6 +46,7 @@ class Region:
     times      for each time that the region around it is done
     mix        instructions, once through
     unroll     iterations of the loop that a compiler writes out together
+    apart      barriers among them at which the threads of a group wait, one of `groups` of a block
     exchanges  shuffles that wait for each other
     fetches    it does nothing but fetch words, which a test guards: nothing waits for them there
     """
@@ -57,6 +58,8 @@ class Region:
     mix: Mix = field(default_factory=Mix)
     accesses: list[Access] = field(default_factory=list)
     barriers: int = 0
+    apart: int = 0
+    groups: int = 1
     grid_barriers: int = 0
     exchanges: int = 0
     fetches: bool = False

@@ -402,13 +402,16 @@ class WarpReduce:
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce:
-    """Those of several warps. `slots`: shared memory for one of each warp; `thread`: its number."""
+    """Those of several warps: of the block, or of one of its `groups` of so many threads, which do
+    not wait for each other. `slots`: shared memory for one of each warp; `thread`: its number.
+    """
 
     reducer: Reducer
     threads: int
     value: Expr
     slots: Expr
     thread: Expr
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)

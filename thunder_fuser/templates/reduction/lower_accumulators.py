@@ -174,7 +174,7 @@ def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr
         value = ir.WarpReduce(reducer(fold), threads, value)
     elif threads > WARP_SIZE:
         slots = ir.Reinterpret(reducer(fold), _slots(schedule, n))
-        value = ir.BlockReduce(reducer(fold), threads, value, slots, T)
+        value = ir.BlockReduce(reducer(fold), threads, value, slots, T, schedule.rows_per_block)
     return found, value
 
 

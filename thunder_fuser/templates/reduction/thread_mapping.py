@@ -37,7 +37,7 @@ LONGEST_PORTION = 128
 """Rows of a thread that one accumulator of its column takes: more would want a second one."""
 _FEWEST_ROWS = 128
 """Of a portion, if more of them are made than blocks need: parts of totals are few beside rows."""
-_ROWS_OF_A_TURN = 16
+_ROWS_OF_A_TURN = 5
 """Rows of a thread in whose time a block leaves one portion and has the next one under way."""
 
 
