@@ -68,16 +68,18 @@ def test_what_is_chosen_once_is_added_up_without_a_fold() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", ["index differs along the classes", "value does", "other number", "step"]
+    "spoil", ["index differs along the classes", "value does", "other number", "step", "wraps"]
 )
 def test_what_is_no_choice_stays_a_sum(spoil: str) -> None:
     b = FusionBuilder()
-    whole, row = b.tensor([4, 6], INT), b.broadcast_in_dim(b.tensor([4], INT), [4, 6], [0])
+    classes = 300 if spoil == "wraps" else 6
+    shape, counted = [4, classes], DataType.Int8 if spoil == "wraps" else INT
+    whole, row = b.tensor(shape, INT), b.broadcast_in_dim(b.tensor([4], INT), shape, [0])
     index = whole if spoil.startswith("index") else row
     step = 2 if spoil == "step" else 1
-    classes = b.broadcast_in_dim(b.iota(6, 0, step, INT), [4, 6], [1])
-    hit = b.pointwise("eq", classes, index)
-    value = b.tensor([4, 6], F32) if spoil == "value does" else b.tensor([], F32)
+    counts = b.broadcast_in_dim(b.iota(classes, 0, step, counted), shape, [1])
+    hit = b.pointwise("eq", counts, index)
+    value = b.tensor(shape, F32) if spoil == "value does" else b.tensor([], F32)
     other = 1.0 if spoil == "other number" else 0.0
     b.output(b.reduce("sum", tensor(b.pointwise("where", hit, value, other)), [1]))
     assert "sum" in ops_of(run(b.build(), verify=True))

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
+
 from thunder_fuser.ir.domain import Squeeze, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
@@ -103,10 +105,16 @@ def _learned(expr: Expr, known: Mapping[Val, _Known], uniform: Uniform) -> _Know
 
 
 def _counted(expr: IotaOp, uniform: Uniform) -> _Positions | None:
-    if expr.start not in uniform or expr.step not in uniform or not expr.output.dtype.is_integral:
+    out = expr.output
+    if expr.start not in uniform or expr.step not in uniform or not out.dtype.is_integral:
         return None
     start, step = uniform.number(expr.start), uniform.number(expr.step)
-    return _Positions(0, start) if isinstance(start, int) and step == 1 else None
+    if not isinstance(start, int) or step != 1:
+        return None
+    # Where its dtype wraps, it counts through a number twice.
+    held = torch.iinfo(out.dtype.torch)
+    fits = held.min <= start and start + static(out.domain.logical[0].size) - 1 <= held.max
+    return _Positions(0, start) if fits else None
 
 
 def _own(x: TensorView) -> tuple[int, ...]:
