@@ -145,6 +145,11 @@ CODES = (
     ),
     Code("target", '`target="host"` leaves CUDA tensors to torch', 'leave the option at "auto"'),
     Code(
+        "total",
+        "a result waits for what all blocks of a kernel fold together",
+        "nothing: a kernel of its own reads the total",
+    ),
+    Code(
         "unclaimed",
         "an operation that this compiler does not generate",
         "nothing: it bounds fusions, and torch computes it",

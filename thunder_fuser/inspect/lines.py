@@ -11,6 +11,7 @@ from thunder_fuser.inspect.program import FREE, Program, Step
 from thunder_fuser.inspect.units import line_text
 
 _GRADIENT = "gradient of "
+_NOWHERE = "no line of the program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,12 @@ class LineCost:
     @property
     def calls(self) -> int:
         """Of torch."""
-        return sum(not s.is_ours for s in self.of)
+        return sum(s.kind == "torch" for s in self.of)
+
+    @property
+    def collectives(self) -> int:
+        """Calls that move bytes between devices."""
+        return sum(s.kind == "communication" and s.bytes > 0 for s in self.of)
 
     @property
     def bytes(self) -> int:
@@ -75,10 +81,16 @@ def _with_line(program: Program) -> Iterator[tuple[Step, str]]:
     for step in program.steps:
         if step.kind in FREE:
             line = next((of[name] for name in step.reads if name in of), "")
-        elif step.lines and not step.part:
+        elif step.lines and "backward" not in program.parts[step.part].title:
             line = line_text(step.lines[0])
+        elif "backward" not in program.parts[step.part].title:
+            line = _NOWHERE
         else:
-            saved = [n for n in step.reads if n in of and not of[n].startswith("gradient")]
+            saved = [
+                n
+                for n in step.reads
+                if of.get(n, _GRADIENT)[:8] not in (_GRADIENT[:8], _NOWHERE[:8])
+            ]
             saved.sort(key=lambda n: -program.tensors[n].bytes if n in program.tensors else 0)
             own = line_text(step.lines[0]) if step.lines else ""
             source = own or (of[saved[0]] if saved else "")

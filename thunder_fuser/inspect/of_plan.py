@@ -128,8 +128,8 @@ def _program(
         steps,
         tensors,
         plan.device.name if plan.device else "",
-        refused(told),
-        tuple(found),
+        apart=refused(told),
+        details=tuple(found),
         aliases={t.name: _owner(plan, t) for t in _inside(plan)},
     )
 

@@ -31,7 +31,7 @@ from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
 from thunder_fuser.inspect.details import Budget, detail_of, differences
 from thunder_fuser.inspect.of_plan import steps_of_plan
-from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor
+from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor, beside
 from thunder_fuser.inspect.refused import refused
 from thunder_fuser.log import Status, status
 from thunder_fuser.runtime.target import planned_for
@@ -57,22 +57,26 @@ def program_of_function(fn: Any, details: bool) -> Program:
 
     Raises FuserTypeError for what Thunder did not compile, FuserValueError before the first run.
     """
-    maker = _Maker(details)
     functions = compiled_functions(fn)
-    for k, function in enumerate(functions):
-        which = f"graph {k}, " if len(functions) > 1 else ""
-        before, behind = stages(function)
-        forward, backward = before[-1], behind[-1] if behind else None
-        storages = Storages(forward)
-        title = f"{which}{'program' if backward is None else 'forward'}"
-        maker.add(forward, title, storages, before)
-        if backward is not None:
-            kept = [p for b in backward.bound_symbols for p in _unpacked(b)]
-            of_backward = Storages(backward)
-            of_backward.share(kept, storages)
-            maker.add(backward, f"{which}backward", of_backward, behind)
-    told = [refusal for refusal, count in refusals(fn).items() for _ in range(count)]
-    return maker.made(_name_of(functions[0], fn), told)
+    made = [_of_function(function, details) for function in functions]
+    if len(made) == 1:
+        return replace(made[0], name=_name_of(fn))
+    return beside([(f"graph {k}, ", p) for k, p in enumerate(made)], _name_of(fn))
+
+
+def _of_function(function: Callable[..., Any], details: bool) -> Program:
+    maker = _Maker(details)
+    before, behind = stages(function)
+    forward, backward = before[-1], behind[-1] if behind else None
+    storages = Storages(forward)
+    maker.add(forward, "program" if backward is None else "forward", storages, before)
+    if backward is not None:
+        kept = [p for b in backward.bound_symbols for p in _unpacked(b)]
+        of_backward = Storages(backward)
+        of_backward.share(kept, storages)
+        maker.add(backward, "backward", of_backward, behind)
+    told = [refusal for refusal, count in refusals(function).items() for _ in range(count)]
+    return maker.made("", told)
 
 
 def program_of_traces(traces: Sequence[TraceCtx], name: str, details: bool) -> Program:
@@ -90,9 +94,12 @@ def _unpacked(bsym: BoundSymbol) -> list[Proxy]:
     return list(bsym.flat_proxy_outs) if bsym.sym.id is PrimIDs.UNPACK_SEQUENCE else []
 
 
-def _name_of(function: Callable[..., Any], given: Any) -> str:
-    data = thunder.compile_data(function)
-    original = data.fn if data is not None else given
+def _name_of(given: Any) -> str:
+    """What a user calls a function, also one that Dynamo took apart."""
+    data = thunder.compile_data(given)
+    original = data.fn if data is not None else getattr(given, "_func", given)
+    for inside in ("_torchdynamo_orig_callable", "_orig_mod", "__self__"):
+        original = getattr(original, inside, original)
     return str(getattr(original, "__name__", None) or type(original).__name__)
 
 
@@ -111,6 +118,7 @@ class _Maker:
         self._computed: Counter[str] = Counter()
         self._inner: dict[str, tuple[str, ...]] = {}
         self._device = ""
+        self._apart: list[Refusal] = []
 
     def add(
         self, trace: TraceCtx, title: str, storages: Storages, passed: Sequence[TraceCtx]
@@ -170,6 +178,7 @@ class _Maker:
             self._tensors,
             self._device,
             refused(told),
+            refused(self._apart),
             tuple(self._details),
             self._aliases,
         )
@@ -211,6 +220,10 @@ class _Maker:
         inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
         self._computed.update(set(inner))
         for segment in plan.segments:
+            self._apart += [
+                replace(r, text=naming.named(r.text), subject=naming.named(r.subject))
+                for r in segment.refusals
+            ]
             for tensor in (*segment.inputs, *segment.outputs):
                 proxy = naming.proxy(tensor)
                 if isinstance(proxy, TensorProxy):
@@ -327,6 +340,9 @@ def _step_of_call(bsym: BoundSymbol, part: int, is_view: bool) -> Step:
     )
     if is_view:
         return found
+    if "wait" in name and kind == "communication":
+        # What it waits for has moved the bytes.
+        return replace(found, kind=kind)
     work = work_of(bsym)
     device = to_torch_device((*writes, *reads)[0].device) if reads or writes else None
     return replace(

@@ -7,7 +7,7 @@ to, and copy repros.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -16,6 +16,7 @@ from thunder_fuser.inspect.folding import folded
 from thunder_fuser.inspect.graph import graph
 from thunder_fuser.inspect.lines import by_line
 from thunder_fuser.inspect.program import FREE, Program, Step
+from thunder_fuser.inspect.refused import Refused
 from thunder_fuser.inspect.table import Cell, Column, bar, table
 from thunder_fuser.inspect.texts import texts
 from thunder_fuser.inspect.timeline import timeline
@@ -43,7 +44,8 @@ def body(program: Program) -> str:
         ("steps", "Steps", _steps(program)),
         ("lines", "Lines of the program", _lines(program)),
         ("kernels", "Kernels", _kernels(program)),
-        ("refusals", "Left to torch", _refusals(program)),
+        ("refusals", "Left to torch", _refusals(program.refusals)),
+        ("apart", "Kernels apart", _refusals(program.apart)),
         *texts(program),
     )
     shown = [(anchor, title, html) for anchor, title, html in sections if html]
@@ -82,9 +84,11 @@ def _facts(program: Program) -> str:
         (bytes_text(program.torch_bytes), "moved by torch's calls, at least"),
         (bytes_text(peak.bytes), "in memory at the peak, beside arguments"),
     ]
+    if program.collectives:
+        facts.append((f"{program.collectives:,}", "collectives between devices"))
     if len(program.parts) > 1:
         facts.append((bytes_text(program.saved_bytes), "saved for backward"))
-    if program.seconds:
+    if program.kernels and program.seconds:
         speed = program.copy_seconds / max(
             sum(s.seconds for s in program.steps if s.is_ours), 1e-12
         )
@@ -240,7 +244,7 @@ def _lines(program: Program) -> str:
     return f"{note}{table(columns, rows)}" if rows else ""
 
 
-def _refusals(program: Program) -> str:
+def _refusals(found: Sequence[Refused]) -> str:
     columns = (
         Column("times"),
         Column("code", False),
@@ -258,7 +262,7 @@ def _refusals(program: Program) -> str:
             Cell("<br>".join(map(escape, one.lines[:6]))),
             Cell(escape(one.remedy)),
         )
-        for one in program.refusals
+        for one in found
     ]
     return table(columns, rows) if rows else ""
 

@@ -8,8 +8,8 @@ A step is a kernel, a call of torch, or what costs nothing. Nothing here knows T
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from thunder_fuser.inspect.refused import Refused
@@ -172,7 +172,8 @@ class Program:
     """What a report shows.
 
     device    that seconds are expected on; "" where nobody knows
-    refusals  each sentence once, with how often and where; of what Thunder compiled
+    refusals  what is left to torch: each sentence once, with how often and where
+    apart     why kernels of one fusion are several, in the same way
     aliases   tensors that lie in another one's memory, and that one
     """
 
@@ -182,6 +183,7 @@ class Program:
     tensors: Mapping[str, Tensor]
     device: str = ""
     refusals: tuple[Refused, ...] = ()
+    apart: tuple[Refused, ...] = ()
     details: tuple[Detail, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -194,6 +196,11 @@ class Program:
     def calls(self) -> int:
         """Calls of torch that run something."""
         return sum(s.kind == "torch" for s in self.steps)
+
+    @property
+    def collectives(self) -> int:
+        """Calls that move bytes between devices."""
+        return sum(s.kind == "communication" and s.bytes > 0 for s in self.steps)
 
     @property
     def bytes(self) -> int:
@@ -287,3 +294,61 @@ class Program:
                 names[owner].discard(name)
                 if not names[owner]:
                     alive.pop(owner, None)
+
+
+def beside(programs: Sequence[tuple[str, Program]], name: str) -> Program:
+    """Several programs of one run as one, their names told apart by prefixes: forwards in order,
+    then backwards from last to first, as autograd runs them.
+    """
+    named = [_prefixed(program, prefix) for prefix, program in programs]
+    order = [(p, part) for p in named for part in p.parts if "backward" not in part.title]
+    order += [(p, part) for p in reversed(named) for part in p.parts if "backward" in part.title]
+    first = {id(p): sum(len(q.details) for q in named[:k]) for k, p in enumerate(named)}
+    steps: list[Step] = []
+    parts: list[Part] = []
+    for number, (program, part) in enumerate(order):
+        begin = len(steps)
+        for step in program.of(part):
+            detail = None if step.detail is None else step.detail + first[id(program)]
+            steps.append(replace(step, number=len(steps), part=number, detail=detail))
+        parts.append(replace(part, first=begin, stop=len(steps)))
+    return Program(
+        name,
+        tuple(parts),
+        tuple(steps),
+        {n: t for p in named for n, t in p.tensors.items()},
+        next((p.device for p in named if p.device), ""),
+        tuple(r for p in named for r in p.refusals),
+        tuple(r for p in named for r in p.apart),
+        tuple(d for p in named for d in p.details),
+        {n: t for p in named for n, t in p.aliases.items()},
+    )
+
+
+def _prefixed(program: Program, prefix: str) -> Program:
+    """The same under other names of tensors, steps and parts."""
+
+    def new(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{prefix}{n}" for n in names)
+
+    return replace(
+        program,
+        parts=tuple(replace(p, title=f"{prefix}{p.title}") for p in program.parts),
+        steps=tuple(
+            replace(
+                s,
+                name=f"{prefix}{s.name}" if s.fusion else s.name,
+                fusion=f"{prefix}{s.fusion}" if s.fusion else "",
+                reads=new(s.reads),
+                writes=new(s.writes),
+                recomputes=new(s.recomputes),
+                frees=new(s.frees),
+            )
+            for s in program.steps
+        ),
+        tensors={
+            f"{prefix}{n}": replace(t, name=f"{prefix}{t.name}") for n, t in program.tensors.items()
+        },
+        details=tuple(replace(d, names=new(d.names)) for d in program.details),
+        aliases={f"{prefix}{n}": f"{prefix}{t}" for n, t in program.aliases.items()},
+    )

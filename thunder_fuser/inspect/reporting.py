@@ -11,6 +11,7 @@ from typing import Any
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.frontends.thunder import FusionReport
 from thunder_fuser.inspect import page
 from thunder_fuser.inspect.compare import Comparison
 from thunder_fuser.inspect.graph import graph
@@ -98,7 +99,7 @@ class Report:
 
 def report(source: Any, name: str = "", details: bool = True) -> Report:
     """The report of a function that Thunder compiled (or an object of `thunderfx`), after a call;
-    of a final trace, or several in order; of a FusionDefinition, or a plan.
+    of a final trace, or several in order; of a FusionDefinition, a plan, or one of `fusions(fn)`.
 
     details  texts and resources of each kernel, for which up to 64 fusions are compiled by NVRTC if
              that is installed; without them a report of a large model takes half as long
@@ -112,6 +113,8 @@ def _program(source: Any, name: str, details: bool) -> Program:
     match source:
         case SegmentedFusion():
             return program_of_plan(source, name or "plan", details)
+        case FusionReport():
+            return program_of_plan(source.plan, name or source.name, details)
         case FusionDefinition():
             return program_of_definition(source, name or "definition", details)
         case TraceCtx():

@@ -25,7 +25,8 @@ _SLOW = 0.7
 
 def text(program: Program) -> str:
     """At most 60 lines of at most 100 columns."""
-    head, tail = list(_head(program)), list(_refusals(program.refusals))
+    head = list(_head(program))
+    tail = [*_refusals("left to torch", program.refusals), *_refusals("apart", program.apart)]
     room = max(_LINES - len(head) - len(tail), _LEAST_STEPS)
     steps = list(_steps(program, room))
     left = _LINES - len(head) - len(steps)
@@ -44,7 +45,7 @@ def _head(program: Program) -> Iterator[str]:
     yield f"memory beside arguments: {bytes_text(peak.bytes)} at the peak, in {where}{saved}"
     if saved and peak.saved > _SAVED * peak.bytes:
         yield "  most of it is saved: thunder.jit(..., memory_budget=0.5) keeps half at most"
-    if program.seconds:
+    if program.kernels and program.seconds:
         ours = sum(s.seconds for s in program.steps if s.is_ours)
         speed = program.copy_seconds / ours if ours else 1
         yield (
@@ -55,8 +56,15 @@ def _head(program: Program) -> Iterator[str]:
     if dearest:
         yield "most bytes:"
         for line in dearest:
-            kernels, calls = counted(line.kernels, "kernel"), counted(line.calls, "call")
-            what = [kernels] * bool(line.kernels) + [f"{calls} of torch"] * bool(line.calls)
+            what = [
+                counted(number, thing)
+                for number, thing in (
+                    (line.kernels, "kernel"),
+                    (line.calls, "call"),
+                    (line.collectives, "collective"),
+                )
+                if number
+            ]
             told = f"  {bytes_text(line.bytes):>9}  {line.line}: {', '.join(what)}"
             advice = _advice(line)
             if len(told) + len(advice) + 2 <= COLUMNS:
@@ -67,9 +75,11 @@ def _head(program: Program) -> Iterator[str]:
 
 def _advice(cost: LineCost) -> str:
     """What there is to be done about a line."""
+    if all(s.kind == "communication" for s in cost.of):
+        return "communication"
     ours = [s for s in cost.of if s.is_ours]
     if 2 * sum(s.bytes for s in ours) < cost.bytes:
-        names = dict.fromkeys(s.name for s in cost.of if not s.is_ours)
+        names = dict.fromkeys(s.name for s in cost.of if not s.is_ours and s.bytes)
         return f"most of it torch's {', '.join(names)}"
     seconds = sum(s.seconds for s in ours)
     if not seconds:
@@ -99,13 +109,15 @@ def _steps(program: Program, room: int) -> Iterator[str]:
 def _costs(program: Program) -> str:
     kernels, calls = counted(program.kernels, "kernel"), counted(program.calls, "call")
     moved, ideal = bytes_text(program.bytes), bytes_text(program.bytes_ideal)
-    return (
+    told = (
         f"{kernels} ({moved}, ideal {ideal}), {calls} of torch ({bytes_text(program.torch_bytes)})"
     )
+    talk = counted(program.collectives, "collective")
+    return f"{told}, {talk}" if program.collectives else told
 
 
 def _part(program: Program, part: Part) -> Iterator[str]:
-    """Steps of a part: one line a kernel, neighbouring calls of torch in one."""
+    """Steps of a part: one line a kernel, neighbouring calls of torch, or collectives, in one."""
     steps = [step for step in program.of(part) if step.kind not in FREE]
     yield f"{part.title}:"
     for fold in folded(steps):
@@ -116,6 +128,9 @@ def _part(program: Program, part: Part) -> Iterator[str]:
         calls: list[Step] = []
         for step in fold.steps:
             if not step.is_ours:
+                if calls and calls[-1].kind != step.kind:
+                    yield from _calls(calls, indent)
+                    calls = []
                 calls.append(step)
                 continue
             yield from _calls(calls, indent)
@@ -131,13 +146,14 @@ def _calls(calls: list[Step], indent: str) -> Iterator[str]:
             names[call.name] = names.get(call.name, 0) + 1
         told = ", ".join(f"{n} {name}" if n > 1 else name for name, n in names.items())
         moved = bytes_text(sum(call.bytes for call in calls))
-        yield _cut(f"{indent}{'torch':<12} {moved:>9}  {told}")
+        who = "collective" if calls[0].kind == "communication" else "torch"
+        yield _cut(f"{indent}{who:<12} {moved:>9}  {told}")
 
 
-def _refusals(found: Sequence[Refused]) -> Iterator[str]:
+def _refusals(title: str, found: Sequence[Refused]) -> Iterator[str]:
     """Each sentence with what it is said of and where, and what is to be done, each remedy once."""
     if found:
-        yield "left to torch:"
+        yield f"{title}:"
     told: set[str] = set()
     for one in found:
         of = f"{one.of}: " if one.of else ""

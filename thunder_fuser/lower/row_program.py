@@ -138,7 +138,7 @@ def pull_rows(
         return Refusal("stage", str(error), error.tensor.name)
     left = [t for t in late if not any(t is s[0] for f in finishes for s in f.stores)]
     if left:
-        return Refusal("shape", _waits_for_blocks(left[0], totals, body), left[0].name)
+        return Refusal("total", _waits_for_blocks(left[0], totals, body), left[0].name)
     return PulledRows(
         pull.graph,
         made,

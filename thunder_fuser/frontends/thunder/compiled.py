@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,6 +70,6 @@ def all_traces(of: Any) -> list[TraceCtx]:
 
 def _not_compiled(of: Any) -> FuserTypeError:
     return FuserTypeError(
-        f"{of!r} was not made by thunder.jit, thunder.compile or thunderfx; for a function of "
-        "torch.compile(f, backend=b) with b = ThunderCompiler(..), pass b"
+        f"{reprlib.repr(of)} was not made by thunder.jit, thunder.compile or thunderfx; for a "
+        "function of torch.compile(f, backend=b) with b = ThunderCompiler(..), pass b"
     )

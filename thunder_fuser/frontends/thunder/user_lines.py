@@ -3,16 +3,23 @@
 Thunder notes for every symbol of a trace the innermost line that is not its own: for a layer, one
 in torch/nn/modules, the same for all layers of a kind. It does not keep the frames around it, so
 the choice has to be made where it is made: of functions that a fuser of ours compiles, the note is
-the innermost line that is neither Thunder's nor torch's.
+the innermost line that is neither Thunder's nor torch's. Of a graph of Dynamo, whose text nobody
+wrote, it is the line that the graph's node came from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
+import torch
+from thunder.core.codeutils import Positions
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
+from torch.fx import GraphModule
 
 _NOT_THE_USERS = ("torch", "thunder")
 
@@ -30,8 +37,29 @@ def _location(context: InterpreterRuntimeCtx) -> Location:
         for frame in reversed(context.frame_stack):
             package = unwrap(frame.globals).get("__name__", "").partition(".")[0]
             if package not in _NOT_THE_USERS:
-                return frame.code.co_filename, frame.positions
+                return _of_graph(data.fn, frame.code, frame.positions) or (
+                    frame.code.co_filename,
+                    frame.positions,
+                )
     return _innermost(context)
+
+
+_FRAME = re.compile(r'File "(.*?)", line (\d+), in ')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def _of_graph(fn: Any, code: CodeType, positions: Any) -> Location | None:
+    """The line behind one of the text of a graph; None for other text, and for nodes of no line."""
+    if not isinstance(fn, GraphModule) or code is not getattr(fn.forward, "__code__", None):
+        return None
+    nodes, numbers = list(fn.graph.nodes), getattr(fn, "_lineno_map", None) or {}
+    number = numbers.get(positions.lineno - code.co_firstlineno)
+    told = nodes[number].stack_trace if number is not None and number < len(nodes) else None
+    found = [place for place in _FRAME.findall(told or "") if not place[0].startswith(_TORCH)]
+    if not found:
+        return None
+    file, line = found[-1]
+    return file, Positions(int(line), int(line), 0, 999)
 
 
 def register() -> None:
