@@ -1,12 +1,10 @@
-"""One rank of tests/sharding/test_data_parallel.py: DDP and FSDP of Thunder with our executor.
+"""The ranks of tests/sharding/test_data_parallel.py: DDP and FSDP of Thunder with our executor.
 
-`python -m tests.sharding.data_parallel_ranks RANK SIZE FILE`. What is wrong is an assertion that
-fails; it prints "done" at its end.
+`python -m tests.sharding.data_parallel_ranks SIZE FILE`. What is wrong is an assertion that fails.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +16,8 @@ from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp
 from torch import nn
 
 import thunder_fuser
-from tests.sharding.processes import join
+from tests.sharding.processes import become_ranks
+from thunder_fuser.errors import FuserError
 
 WIDTH, HIDDEN, CLASSES, ROWS = 6, 10, 3, 4
 STARTS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -156,8 +155,10 @@ def alone() -> Any:
     return module
 
 
-def replicated(single: Any, size: int) -> None:
-    """Buckets of DDP: one kernel and one reduction each, which starts before what follows."""
+def replicated(single: Any, size: int) -> Any:
+    """Buckets of DDP: one kernel and one reduction each, which starts before what follows. The last
+    model.
+    """
     for megabytes, buckets in ((25.0, 1), (0.8e-3, None)):
         module = ddp(jitted(model()), bucket_size_in_mb=megabytes)
         is_right(module, size)
@@ -172,6 +173,8 @@ def replicated(single: Any, size: int) -> None:
             # The last block's are under way while the first one's backward is computed.
             assert "product" in backward[backward.index("all_reduce") :]
     accumulated(module, size)
+    assert "backward" in str(thunder_fuser.segments(module))
+    return module
 
 
 def assert_waited_for_last(backward: Sequence[str]) -> None:
@@ -248,14 +251,22 @@ def accumulated(module: Any, size: int) -> None:
             close(parameter.grad, whole.get_parameter(name).grad)
 
 
-def main(rank: int, size: int, file: str) -> None:
-    join(rank, size, file)
+def dies(module: Any, rank: int, size: int) -> None:
+    """A rank ends before its backward: the others' errors name what they waited for."""
+    value = loss(module, *map(mine, batch(0, size)))
+    dist.barrier()
+    if rank:
+        return
+    with pytest.raises(FuserError, match=r"all_reduce of \d+ gradients, .* failed"):
+        value.backward()
+
+
+def main(rank: int, size: int) -> None:
     single = alone()
-    for check in (replicated, sharded):
-        check(single, size)
-        dist.barrier()
-    print("done")
+    module = replicated(single, size)
+    sharded(single, size)
+    dies(module, rank, size)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    become_ranks(main)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,30 +19,53 @@ PATIENCE = timedelta(seconds=60)
 """How long a rank waits for another one."""
 
 
-def together(module: str, size: int, folder: Path, *more: str) -> None:
-    """Run `python -m module RANK SIZE FILE ...` once a rank. Each must print "done" at its end."""
-    command = [sys.executable, "-m", module]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(size), str(folder / "meeting"), *more],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+def together(module: str, size: int, folder: Path) -> None:
+    """Run `python -m module SIZE FILE`, which becomes as many ranks; all must end well."""
+    ranks = subprocess.Popen(
+        [sys.executable, "-m", module, str(size), str(folder / "meeting")],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        told = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+        told, _ = ranks.communicate(timeout=SECONDS)
     finally:
-        for rank in ranks:
-            rank.kill()
-    assert [text.splitlines()[-1:] for text in told] == [["done"]] * size, "\n".join(told)
+        if ranks.poll() is None:
+            os.killpg(ranks.pid, signal.SIGKILL)
+    assert ranks.returncode == 0, told
 
 
-def join(rank: int, size: int, file: str, backend: str = "gloo") -> None:
+def become_ranks(check: Callable[[int, int], None], backend: str = "gloo") -> None:
+    """Fork one process a rank, before torch has threads: what all import is imported once. Each
+    joins the others and runs `check(rank, size)`.
+    """
+    size, file = int(sys.argv[1]), sys.argv[2]
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        status = 1
+        try:
+            join(rank, size, file, backend)
+            check(rank, size)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(any(ended))
+
+
+def join(rank: int, size: int, file: str, backend: str) -> None:
     """Become one of the ranks."""
+    torch.set_num_threads(1)
     dist.init_process_group(
         backend, init_method=f"file://{file}", rank=rank, world_size=size, timeout=PATIENCE
     )
-    torch.set_num_threads(1)

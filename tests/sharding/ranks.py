@@ -1,12 +1,9 @@
-"""One rank of tests/sharding/test_processes.py: `python -m tests.sharding.ranks RANK SIZE FILE`.
+"""The ranks of tests/sharding/test_processes.py: `python -m tests.sharding.ranks SIZE FILE`.
 
-What it finds wrong is an assertion that fails; it prints "done" at its end.
+What they find wrong is an assertion that fails.
 """
 
 from __future__ import annotations
-
-import os
-import sys
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from tests.sharding.processes import join
+from tests.sharding.processes import become_ranks
 from thunder_fuser import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.tables import collectives as table
@@ -141,25 +138,32 @@ def mistakes(size: int) -> None:
         fd.execute([torch.ones(2 * size)])
 
 
-def main(rank: int, size: int, file: str) -> None:
-    join(rank, size, file)
+def main(rank: int, size: int) -> None:
     communicator = multidevice.Communicator.instance()
     assert (communicator.rank(), communicator.size()) == (rank, size)
     for check in (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes):
         check(size)
         communicator.barrier()
-    if rank:
-        # It dies: whoever waits for it ends with an error that names the collective.
-        print("done", flush=True)
-        os._exit(0)
+    dies(rank, size)
+
+
+def dies(rank: int, size: int) -> None:
+    """A rank ends: whoever waits for it ends with an error that names the collective."""
     groups = process_groups(multidevice.DeviceMesh(torch.arange(size)))
-    with (
-        communicating(groups),
-        pytest.raises(FuserError, match="all_reduce along mesh axis 0 failed"),
-    ):
-        table.all_reduce(torch.ones(2), 0, size, 0)
-    print("done")
+    dist.barrier()
+    if rank:
+        return
+    x = torch.ones(size, 2)
+    with communicating(groups):
+        for name, wait in {
+            "all_gather": lambda: table.all_gather(x, 0, size),
+            "all_reduce": lambda: table.all_reduce(x, 0, size, 0),
+            "reduce_scatter": lambda: table.reduce_scatter(x, 0, size, 0, rank),
+            "all_to_all": lambda: table.all_to_all(x, 0, size, rank),
+        }.items():
+            with pytest.raises(FuserError, match=f"{name} along mesh axis 0 failed"):
+                wait()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    become_ranks(main)

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -103,7 +104,7 @@ class ProcessGroups:
             for k, _ in mesh.ranks():
                 along = tuple(peers(mesh, k, axis))
                 if along not in made:
-                    made[along] = dist.new_group(list(along))
+                    made[along] = dist.new_group(list(along), timeout=_patience())
             self._groups.append(made[tuple(peers(mesh, rank, axis))])
 
     def devices(self, axis: int) -> int:
@@ -132,6 +133,18 @@ class ProcessGroups:
         with _named("all_to_all", axis):
             dist.all_to_all_single(found, x, group=self._groups[axis])
         return found
+
+
+def _patience() -> timedelta | None:
+    """How long the program's own group waits for a rank; torch would give new ones its default."""
+    world = dist.group.WORLD
+    for device in ("cuda", "cpu"):
+        try:
+            found: timedelta = world._get_backend(torch.device(device)).options._timeout
+        except (AttributeError, RuntimeError):
+            continue
+        return found
+    return None
 
 
 _OPS = {

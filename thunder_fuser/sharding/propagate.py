@@ -215,10 +215,11 @@ class _Axis:
         partial = self._through(expr, operands)
         if partial is not None:
             yield partial
-        for n, tensor in enumerate(operands):
-            shard = self.placed[tensor]
-            if not isinstance(shard, Shard):
-                continue
+        if isinstance(expr, ViewOp | CutOp) and (operands[0], REPLICATE) in self.paid:
+            # A view of what is whole already; a shard of it costs nothing.
+            yield _Strategy((REPLICATE,), REPLICATE)
+            return
+        for n, shard in self._shards(operands):
             pushed = rules.push(expr, n, shard)
             if isinstance(pushed, Shard):
                 yield from self._for_result(expr, operands, pushed)
@@ -227,6 +228,21 @@ class _Axis:
                 if found is not None:
                     yield _Strategy(tuple(found[0]), Partial(found[1]))
         yield _Strategy((REPLICATE,) * len(operands), REPLICATE)
+
+    def _shards(self, operands: Sequence[TensorView]) -> Iterator[tuple[int, Shard]]:
+        """Shards that operands have, and those that partial ones may be scattered to."""
+        for n, tensor in enumerate(operands):
+            placed = self.placed[tensor]
+            if isinstance(placed, Shard):
+                yield n, placed
+            elif isinstance(placed, Partial):
+                yield from ((n, shard) for shard in self._scattered(tensor))
+
+    def _scattered(self, partial: TensorView) -> Iterator[Shard]:
+        """What a partial result may be scattered to: shards of annotated tensors of its sizes."""
+        like = (t for t in self.asked if t.sizes == partial.sizes)
+        found = dict.fromkeys(self.asked[t][self.axis] for t in like)
+        return (placed for placed in found if isinstance(placed, Shard))
 
     def _for_result(
         self, expr: Expr, operands: Sequence[TensorView], shard: Shard
@@ -269,7 +285,8 @@ class _Axis:
         moved = sum(self._moved(tensor, self.placed[tensor], p)[1] for tensor, p in wanted)
         if isinstance(strategy.result, Partial):
             # Somebody folds it, sooner or later.
-            moved += self._moved(output, strategy.result, asked or REPLICATE)[1]
+            folded = asked or next(self._scattered(output), REPLICATE)
+            moved += self._moved(output, strategy.result, folded)[1]
         elif asked is not None:
             moved += self._moved(output, strategy.result, asked)[1]
         shared = self.size if isinstance(strategy.result, Shard) else 1

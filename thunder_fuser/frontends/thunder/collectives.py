@@ -14,13 +14,38 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import FutureTensorProxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.extend import FusionExecutor
+from torch import Tensor
+
+from thunder_fuser.errors import FuserError
 
 ALL_GATHER = "torch_all_gather_prim_impl"
 ALL_REDUCE = "torch_all_reduce_prim_impl"
 REDUCE_SCATTER = "torch_reduce_scatter_prim_impl"
 WAIT = "torch_wait_prim_impl"
+NAMED_WAIT = "fuser_wait"
 
 _T = TypeVar("_T")
+
+
+def register(executor: FusionExecutor) -> None:
+    """The operation that waits by name: (future, words) -> the result. FuserError, with these words
+    for the collective, where another process has ended or does not come in time.
+    """
+
+    def meta(future: FutureTensorProxy, words: str) -> TensorProxy:
+        return TensorProxy(like=future)
+
+    executor.register_operator(NAMED_WAIT, meta=meta, fn=_wait)
+
+
+def _wait(future: tuple[Any, Tensor], words: str) -> Tensor:
+    handle, result = future
+    try:
+        handle.wait()
+    except RuntimeError as error:
+        raise FuserError(f"{words} failed: {error}") from error
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from numbers import Number
@@ -27,21 +27,25 @@ from thunder import clang
 from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
+    NAMED_WAIT,
     REDUCE_SCATTER,
     Collective,
     begin_of,
     collectives,
     made_at,
+    register,
     renamed,
     written,
 )
 from thunder_fuser.frontends.thunder.gather_again import with_gathers_again
+
+__all__ = ["register", "scheduled"]
 
 IsFusible = Callable[[BoundSymbol], bool]
 
@@ -98,14 +102,16 @@ def settings() -> Settings | None:
     return None
 
 
-def scheduled(trace: TraceCtx, is_fusible: IsFusible) -> TraceCtx:
+def scheduled(trace: TraceCtx, is_fusible: IsFusible, operations: Mapping[str, Symbol]) -> TraceCtx:
     """The joint trace with buckets, whose collectives start early and are waited for late; the same
-    object where what is compiled is not data parallel.
+    object where what is compiled is not data parallel. `operations` are the executor's.
     """
     asked = settings()
     if asked is None:
         return trace
-    units = _Units(with_gathers_again(trace) if asked.gathers_again else trace, asked, is_fusible)
+    if asked.gathers_again:
+        trace = with_gathers_again(trace)
+    units = _Units(trace, asked, is_fusible, operations[NAMED_WAIT])
     units.reduce_gradients()
     units.gather_parameters()
     return units.finish()
@@ -167,6 +173,7 @@ class _Units:
     trace: TraceCtx
     asked: Settings
     is_fusible: IsFusible
+    wait: Symbol
     operands: dict[int, list[BoundSymbol]] = field(default_factory=dict)
     starts: dict[int, list[BoundSymbol]] = field(default_factory=dict)
     waits: dict[int, list[BoundSymbol]] = field(default_factory=dict)
@@ -244,7 +251,7 @@ class _Units:
         last: Any = bucket[0].divide.args[1] != 1 if is_whole else None
         if len(bucket) == 1:
             start = first.start.from_bsym(args=(first.operand, op, group, True, last))
-            return [bucket[0].divide, start], [first.wait]
+            return [bucket[0].divide, start], [self._awaited(first, "gradient")]
         gradients = [each.gradient for each in bucket]
         rows = 1 if is_whole else group.size()
 
@@ -256,24 +263,28 @@ class _Units:
         backward = first.is_backward
         future, starts = written(self.new, start_all, backward=backward)
         results = [each.collective.result for each in bucket]
-        return starts, self._parts(first.wait, future, results, 1, backward=backward)
+        return starts, self._parts(first, future, results, "gradient", 1)
+
+    def _awaited(self, one: Collective, what: str) -> BoundSymbol:
+        """The wait for one tensor, which names it where it fails."""
+        words = f"{_kind(one)} of a {what} {list(one.result.shape)}"
+        return self.wait.bind(one.start.output, words, output=one.result).from_bsym(
+            tags=one.wait.tags
+        )
 
     def _parts(
-        self,
-        wait: BoundSymbol,
-        future: Any,
-        results: Sequence[TensorProxy],
-        rows: int,
-        *,
-        backward: bool,
+        self, first: Collective, future: Any, results: Sequence[TensorProxy], what: str, rows: int
     ) -> list[BoundSymbol]:
         """The wait for several tensors that lie side by side, and each by itself: a view, where it
         is one row.
         """
+        count = sum(map(_count, results))
+        words = f"{_kind(first)} of {len(results)} {what}s, {count:,} elements"
 
         def parts() -> list[Any]:
-            found, all_elements = wait.sym(future), sum(map(_count, results))
-            found = _reshaped(found, (rows, all_elements // rows) if rows > 1 else (all_elements,))
+            found = _reshaped(
+                self.wait(future, words), (rows, count // rows) if rows > 1 else (count,)
+            )
             ends = accumulate(_count(t) // rows for t in results)
             return [
                 _reshaped(
@@ -283,7 +294,7 @@ class _Units:
                 for t, end in zip(results, ends, strict=True)
             ]
 
-        made, waits = written(self.new, parts, backward=backward)
+        made, waits = written(self.new, parts, backward=first.is_backward)
         names = {new.name: old for new, old in zip(made, results, strict=True)}
         return renamed(waits, names)
 
@@ -323,7 +334,7 @@ class _Units:
         """What starts the gather of a bucket, and what waits for it."""
         first = bucket[0]
         if len(bucket) == 1:
-            return [first.start], [first.wait]
+            return [first.start], [self._awaited(first, "parameter")]
         group = first.start.args[1]
         # Thunder changes the shape of a parameter's proxy, and not how many elements it has.
         with tracectx(TraceCtx(None)):
@@ -335,7 +346,7 @@ class _Units:
             backward=backward,
         )
         results = [each.result for each in bucket]
-        return starts, self._parts(first.wait, future, results, group.size(), backward=backward)
+        return starts, self._parts(first, future, results, "parameter", group.size())
 
     def _behind(self, position: int) -> int:
         """The first position behind a symbol at which no run of fused symbols is cut."""
@@ -367,6 +378,10 @@ def _side_by_side(tensors: Sequence[TensorProxy], rows: int) -> Any:
     if rows == 1:
         return ltorch.cat([_reshaped(t, (_count(t),)) for t in tensors])
     return ltorch.cat([_reshaped(t, (rows, _count(t) // rows)) for t in tensors], 1)
+
+
+def _kind(one: Collective) -> str:
+    return str(one.start.sym.name).removeprefix("torch_").removesuffix("_prim_impl")
 
 
 def _count(tensor: TensorProxy) -> int:

@@ -98,8 +98,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self._prefix = prefix
         self._tank = Tank()
         self._draw = register_draw(self)
-        attention.register(self)
-        convolution.register(self)
+        for calls in (attention, convolution, data_parallel):
+            calls.register(self)
         self._lookasides.update(lookasides())
         for symbol in {**TABLE, **RULES}:
             self.register_supported(
@@ -162,7 +162,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     ) -> TraceCtx:
         """The trace with fusions. `asked`: for how much memory, of a joint trace."""
         fuel = copy(self._tank)
-        trace = data_parallel.scheduled(trace, self._is_fusible)
+        trace = data_parallel.scheduled(trace, self._is_fusible, self.opmap)
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
         plan = partial(self._fused, may_reorder=may_reorder, saves_like_torch=saves_like_torch)
