@@ -21,9 +21,10 @@ import pytest
 
 from benchmarks.report import summary
 from tests.support.plans import definitions_table, programs_table
+from tests.support.refusal_examples import codes_of, run
 from thunder_fuser import errors
 from thunder_fuser.config import TABLE
-from thunder_fuser.refusal_codes import CODES
+from thunder_fuser.refusal_codes import CODES, ERRORS, Code, Mistake
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -85,19 +86,27 @@ def options_table() -> str:
 
 
 def refusals_table() -> str:
-    lines = ["| code | what it says | what to do |", "| --- | --- | --- |"]
-    lines += [f"| `{row.code}` | {row.meaning} | {row.remedy} |" for row in CODES]
+    lines = ["| code | what it says | what to do | example |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| `{row.code}` | {row.meaning} | {row.remedy} | {_shown(row.example)} |" for row in CODES
+    ]
     return "\n".join(lines) + "\n"
 
 
 def errors_table() -> str:
-    lines = ["| error | also a | when |", "| --- | --- | --- |"]
-    for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, errors.FuserError):
-            others = [f"`{b.__name__}`" for b in kind.__bases__]
-            doc = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
-            lines.append(f"| `{name}` | {', '.join(others)} | {doc} |")
+    lines = ["| error | also a | when | what to do | example |", "| --- | --- | --- | --- | --- |"]
+    for row in ERRORS:
+        others = ", ".join(f"`{b.__name__}`" for b in row.error.__bases__)
+        doc = " ".join((row.error.__doc__ or "").partition("\n\n")[0].split())
+        what = f"{others} | {doc} | {row.remedy} | {_shown(row.example)}"
+        lines.append(f"| `{row.error.__name__}` | {what} |")
     return "\n".join(lines) + "\n"
+
+
+def _shown(example: str) -> str:
+    """Code in a cell of a table."""
+    lines = [line.replace("    ", "\N{NO-BREAK SPACE}" * 4) for line in example.splitlines()]
+    return "<br>".join(f"`{line}`" for line in lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -188,6 +197,26 @@ def test_the_catalogue_has_every_code_of_a_refusal() -> None:
     listed = [row.code for row in CODES]
     assert listed == sorted(listed)
     assert used == set(listed)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("row", CODES, ids=lambda row: row.code)
+def test_the_example_of_a_refusal_makes_one(row: Code) -> None:
+    assert row.code in codes_of(row.example)
+
+
+def test_the_catalogue_has_every_error() -> None:
+    kinds = {k for k in vars(errors).values() if isinstance(k, type)}
+    raised = {k for k in kinds if issubclass(k, errors.FuserError)} - {errors.FuserError}
+    assert [row.error.__name__ for row in ERRORS if not row.example] == ["LoadError"]
+    assert {row.error for row in ERRORS} == raised
+
+
+@pytest.mark.parametrize("row", [r for r in ERRORS if r.example], ids=lambda r: r.error.__name__)
+def test_the_example_of_an_error_raises_it(row: Mistake) -> None:
+    with pytest.raises(row.error) as caught:
+        run(row.example)
+    assert type(caught.value) is row.error
 
 
 @pytest.mark.parametrize(
