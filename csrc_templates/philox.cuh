@@ -110,6 +110,8 @@ TF_DEVICE F stored_as(F v) {
 template <class T, class F>
 TF_DEVICE F uniform(F u, F low, F high) {
   const F value = stored_as<T>(multiplied_and_added(high - low, u, low));
+  // What compilers do not see: u is no more than 1, and rounding takes nothing below 1 beyond it.
+  if (low == F(0) && high == F(1)) return value < F(1) ? value : F(0);
   return (u < F(1)) & (value < stored_as<T>(high)) ? value : stored_as<T>(low);
 }
 

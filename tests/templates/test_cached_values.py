@@ -16,7 +16,8 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
@@ -119,3 +120,46 @@ def test_values_that_are_the_same_for_all_lanes_are_kept_too() -> None:
         (found,) = executable(CompiledFusion(fusion), data, Batch(cpu), cpu)(data)
         exact = data[0].double().exp()[:, :, None] * data[1]
         assert torch.allclose(found.double(), exact / exact.sum((1, 2), keepdim=True), rtol=1e-5)
+
+
+def dropout_norm(rows: int, columns: int) -> Fusion:
+    """h = dropout(x) + r, rounded, and h over its length."""
+    b = FusionBuilder()
+    x, r = (b.tensor([rows, columns], BFloat16) for _ in range(2))
+    drawn = b.random("uniform", [rows, columns], (0.0, 1.0), (7, 3), BFloat16)
+    kept = b.cast(op(b, "lt", drawn, b.scalar(0.9)), Float)
+    h = b.cast(op(b, "add", op(b, "mul", x, kept), r), BFloat16)
+    assert isinstance(h, TensorView)
+    square = b.reduce("sum", op(b, "mul", h, h), [1], keepdim=True)
+    b.output(h)
+    b.output(b.cast(op(b, "mul", h, op(b, "rsqrt", square)), BFloat16))  # type: ignore[arg-type]
+    return b.build()
+
+
+@pytest.mark.parametrize("columns", [256, 1000, 4096])
+def test_a_gpu_keeps_a_value_in_the_registers_of_what_it_is_computed_from(columns: int) -> None:
+    """Random numbers are drawn once, and the sum is not computed again; the same bits as torch's
+    evaluation of the fusion.
+    """
+    fusion = dropout_norm(9, columns)
+    (segment,) = CompiledFusion(fusion).plan().segments
+    made = schedule_segment(segment, H200)
+    assert isinstance(made, ReductionSchedule)
+    assert [v.op for v in made.row_cache.kept] == ["cast"]  # type: ignore[union-attr]
+    assert made.row_cache.in_place == made.row_cache.kept
+    text = source(fusion, H200)
+    assert text.count("tf::uniforms<") == 1
+    cpu = torch.device("cpu")
+    data = [torch.randn(9, columns).bfloat16() for _ in range(2)]
+    found = executable(CompiledFusion(fusion), data, Batch(cpu, H200), cpu)(data)
+    h, exact = evaluate(fusion, data).outputs
+    assert torch.equal(found[0], h)
+    assert (found[1].float() - exact.float()).abs().max() <= 2**-7 * exact.abs().max()
+
+
+def test_registers_are_not_spent_on_what_is_soon_computed_again() -> None:
+    for name in ("layer_norm", "softmax", "log_softmax", "rms_norm"):
+        (segment,) = CompiledFusion(norm(name, 16, 4096)).plan().segments
+        made = schedule_segment(segment, H200)
+        assert isinstance(made, ReductionSchedule)
+        assert not made.row_cache.kept, name

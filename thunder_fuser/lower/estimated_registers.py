@@ -75,7 +75,7 @@ def _words(body: ir.Body, without: Collection[str]) -> int:
     own, inner = 0, [0]
     for s in body:
         match s:
-            case ir.Registers() if s.name not in without:
+            case ir.Registers() if s.name not in without and not s.in_place:
                 own += -(-math.prod(s.sizes) * _size_of(s.type) // ir.WORD)
             case ir.If():
                 inner += [_words(s.body, without), _words(s.otherwise, without)]

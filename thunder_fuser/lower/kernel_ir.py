@@ -518,12 +518,16 @@ class LetPointer:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """An array of registers, of these sizes; one register without."""
+    """An array of registers, of these sizes; one register without.
+
+    in_place  its elements come to be as those of others, which are as many, are wanted no more
+    """
 
     name: str
     type: Type
     sizes: tuple[int, ...]
     zeroed: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 that it is computed once.
 
 A pass pulls what it needs from what is loaded: the exponentials of a softmax are computed for their
-sum and again for the result. A GPU has arithmetic to spare while it waits for memory. A host's core
-has not: where a value takes long and its row fits in the nearest caches, it is written there by the
-first pass that computes it and read by the others.
+sum and again for the result. A GPU has arithmetic to spare while it waits for memory, but a value
+that takes the registers of what it is computed from costs nothing to keep: `dropout(x) + r`, where
+nobody asks for x and r again. A host's core has none to spare: where a value takes long and its row
+fits in the nearest caches, it is written there by the first pass that computes it and read by the
+others.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.dtypes import compute_dtype
 from thunder_fuser.ir.integer.symint import Form
-from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
@@ -31,6 +33,9 @@ from thunder_fuser.lower.scalar_graph import (
 
 _EXPENSIVE = 8
 """Cost of arithmetic (see `ops`) that is dearer than a store and a load of the nearest caches."""
+_WORTH_A_MOVE, _WORTH_REGISTERS = 3, 12
+"""The same of what is kept in registers: in those of what it is computed from, and in others."""
+_WORD = 4
 
 
 def held_bytes(value: Value, lanes: Lanes) -> int:
@@ -67,6 +72,43 @@ def choose_held(
     return tuple(held)
 
 
+def choose_kept(
+    lanes: Lanes,
+    graph: ValueGraph,
+    passes: Sequence[Sequence[Value]],
+    loads: AbstractSet[Value],
+    room: int,
+) -> dict[Value, bool]:
+    """Values that stay in registers from the first pass that computes them, in order of passes;
+    whether they do in those of what they are computed from.
+
+    loads  those whose vectors are in registers
+    room   words of each lane that registers have beside these
+    """
+    moving = _moving(graph, lanes)
+    kept: dict[Value, bool] = {}
+    computed: set[Value] = set()
+    for number, roots in enumerate(passes):
+        here = _computed(roots, moving, kept)
+        later = [v for other in passes[number:] for v in other]
+        for value in sorted(here & computed, key=lambda node: node.order, reverse=True):
+            if value in kept or not isinstance(value, Compute | Random):
+                continue
+            before = _computed(later, moving, kept)
+            if not value.dtype.is_floating or value not in before:
+                continue
+            after = _computed(later, moving, {**kept, value: True})
+            cost = sum(map(_cost, before - after))
+            freed = sum(n.dtype.itemsize for n in (before - after) & loads) / _WORD
+            words = compute_dtype(value.dtype).itemsize / _WORD - freed
+            least = _WORTH_REGISTERS if words > 0 else _WORTH_A_MOVE
+            if cost >= least and words <= room:
+                kept[value] = words <= 0
+                room -= int(max(words, 0))
+        computed |= here
+    return kept
+
+
 def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:
     """Nodes that differ from column to column."""
     found: set[Value] = set()
@@ -89,7 +131,7 @@ def _moves(form: Form, lanes: Lanes) -> bool:
 
 
 def _computed(
-    roots: Sequence[Value], moving: AbstractSet[Value], held: Mapping[Value, None]
+    roots: Sequence[Value], moving: AbstractSet[Value], held: Mapping[Value, object]
 ) -> set[Value]:
     """What a pass does at each column; values that are held are read there."""
 
@@ -101,4 +143,9 @@ def _computed(
 
 
 def _cost(node: Value) -> int:
-    return pointwise.lookup(node.op).cost if isinstance(node, Compute) else 0
+    match node:
+        case Compute():
+            return pointwise.lookup(node.op).cost
+        case Random():
+            return random.lookup(node.draw.op).cost
+    return 0

@@ -49,7 +49,7 @@ class RowLowering(LaneLowering):
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
         folded = [v for f in schedule.reductions for v in f.roots]
-        folded += schedule.row_cache.held
+        folded += schedule.row_cache.values
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Totals go through memory; what is held is read by other nodes alone.
@@ -147,15 +147,12 @@ class RowLowering(LaneLowering):
 
     def _find_late_loads(self) -> set[int]:
         """Accesses at positions that a stage computes: nothing can hold them before it."""
-        return {
-            k
-            for k, access in enumerate(self.accesses)
-            if any(isinstance(node, Folded) for node in self._awaited(access))
-        }
+        waits = (any(isinstance(n, Folded) for n in self._awaited(a)) for a in self.accesses)
+        return {k for k, late in enumerate(waits) if late}
 
     @property
     def _held_loads_wait(self) -> bool:
-        held = (k for k in self._column_accesses(self._live) if self._is_held(k))
+        held = filter(self._is_held, self._column_accesses(self._live))
         return any(self._awaited(self.accesses[k]) for k in held)
 
     # ---- loads
@@ -165,9 +162,8 @@ class RowLowering(LaneLowering):
         wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
         ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
-        elements = self._elements_ahead
         taken: list[ir.Stmt] = []
-        for k in elements:
+        for k in self._elements_ahead:
             taken += [self._array(k), ir.Assign(self._register(k, ONE), Var(f"n{k}"))]
             self._written.update(self.accesses[k].loads)
         loads: list[ir.Stmt] = [
@@ -270,13 +266,16 @@ class RowLowering(LaneLowering):
         for value in self.schedule.row_cache.held:
             place = add(SMEM, ir.Int(held_offset(self.schedule, value)))
             if self.schedule.rows_per_block > 1:
-                threads = self.schedule.threads
-                own: ir.Expr = ir.LaunchIndex.THREAD
-                if threads > 1:
-                    own = ir.UnsignedBinary("/", own, ir.Int(threads))
-                place = add(place, times(own, ir.Int(held_bytes(value, self.schedule.lanes))))
+                own = ir.UnsignedBinary("/", ir.LaunchIndex.THREAD, ir.Int(self.schedule.threads))
+                row = ir.LaunchIndex.THREAD if self.schedule.threads == 1 else own
+                place = add(place, times(row, ir.Int(held_bytes(value, self.schedule.lanes))))
             dtype = values.register_dtype(value.dtype)
             found.append(ir.LetPointer(f"h{value.order}", dtype, ir.Reinterpret(dtype, place)))
+        for value in self.schedule.row_cache.kept:
+            lanes = self.lanes.vector if value.order in self._varying else 1
+            kept = f"h{value.order}", values.register_dtype(value.dtype)
+            in_place = value in self.schedule.row_cache.in_place
+            found.append(ir.Registers(*kept, (self.schedule.steps, lanes), in_place=in_place))
         return found
 
     def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
@@ -341,7 +340,7 @@ class RowLowering(LaneLowering):
         inside: list[ir.Stmt] = []
         of_lane = indices.child()
         computed = self._needed(roots, loaded=True)
-        held = [node for node in self.schedule.row_cache.held if node in computed]
+        held = [node for node in self.schedule.row_cache.values if node in computed]
         for node in self._live_nodes:
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
@@ -370,6 +369,8 @@ class RowLowering(LaneLowering):
 
     def _held_place(self, node: Value, varies: bool) -> ir.Element:
         """Where a value that is held lies."""
+        if node in self.schedule.row_cache.kept:
+            return ir.Element(ir.Element(Var(f"h{node.order}"), K), V if varies else ir.Int(0))
         vector = times(_U, ir.Int(self.lanes.vector))
         return ir.Element(Var(f"h{node.order}"), add(vector, V) if varies else vector)
 

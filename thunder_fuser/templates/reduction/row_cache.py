@@ -37,6 +37,8 @@ class RowCache:
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
     held       values that are kept beside what is read, so that they are computed once
+    kept       the same of values that registers keep
+    in_place   those of them that take the registers of what they are computed from
     """
 
     registers: tuple[int, ...] = ()
@@ -44,13 +46,20 @@ class RowCache:
     reread: tuple[int, ...] = ()
     passes: tuple[int, ...] = ()
     held: tuple[Value, ...] = ()
+    kept: tuple[Value, ...] = ()
+    in_place: tuple[Value, ...] = ()
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Those that are computed once."""
+        return (*self.held, *self.kept)
 
     def reads(self, access: int) -> int:
         """How often an access is read from memory."""
         return self.passes[access] if access in self.reread else 1
 
     def __str__(self) -> str:
-        kept = f", {len(self.held)} values cached" if self.held else ""
+        kept = f", {len(self.values)} values cached" if self.values else ""
         return f"{self._reads}{kept}"
 
     @property

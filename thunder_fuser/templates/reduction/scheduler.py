@@ -41,7 +41,7 @@ from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, a
 from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
-from thunder_fuser.templates.reduction.cached_values import choose_held
+from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
 from thunder_fuser.templates.reduction.row_cache import (
@@ -67,6 +67,8 @@ from thunder_fuser.templates.reduction.thread_mapping import (
 
 MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
+_MOST_REGISTERS, _WORKING_REGISTERS = 128, 40
+"""Registers of a thread for which values are kept, and those of them that it computes with."""
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -232,8 +234,13 @@ class _Candidate:
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
             held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
+            return replace(self._cached(schedule, accumulators), held=held)
+        return self._keeping(schedule, self._cached(schedule, accumulators), accumulators)
+
+    def _cached(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
+        """What is kept of what is read."""
         has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
-        found = choose_row_cache(
+        return choose_row_cache(
             schedule.accesses,
             [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
             schedule.passes,
@@ -248,7 +255,23 @@ class _Candidate:
             ),
             self.device,
         )
-        return replace(found, held=held)
+
+    def _keeping(self, schedule: ReductionSchedule, cache: RowCache, accumulators: int) -> RowCache:
+        """The cache with values in registers, where rows are there."""
+        wide = self.axis == "rows" or not cache.registers or schedule.stages == 0
+        if wide or len(schedule.passes) < 2:
+            return cache
+        loads = {load for k in cache.registers for load in schedule.accesses[k].loads}
+        words = sum(load.dtype.itemsize for load in loads) // WORD + accumulators // schedule.steps
+        together = max(schedule.mapping.blocks_per_sm, 1)
+        every = min(
+            _MOST_REGISTERS, self.device.registers_per_sm // (schedule.block_threads * together)
+        )
+        lanes = schedule.lanes.vector * schedule.steps
+        room = (every - _WORKING_REGISTERS) // lanes - words
+        kept = choose_kept(schedule.lanes, schedule.graph, schedule.passes, loads, room)
+        in_place = tuple(value for value, is_in_place in kept.items() if is_in_place)
+        return replace(cache, kept=tuple(kept), in_place=in_place)
 
     @property
     def _double_registers(self) -> int:
