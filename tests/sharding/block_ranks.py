@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.sharding.blocks import HALVES, is_right, sharded
-from tests.sharding.processes import become_ranks
+from tests.sharding.processes import become_ranks, device
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.sharding import DeviceMesh, Shardings
@@ -26,7 +26,7 @@ def on_processes(shardings: Shardings, inputs: list[torch.Tensor]) -> list[torch
     mesh, rank, fusion = shardings.mesh, dist.get_rank(), shardings.fusion
     at = mesh.coordinates(rank)
     mine = [
-        shard_of(x, shardings.given[t], at)
+        shard_of(x, shardings.given[t], at).to(device())
         for t, x in zip(fusion.tensor_inputs, inputs, strict=True)
     ]
     with communicating(process_groups(mesh)):
@@ -36,7 +36,7 @@ def on_processes(shardings: Shardings, inputs: list[torch.Tensor]) -> list[torch
         parts = [torch.empty_like(result) for _ in range(mesh.size)]
         dist.all_gather(parts, result.contiguous())
         wholes.append(whole_of(parts, tensor.sizes, shardings.given[tensor], mesh))
-    return wholes
+    return [whole.cpu() for whole in wholes]
 
 
 def main(rank: int, size: int) -> None:

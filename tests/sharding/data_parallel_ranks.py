@@ -16,7 +16,7 @@ from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp
 from torch import nn
 
 import thunder_fuser
-from tests.sharding.processes import become_ranks
+from tests.sharding.processes import become_ranks, device
 from thunder_fuser.errors import FuserError
 
 WIDTH, HIDDEN, CLASSES, ROWS = 6, 10, 3, 4
@@ -57,14 +57,15 @@ class Model(nn.Module):
 
 def model() -> Model:
     torch.manual_seed(0)
-    return Model().double()
+    return Model().double().to(device())
 
 
 def batch(step: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Of all processes."""
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size * ROWS, WIDTH, generator=generator, dtype=torch.float64)
-    return x, torch.randn(size * ROWS, CLASSES, generator=generator, dtype=torch.float64)
+    y = torch.randn(size * ROWS, CLASSES, generator=generator, dtype=torch.float64)
+    return x.to(device()), y.to(device())
 
 
 def mine(x: torch.Tensor) -> torch.Tensor:
@@ -93,9 +94,9 @@ def is_right(module: Any, size: int) -> None:
     """It learns as one process does from all rows."""
     whole = model()
     expected = stepped(whole, size, is_whole=True)
-    losses = torch.tensor(stepped(module, size, is_whole=False))
+    losses = torch.tensor(stepped(module, size, is_whole=False), device=device())
     dist.all_reduce(losses)
-    torch.testing.assert_close(losses / size, torch.tensor(expected))
+    torch.testing.assert_close((losses / size).cpu(), torch.tensor(expected))
     for name, parameter in module.named_parameters():
         close(parameter, whole.get_parameter(name))
 
@@ -116,7 +117,7 @@ def jitted(module: nn.Module) -> Any:
 def fully_sharded(strategy: str, buckets: str) -> Any:
     return fsdp(
         jitted(model()),
-        device=torch.device("cpu"),
+        device=device(),
         sharding_strategy=FSDPType[strategy],
         bucketing_strategy=FSDPBucketingStrategy[buckets],
     )

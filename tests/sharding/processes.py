@@ -19,10 +19,12 @@ PATIENCE = timedelta(seconds=60)
 """How long a rank waits for another one."""
 
 
-def together(module: str, size: int, folder: Path) -> None:
-    """Run `python -m module SIZE FILE`, which becomes as many ranks; all must end well."""
+def together(module: str, size: int, folder: Path, backend: str = "gloo") -> str:
+    """What `python -m module SIZE FILE BACKEND` prints, which becomes as many ranks. All must end
+    well.
+    """
     ranks = subprocess.Popen(
-        [sys.executable, "-m", module, str(size), str(folder / "meeting")],
+        [sys.executable, "-m", module, str(size), str(folder / "meeting"), backend],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -35,13 +37,14 @@ def together(module: str, size: int, folder: Path) -> None:
         if ranks.poll() is None:
             os.killpg(ranks.pid, signal.SIGKILL)
     assert ranks.returncode == 0, told
+    return told
 
 
-def become_ranks(check: Callable[[int, int], None], backend: str = "gloo") -> None:
+def become_ranks(check: Callable[[int, int], None]) -> None:
     """Fork one process a rank, before torch has threads: what all import is imported once. Each
     joins the others and runs `check(rank, size)`.
     """
-    size, file = int(sys.argv[1]), sys.argv[2]
+    size, (file, backend) = int(sys.argv[1]), sys.argv[2:]
     children = []
     for rank in range(size):
         child = os.fork()
@@ -66,6 +69,14 @@ def become_ranks(check: Callable[[int, int], None], backend: str = "gloo") -> No
 def join(rank: int, size: int, file: str, backend: str) -> None:
     """Become one of the ranks."""
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
         backend, init_method=f"file://{file}", rank=rank, world_size=size, timeout=PATIENCE
     )
+
+
+def device() -> torch.device:
+    """Where this rank's tensors are."""
+    is_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", dist.get_rank()) if is_gpu else torch.device("cpu")

@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import (
     Fusion,
     OpaqueOp,
     PointwiseOp,
+    ReductionOp,
     TensorView,
     ViewOp,
 )
@@ -212,9 +213,7 @@ class _Axis:
     ) -> Iterator[_Strategy]:
         if isinstance(asked, Shard):
             yield from self._for_result(expr, operands, asked)
-        partial = self._through(expr, operands)
-        if partial is not None:
-            yield partial
+        yield from self._through(expr, operands)
         if isinstance(expr, ViewOp | CutOp) and (operands[0], REPLICATE) in self.paid:
             # A view of what is whole already; a shard of it costs nothing.
             yield _Strategy((REPLICATE,), REPLICATE)
@@ -252,15 +251,23 @@ class _Axis:
         if len(placed) == len(found):
             yield _Strategy(tuple(placed), shard)
 
-    def _through(self, expr: Expr, operands: Sequence[TensorView]) -> _Strategy | None:
-        """Partial sums that an operation may be done to before they are summed."""
+    def _through(self, expr: Expr, operands: Sequence[TensorView]) -> Iterator[_Strategy]:
+        """Partial sums that an operation may be done to before they are summed: it is linear, in
+        all operands, or, a product, in each by itself.
+        """
         placed = tuple(self.placed[t] or REPLICATE for t in operands)
-        is_sum = all(p == Partial("sum") for p in placed) and bool(placed)
+        partial = Partial("sum")
         linear = isinstance(expr, PointwiseOp) and expr.op in ("neg", "add", "sub")
         linear = linear and len(operands) == len(expr.inputs)
-        if is_sum and (linear or isinstance(expr, ViewOp | CopyOp | CutOp)):
-            return _Strategy(placed, Partial("sum"))
-        return None
+        linear = linear or isinstance(expr, ViewOp | CopyOp | CutOp)
+        linear = linear or (isinstance(expr, ReductionOp) and expr.op == "sum")
+        if linear and placed and all(p == partial for p in placed):
+            yield _Strategy(placed, partial)
+        if isinstance(expr, OpaqueOp) and expr.op in ("matmul", "linear") and len(operands) == 2:
+            for k, p in enumerate(placed):
+                if p == partial:
+                    others = tuple(partial if n == k else REPLICATE for n in range(2))
+                    yield _Strategy(others, partial)
 
     def _fits(self, strategy: _Strategy, k: int, expr: Expr) -> bool:
         """Whether what expression `k` reads and makes is even beside the axes before."""
