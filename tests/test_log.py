@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -84,6 +85,34 @@ def test_a_status_inside_another_is_silent(
         with log.status("linking", total=1):
             pass
     assert re.fullmatch(SUMMARY.format(2), capsys.readouterr().err)
+
+
+def test_pieces_share_their_patience_and_their_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three fusions, none of which takes long, at two calls; then they are compiled again."""
+    monkeypatch.setattr(log, "PATIENCE", 0.02)
+    pieces = log.Pieces("compiling", total=3)
+    for _ in range(2):
+        for k in range(3):
+            assert capsys.readouterr().err == ""
+            with pieces.piece(f"fuser{k}"):
+                time.sleep(0.01)
+                with log.status("compiling", total=1):
+                    pass
+        assert re.fullmatch(SUMMARY.format(3), capsys.readouterr().err)
+
+
+def test_a_terminal_sees_which_piece_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "PATIENCE", 0.0)
+    terminal = Terminal(awaited="compiling 2/3 (fuser1) ")
+    pieces = log.Pieces("compiling", total=3)
+    with contextlib.redirect_stderr(terminal):
+        with pieces.piece("fuser0"):
+            pass
+        with pieces.piece("fuser1"):
+            assert terminal.arrived.wait(30)
+    assert "took" not in terminal.getvalue()
 
 
 class Closed(io.StringIO):

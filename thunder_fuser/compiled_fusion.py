@@ -8,6 +8,7 @@ specialise, passes, plan, schedule, code, compile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, Made
@@ -48,7 +50,8 @@ class CompiledFusion:
     options.
 
     Sizes may be symbolic. Calls may come from several threads; a key is compiled once, and again
-    only if too many others have come since. `latest` is what ran in the last call.
+    only if too many others have come since. `latest` is what ran in the last call; `among` the
+    progress of the fusions that are compiled beside it.
     """
 
     def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
@@ -56,6 +59,7 @@ class CompiledFusion:
         self.name = name
         self._sizes = size_inputs(fusion)
         self.latest: Made | None = None
+        self.among: Pieces | None = None
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest = _Latest()
         self._made: list[Executable] = []
@@ -211,7 +215,8 @@ class CompiledFusion:
         with self._lock, without_modes():
             found = table.get(key)
             if found is None:
-                found = compile_fusion(fusion, binding, self.name)
+                with self.among.piece(self.name) if self.among else nullcontext():
+                    found = compile_fusion(fusion, binding, self.name)
                 table[key] = found
                 self._made.append(found)
                 RESIDENTS.admit(found, self)

@@ -122,14 +122,14 @@ def configure(spec: str) -> None:
 
 
 class Status:
-    """Progress of one piece of work; made by `status`."""
+    """Progress of one piece of work; made by `status`. `spent`: seconds of what is done before."""
 
-    def __init__(self, verb: str, total: int) -> None:
-        self._verb = verb
+    def __init__(self, verb: str, total: int, spent: float = 0.0, done: int = 0) -> None:
+        self.verb = verb
         self._total = total
-        self._done = 0
+        self._done = done
         self._name = ""
-        self._start = time.monotonic()
+        self._start = time.monotonic() - spent
 
     def step(self, name: str) -> None:
         """The next item, called `name`, begins."""
@@ -146,7 +146,7 @@ class Status:
         """The state as one line of text."""
         name = f" ({self._name})" if self._name else ""
         count = f"{self._done}/{self._total}"
-        return f"{PACKAGE}: {self._verb} {count}{name} {self.seconds:.1f} s"
+        return f"{PACKAGE}: {self.verb} {count}{name} {self.seconds:.1f} s"
 
 
 # Only one status draws at a time; one that starts inside another, or in another thread, is silent.
@@ -157,17 +157,51 @@ _screen = threading.Lock()
 def status(verb: str, *, total: int) -> Iterator[Status]:
     """Report on work of `total` steps, such as `status("compiling", total=23)`."""
     progress = Status(verb, total)
-    if not _screen.acquire(blocking=False):
+    with _on_screen(progress, total):
         yield progress
+
+
+@contextlib.contextmanager
+def _on_screen(progress: Status, total: int | None) -> Iterator[None]:
+    """Show progress, unless another is shown. `total`: of what is done then, if anything is."""
+    if not _screen.acquire(blocking=False):
+        yield
         return
     stream = _handler.stream
     try:
         with _painted(progress, stream) if stream.isatty() else contextlib.nullcontext():
-            yield progress
+            yield
     finally:
         _screen.release()
-        if progress.seconds >= PATIENCE:
-            _write(stream, f"{PACKAGE}: {verb} {total} took {progress.seconds:.1f} s\n")
+        if total is not None and progress.seconds >= PATIENCE:
+            _write(stream, f"{PACKAGE}: {progress.verb} {total} took {progress.seconds:.1f} s\n")
+
+
+class Pieces:
+    """Progress of work that is done here and there: the fusions of a trace, each of which is
+    compiled at its first call. Patience is with all of them together.
+    """
+
+    def __init__(self, verb: str, total: int) -> None:
+        self._verb = verb
+        self._total = total
+        self._done = 0
+        self._spent = 0.0
+
+    @contextlib.contextmanager
+    def piece(self, name: str) -> Iterator[None]:
+        """The next of them, called `name`. What comes when all are done begins again."""
+        if self._done >= self._total:
+            self._done, self._spent = 0, 0.0
+        progress = Status(self._verb, self._total, self._spent, self._done)
+        progress.step(name)
+        is_last = self._done + 1 == self._total
+        try:
+            with _on_screen(progress, self._total if is_last else None):
+                yield
+        finally:
+            self._done += 1
+            self._spent = progress.seconds
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -188,11 +222,12 @@ def _painted(progress: Status, stream: TextIO) -> Iterator[None]:
     width = shutil.get_terminal_size().columns - 1
 
     def paint() -> None:
-        delay = PATIENCE
+        delay = max(PATIENCE - progress.seconds, 0.0)
+        is_shown = False
         while not finished.wait(delay):
-            delay = _REDRAW
+            delay, is_shown = _REDRAW, True
             _write(stream, "\r" + progress.line[:width].ljust(width))
-        if delay == _REDRAW:
+        if is_shown:
             _write(stream, "\r" + " " * width + "\r")
 
     painter = threading.Thread(target=paint, daemon=True)

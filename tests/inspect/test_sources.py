@@ -144,3 +144,20 @@ def test_a_definition_before_and_after_it_runs(shape: tuple[int, int]) -> None:
     titles = [title for title, _ in after.details[0].sections]
     assert any(title.startswith("source that ran") for title in titles)
     assert {k.segment for k in after.details[0].kernels} == {0, 1}
+
+
+def test_fusions_of_a_trace_are_pieces_of_one_work() -> None:
+    """Of which a terminal is told while they are compiled."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (((x.sin() @ w).exp() @ w).exp() @ w).tanh()
+
+    compiled = jit(program)
+    compiled(torch.randn(4, 4), torch.randn(4, 4))
+    calls = [f._call.compiled for f in fusions(compiled)]
+    assert len(calls) == 4
+    # The two exponentials are one.
+    assert len({id(call) for call in calls}) == 3
+    (work,) = {call.among for call in calls}
+    assert work is not None
+    assert work._done == work._total == 3

@@ -58,6 +58,7 @@ from thunder_fuser.frontends.thunder.statistics import with_statistics
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace_check import fault
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
 
@@ -311,6 +312,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                     del prims[k]
                     break
             else:
+                among = Pieces("compiling", total=len(known))
+                for fusion in known.values():
+                    fusion.among = among
                 return found
 
 
