@@ -190,10 +190,7 @@ def test_the_catalogue_has_every_code_of_a_refusal() -> None:
     for source in (ROOT / "thunder_fuser").rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
-                # One is chosen by the kind of a proxy (claims/operands.py).
-                used |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)} | {
-                    "dtensor"
-                }
+                used |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
     listed = [row.code for row in CODES]
     assert listed == sorted(listed)
     assert used == set(listed)

@@ -90,12 +90,6 @@ CODES = (
         "jit(lambda n: n // n)(n)",
     ),
     Code(
-        "dtensor",
-        "an operand is a DTensor",
-        "call with local tensors, or leave it to torch",
-        "jit(lambda x: x * x)(DTensor.from_local(x, mesh))",
-    ),
-    Code(
         "dtype",
         "torch has no such operation on a dtype, or computes it in a way of its own",
         "cast the operand to the dtype that the sentence names",

@@ -16,7 +16,6 @@ from thunder.core.devices import cpu
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import tensorproxy
 from thunder.core.trace import TraceCtx, tracectx
-from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 import thunder_fuser
@@ -81,14 +80,6 @@ def patched(place: str, value: object) -> Any:
     return mock.patch(place, value)
 
 
-def one_device() -> Any:
-    """A mesh of this process alone."""
-    if not torch.distributed.is_initialized():
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    return torch.distributed.init_device_mesh("cpu", (1,))
-
-
 WORDS: dict[str, Any] = {
     "torch": torch,
     "F": F,
@@ -105,7 +96,6 @@ WORDS: dict[str, Any] = {
     "kernel": kernel,
     "reduce": reduce,
     "DataType": DataType,
-    "DTensor": DTensor,
     "cpu": cpu,
 }
 
@@ -116,8 +106,6 @@ def run(example: str) -> None:
         words = WORDS | {"x": torch.rand(64, 64), "n": torch.arange(1, 65), "folder": Path(folder)}
         if "gpu" in example:
             (words["gpu"],) = fake((64, 64), dtype=torch.float32)
-        if "mesh" in example:
-            words["mesh"] = one_device()
         exec(example, words)
 
 
@@ -132,6 +120,4 @@ def codes_of(example: str) -> set[str]:
 
     with mock.patch.object(Refusal, "__init__", noted), contextlib.suppress(RuntimeError):
         run(example)
-    if "mesh" in example:
-        torch.distributed.destroy_process_group()
     return set(_seen)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh as TorchMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Partial as TorchPartial
@@ -30,6 +32,8 @@ from thunder_fuser.sharding.mesh import (
     check_shard,
 )
 from thunder_fuser.sharding.on_mesh import FusionOnMesh
+from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.recent import Recent
 
 _OPS = {"sum": "sum", "max": "max", "min": "min", "product": "prod"}
 """torch's partial results that are ours."""
@@ -39,6 +43,11 @@ class MeshGroups(ProcessGroups):
     """The process groups that a mesh of torch has."""
 
     def __init__(self, mesh: TorchMesh) -> None:
+        if not dist.is_initialized():
+            raise FuserValueError(
+                f"the process group of {mesh} is gone; call "
+                "torch.distributed.init_process_group, and make the mesh and its DTensors again"
+            )
         self._groups = [mesh.get_group(axis) for axis in range(mesh.ndim)]
 
 
@@ -86,30 +95,31 @@ def placements_of(sharding: Sharding, sizes: Sequence[int]) -> list[Any] | int:
     return found
 
 
-def torch_mesh_of(inputs: Sequence[Any]) -> TorchMesh:
-    """The mesh of the DTensors among the inputs. FuserTypeError for tensors that are none,
-    FuserValueError for several meshes.
+def torch_mesh_of(inputs: Sequence[Any], name: str) -> TorchMesh:
+    """The mesh of the DTensors among the inputs of `name`, of which there are some. FuserValueError
+    for several meshes.
     """
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    plain = [k for k, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not _is_dtensor(x)]
-    if plain or not tensors:
-        which = f"input {plain[0]} is a plain tensor" if plain else "there is no tensor"
-        raise FuserTypeError(
-            f"execute_with_dtensors: every tensor must be a DTensor, {which}; "
-            "make it one by torch.distributed.tensor.distribute_tensor, replicated if need be"
-        )
-    meshes = [x.device_mesh for x in tensors if isinstance(x, DTensor)]
-    for k, mesh in enumerate(meshes):
-        if mesh != meshes[0]:
+    found = [(k, x.device_mesh) for k, x in enumerate(inputs) if isinstance(x, DTensor)]
+    first, mesh = found[0]
+    for k, other in found:
+        if other != mesh:
             raise FuserValueError(
-                f"the DTensors are on different meshes: {meshes[0]} and, tensor {k}, {mesh}; "
-                "redistribute them to one"
+                f"{name}: the DTensors are on different meshes: input {first} on {mesh}, input {k} "
+                f"on {other}; redistribute them to one"
             )
-    return meshes[0]
+    return mesh
 
 
-def _is_dtensor(x: object) -> bool:
-    return isinstance(x, DTensor)
+def check_all_dtensors(inputs: Sequence[Any], name: str) -> None:
+    """FuserTypeError for tensors that are none, and where there is no tensor."""
+    kinds = {k: isinstance(x, DTensor) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+    plain = [k for k, is_one in kinds.items() if not is_one]
+    if plain or not kinds:
+        which = f"input {plain[0]} is a plain tensor" if plain else "there is no tensor"
+        raise FuserTypeError(f"{name}: every tensor must be a DTensor, {which}; {MAKE_IT_ONE}")
+
+
+MAKE_IT_ONE = "make it one by torch.distributed.tensor.distribute_tensor, replicated if need be"
 
 
 class DTensorProgram:
@@ -122,11 +132,20 @@ class DTensorProgram:
         placed: dict[TensorView, Sharding],
         whole: Sequence[Any],
     ) -> None:
-        """`whole` are inputs as large as the DTensors."""
+        """`whole` are inputs as large as the DTensors.
+
+        Raises FuserValueError where this process is not on the mesh, or its groups are gone.
+        """
         names = mesh.mesh_dim_names or ()
         self.torch_mesh = mesh
         self.mesh = DeviceMesh(tuple(mesh.shape), tuple(names))
         self.groups = MeshGroups(mesh)
+        at = mesh.get_coordinate()
+        if at is None:
+            raise FuserValueError(
+                f"this process, rank {dist.get_rank()}, is not on {mesh}: only its ranks may call"
+            )
+        self.rank = next(rank for rank, where in self.mesh.ranks() if where == tuple(at))
         self.placed = dict(placed)
         self.fusion = fusion
         self.on_mesh = self._made()
@@ -153,10 +172,10 @@ class DTensorProgram:
         return None
 
     def __call__(self, inputs: Sequence[Any], whole: Sequence[Any]) -> list[DTensor]:
-        """A collective: every rank calls it."""
+        """A collective: every rank calls it. Plain tensors are the same on all of them."""
         shardings = self.on_mesh.shardings(whole)
-        local = [x.to_local() if isinstance(x, DTensor) else x for x in inputs]
-        outputs = self.on_mesh.run(local, whole, self.torch_mesh.get_rank(), self.groups)
+        local = [_local(x) for x in inputs]
+        outputs = self.on_mesh.run(local, whole, self.rank, self.groups)
         return [
             DTensor.from_local(
                 x,
@@ -169,10 +188,74 @@ class DTensorProgram:
             for t, x in zip(shardings.fusion.outputs, outputs, strict=True)
         ]
 
+    def of_first_rank(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """The numbers that the first rank of the mesh brings. A collective."""
+        found = torch.tensor(numbers, dtype=torch.int64, device=device)
+        for axis in range(len(self.mesh.shape)):
+            found = self.groups.all_gather(found, axis)[0]
+        return [int(n) for n in found]
+
+
+def _local(x: Any) -> Any:
+    """What this rank has of an input."""
+    if not isinstance(x, DTensor):
+        return x
+    with torch.no_grad():
+        found = x.to_local()
+    # Collectives of torch's own operations may be under way.
+    return found.wait() if isinstance(found, AsyncCollectiveTensor) else found
+
+
+class DTensorPrograms:
+    """A fusion on DTensors: a program for each mesh, placements and sizes. The latest few are kept.
+
+    latest   where everything was in the last call
+    """
+
+    def __init__(self, fusion: Fusion, name: str) -> None:
+        self.fusion = fusion
+        self.name = name
+        self.latest: Shardings | None = None
+        self._programs = Recent[DTensorProgram]()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def program(self, inputs: Sequence[Any]) -> DTensorProgram:
+        """What a call with such inputs runs, one for each of the fusion's. Plain tensors among them
+        are replicated.
+
+        Raises FuserValueError for meshes that disagree, and for placements that no rank's program
+        has (see `sharding_of`).
+        """
+        mesh = torch_mesh_of(inputs, self.name)
+        whole = (REPLICATE,) * mesh.ndim
+        placed = {
+            value: sharding_of(x) if isinstance(x, DTensor) else whole
+            for value, x in zip(self.fusion.inputs, inputs, strict=True)
+            if isinstance(value, TensorView)
+        }
+        sizes = tuple(tuple(x.shape) for x in inputs if isinstance(x, torch.Tensor))
+        # After its process group has ended, a mesh is equal to one of the next.
+        key = (dist.group.WORLD, mesh, tuple(placed.values()), sizes)
+        return self._programs.get(
+            key, lambda: DTensorProgram(self.fusion, mesh, placed, whole_of_dtensors(inputs))
+        )
+
+    def __call__(self, inputs: Sequence[Any]) -> list[DTensor]:
+        """A collective: every rank calls it."""
+        return self.run(self.program(inputs), inputs)
+
+    def run(self, program: DTensorProgram, inputs: Sequence[Any]) -> list[DTensor]:
+        """The same by what `program` has found."""
+        whole = whole_of_dtensors(inputs)
+        self.latest = program.on_mesh.shardings(whole)
+        return program(inputs, whole)
+
 
 def whole_of_dtensors(inputs: Sequence[Any]) -> list[Any]:
     """Stand-ins without memory, as large as the DTensors; numbers stay."""
     return [
-        torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, DTensor) else x
+        torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
         for x in inputs
     ]

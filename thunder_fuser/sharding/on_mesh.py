@@ -20,9 +20,26 @@ from thunder_fuser.runtime.sizes import bind_sizes
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import DeviceMesh, Placement
 from thunder_fuser.sharding.propagate import Shardings, propagate
+from thunder_fuser.sharding.recent import Recent
 
 Annotations = Mapping[TensorView, Callable[[Sequence[int]], Mapping[str, Placement]]]
 """For some tensors of a fusion, what places them once the sizes of the whole tensor are known."""
+
+
+class _Placed:
+    """Placements for one choice of sizes, and the programs of those ranks that were asked for."""
+
+    def __init__(self, shardings: Shardings) -> None:
+        self.shardings = shardings
+        self._programs: dict[int, CompiledFusion] = {}
+        self._lock = threading.Lock()
+
+    def program(self, rank: int) -> CompiledFusion:
+        with self._lock:
+            if rank not in self._programs:
+                fusion = localise(self.shardings, rank)
+                self._programs[rank] = CompiledFusion(fusion, name="sharded")
+            return self._programs[rank]
 
 
 class FusionOnMesh:
@@ -33,9 +50,7 @@ class FusionOnMesh:
         self.mesh = mesh
         self.annotations = annotations
         self.latest: Shardings | None = None
-        self._shardings: dict[tuple[int, ...], Shardings] = {}
-        self._programs: dict[tuple[tuple[int, ...], int], CompiledFusion] = {}
-        self._lock = threading.RLock()
+        self._placed = Recent[_Placed]()
 
     def shardings(self, whole: Sequence[Any] = ()) -> Shardings:
         """Placements of all tensors. `whole` are inputs as large as those of the whole mesh, of
@@ -48,17 +63,16 @@ class FusionOnMesh:
                 "the definition leaves sizes open, and placements depend on them: pass inputs "
                 "(fake tensors will do), as large as they are on all devices together"
             )
-        sizes = {} if self.fusion.is_static else bind_sizes(self.fusion, whole)
-        key = tuple(sizes.values())
-        with self._lock:
-            if key not in self._shardings:
-                values = {form.variables()[0]: size for form, size in sizes.items()}
-                self._shardings[key] = self._placed(values)
-            self.latest = self._shardings[key]
-            return self.latest
+        self.latest = self._of_sizes(whole).shardings
+        return self.latest
 
-    def _placed(self, values: Mapping[Any, int]) -> Shardings:
-        """The same for sizes by their variables."""
+    def _of_sizes(self, whole: Sequence[Any]) -> _Placed:
+        sizes = {} if self.fusion.is_static else bind_sizes(self.fusion, whole)
+        values = {form.variables()[0]: size for form, size in sizes.items()}
+        return self._placed.get(tuple(sizes.values()), lambda: _Placed(self._propagated(values)))
+
+    def _propagated(self, values: Mapping[Any, int]) -> Shardings:
+        """Placements for sizes by their variables."""
         names = {variable.name: size for variable, size in values.items()}
         new = Rebuild(
             self.fusion,
@@ -75,12 +89,8 @@ class FusionOnMesh:
 
     def program(self, rank: int, whole: Sequence[Any] = ()) -> CompiledFusion:
         """What one rank runs, on its part of each input."""
-        placed = self.shardings(whole)
-        key = (tuple(size for t in placed.fusion.tensor_inputs for size in t.sizes), rank)
-        with self._lock:
-            if key not in self._programs:
-                self._programs[key] = CompiledFusion(localise(placed, rank), name="sharded")
-            return self._programs[key]
+        self.shardings(whole)
+        return self._of_sizes(whole).program(rank)
 
     def run(
         self,

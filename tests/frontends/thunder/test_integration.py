@@ -15,12 +15,10 @@ from thunder.dev_utils.profile_transform import ProfileTransform
 from thunder.examine.memory_calculation import get_alloc_memory
 from thunder.executors.torch_compile import torch_compile_cat_ex
 from thunder.extend import deregister_executor, get_executor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 import thunder_fuser
 from tests.frontends.thunder.programs import check, fake, jit
-from thunder_fuser.frontends.thunder import fusions, fusions_of_trace, refusals
+from thunder_fuser.frontends.thunder import fusions, fusions_of_trace
 from thunder_fuser.frontends.thunder.fuser import Fuser
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -185,24 +183,6 @@ def test_what_another_executor_claims_is_its_own() -> None:
     compiled(torch.randn(4))
     (report,) = fusions(compiled)
     assert [e.op for e in report.fusion.exprs] == ["mul"]
-
-
-# ---- distributed tensors
-
-
-def test_distributed_tensors_stay_with_torch_and_say_so(tmp_path: Path) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    try:
-        mesh = init_device_mesh("cpu", (1,))
-        x, y = (distribute_tensor(torch.randn(4, 4), mesh, [Shard(0)]) for _ in range(2))
-        compiled = jit(lambda x, y: torch.exp(x * y))
-        torch.testing.assert_close(compiled(x, y).to_local(), torch.exp(x * y).to_local())
-    finally:
-        torch.distributed.destroy_process_group()
-    assert fusions(compiled) == ()
-    assert [r.code for r in refusals(compiled)] == ["dtensor", "dtensor"]
 
 
 # ---- CUDA without a GPU

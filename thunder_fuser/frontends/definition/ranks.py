@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,11 +19,15 @@ from thunder_fuser.sharding.communicators import process_groups
 from thunder_fuser.sharding.on_mesh import FusionOnMesh
 from thunder_fuser.sharding.propagate import Shardings
 
+if TYPE_CHECKING:
+    from thunder_fuser.sharding.dtensors import DTensorPrograms
+
 
 class Ranks:
     """A fusion, the loop domains that its user gave to tensors, and the programs made of both.
 
-    latest  where everything was in the last call
+    latest         where everything was in the last call
+    with_dtensors  programs for DTensors, once there were any
     """
 
     def __init__(self, fusion: Fusion, loops: Mapping[TensorView, LoopDomain]) -> None:
@@ -31,7 +35,7 @@ class Ranks:
         self.loops = loops
         self.latest: Shardings | None = None
         self._on_mesh: FusionOnMesh | None = None
-        self._with_dtensors: dict[Any, Any] = {}
+        self.with_dtensors: DTensorPrograms | None = None
 
     @property
     def on_mesh(self) -> FusionOnMesh:
@@ -63,25 +67,19 @@ class Ranks:
         from thunder_fuser.sharding import dtensors  # torch takes long to import its own
 
         self._check_draws(inputs)
-        mesh, fusion = dtensors.torch_mesh_of(inputs), self.fusion
+        fusion, name = self.fusion, "execute_with_dtensors"
+        dtensors.check_all_dtensors(inputs, name)
         tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
         if len(inputs) != len(fusion.inputs) or len(tensors) != len(fusion.tensor_inputs):
             raise FuserValueError(
                 f"the definition takes {len(fusion.inputs)} inputs, {len(fusion.tensor_inputs)} of "
                 f"them tensors; got {len(inputs)} and {len(tensors)}"
             )
-        whole = dtensors.whole_of_dtensors(inputs)
-        placed = {
-            value: dtensors.sharding_of(x)
-            for value, x in zip(fusion.tensor_inputs, tensors, strict=True)
-        }
-        key = (mesh, tuple(placed.values()), tuple(tuple(x.shape) for x in tensors))
-        program = self._with_dtensors.get(key)
-        if program is None:
-            program = dtensors.DTensorProgram(fusion, mesh, placed, whole)
-            self._with_dtensors[key] = program
-        self.latest = program.on_mesh.shardings(whole)
-        return list(program(inputs, whole))
+        if self.with_dtensors is None:
+            self.with_dtensors = dtensors.DTensorPrograms(fusion, name)
+        outputs = self.with_dtensors(inputs)
+        self.latest = self.with_dtensors.latest
+        return list(outputs)
 
     def _check_draws(self, inputs: Sequence[Any]) -> None:
         if self.fusion.draws and len(inputs) != len(self.fusion.inputs):

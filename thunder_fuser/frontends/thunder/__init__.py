@@ -1,6 +1,6 @@
 """The Thunder side: claims, regions, the call that stands for a fusion, and reports about both."""
 
-from thunder_fuser.frontends.thunder import recipes, user_lines
+from thunder_fuser.frontends.thunder import dtensors, recipes, user_lines
 from thunder_fuser.frontends.thunder.fuser import executor
 from thunder_fuser.frontends.thunder.report import FusionReport, fusions, fusions_of_trace, refusals
 from thunder_fuser.frontends.thunder.segmented import segments
@@ -9,3 +9,4 @@ __all__ = ["FusionReport", "executor", "fusions", "fusions_of_trace", "refusals"
 
 recipes.register()
 user_lines.register()
+dtensors.register()

@@ -22,6 +22,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
+from thunder_fuser.frontends.thunder.dtensors import FusionOnDTensors, has_dtensors
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
@@ -30,6 +31,7 @@ from thunder_fuser.runtime.modes import is_transformed, wants_operations
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.sharding.propagate import Shardings
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,10 @@ _OF_NVFUSER = ("last_used", "last_inputs", "get_fd", "to_descriptors")
 
 
 class FusionCall:
-    """A fusion that runs on positional arguments and returns a list with all of its outputs."""
+    """A fusion that runs on positional arguments and returns a list with all of its outputs.
+
+    shardings  where everything was in the last call on DTensors, and what was communicated
+    """
 
     def __init__(
         self,
@@ -55,6 +60,8 @@ class FusionCall:
         new = CompiledFusion(fusion, name)
         self.compiled = new if known is None else known.setdefault(fusion, new)
         self._is_broken = False
+        self.shardings: Shardings | None = None
+        self._on_dtensors: FusionOnDTensors | None = None
         updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
         self._updated = tuple(
             (k, updated[value]) for k, value in enumerate(fusion.outputs) if value in updated
@@ -63,14 +70,34 @@ class FusionCall:
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         if self._is_broken or wants_operations():
             return self._in_torch(inputs)
+        if self._on_dtensors is not None and has_dtensors(inputs):
+            return self._on_mesh(inputs)
         try:
             outputs = self.compiled(inputs, self.device)
         except Exception as error:
             return self._recover(inputs, error)
-        # The result of an update is the updated tensor, for whoever updates the result.
+        return self._with_updated(inputs, outputs)
+
+    def _with_updated(
+        self, inputs: Sequence[Any], outputs: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The result of an update is the updated tensor, for whoever updates the result."""
         for k, source in self._updated:
             outputs[k] = inputs[source]
         return outputs
+
+    def _on_mesh(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """On DTensors. What one rank cannot do, the others wait for: an error is one."""
+        if self._on_dtensors is None:
+            self._on_dtensors = FusionOnDTensors(self.fusion, self.name)
+        with torch.no_grad():
+            outputs = self._on_dtensors(inputs)
+        self.shardings = self._on_dtensors.programs.latest
+        return self._with_updated(inputs, outputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What can be copied and kept: no process groups."""
+        return {**self.__dict__, "_on_dtensors": None}
 
     def plan(self) -> SegmentedFusion:
         """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
@@ -108,6 +135,8 @@ class FusionCall:
     def _recover(self, inputs: Sequence[Any], error: Exception) -> list[torch.Tensor]:
         if FakeTensor in map(type, inputs):
             return self._in_torch(inputs)
+        if has_dtensors(inputs):
+            return self._on_mesh(inputs)
         if reason := self._unreadable(inputs):
             logger.info("%s runs in torch: %s", self.name, reason)
             return self._in_torch(inputs)

@@ -92,6 +92,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     notes_user_lines = True
     """Read by `user_lines`, which cannot import this file."""
+    traces_whole_tensors = True
+    """Read by `dtensors`."""
 
     def __init__(self, name: str = "thunder_fuser", prefix: str = "fuser") -> None:
         """`prefix` begins the names of fusions; two fusers in one list need different ones."""

@@ -26,6 +26,7 @@ from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted
+from thunder_fuser.sharding.propagate import Shardings
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,6 +63,13 @@ class FusionReport:
         return self._call.kernels()
 
     @property
+    def shardings(self) -> Shardings | None:
+        """Where everything was in the last call on DTensors, and what was communicated; None where
+        there were none.
+        """
+        return self._call.shardings
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         """What kept the fusion from being larger, what its plan refused, and why segments of it run
         in torch.
@@ -89,6 +97,8 @@ class FusionReport:
     def __str__(self) -> str:
         naming = Naming(self._names, self.plan, self._call.names())
         rows = [self.signature, naming.text()]
+        if self.shardings is not None:
+            rows += [f"  {line}" for line in str(self.shardings).splitlines()]
         rows += [f"  in torch {naming.named(str(refusal))}" for refusal in self._call.in_torch]
         rows += [f"  refused {text}" for text in counted_refusals(self._around)]
         return "\n".join(rows)

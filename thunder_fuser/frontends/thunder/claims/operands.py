@@ -96,9 +96,9 @@ def refuse_kind(proxy: Proxy) -> Refusal | None:
     """Why something that is not a plain tensor or a number cannot be fused, or None."""
     if isinstance(proxy, NumberProxy) or type(proxy) is TensorProxy:
         return None
-    kind = type(proxy).__name__
-    code = "dtensor" if kind == "DTensorProxy" else "argument"
-    return Refusal(code, f"{proxy.name} is a {kind}; only plain tensors are fused")
+    return Refusal(
+        "argument", f"{proxy.name} is a {type(proxy).__name__}; only plain tensors are fused"
+    )
 
 
 def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:

@@ -1,0 +1,35 @@
+"""What was made for the latest few keys: programs for placements and sizes, which calls change."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Made = TypeVar("Made")
+
+LIMIT = 16
+"""Kinds of inputs whose programs are kept. A training loop has one or two."""
+
+
+class Recent(Generic[Made]):
+    """A table of at most `limit` entries: the one that was asked for the longest ago goes first."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._made: OrderedDict[Hashable, Made] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What was made for the key, now if need be: once, whatever threads ask."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+                if len(self._made) > self._limit:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            return self._made[key]
+
+    def __len__(self) -> int:
+        return len(self._made)
