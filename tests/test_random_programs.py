@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.fusions import judge_fusions
-from tests.fuzz.generate import random_program
+from tests.fuzz.generate import program_with_calls, random_program
 from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
 from tests.fuzz.open_sizes import judge_sizes
 
-FUSIONS, FUNCTIONS, SIZES = 150, 100, 50
+FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
 
 each_device = pytest.mark.parametrize(
     "device", range(len(devices())), ids=lambda k: devices()[k].name
@@ -35,6 +35,15 @@ def test_functions_do_what_torch_does(device: int) -> None:
     where nothing falls back to torch unseen.
     """
     verdicts = judge(list(map(random_program, seeds(device, FUNCTIONS))), device)
+    assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
+    assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
+
+
+@each_device
+def test_functions_with_calls_do_what_torch_does_in_the_memory_of_their_plans(device: int) -> None:
+    """Products, attention, convolutions, writes and sorts between kernels; budgets at random."""
+    programs = list(map(program_with_calls, seeds(device, CALLS)))
+    verdicts = judge(programs, device, memory=True)
     assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
     assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2
 

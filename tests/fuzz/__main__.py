@@ -2,7 +2,9 @@
 
     python -m tests.fuzz --kind torch --seed 0 --count 1000
 
-Kinds: torch, functions through thunder.jit against eager torch; fusion, definitions against
+Kinds: torch, functions through thunder.jit against eager torch; calls, such with products,
+attention, convolutions, writes and sorts of torch between, and budgets, whose memory is counted;
+fusion, definitions against
 float64; sizes, definitions of open and computed sizes against torch. All run under the option
 `strict`, so that no fallback to torch passes unseen. Each difference is printed with the smallest
 program that shows it; the last line has the figures. A program is a function of its seed:
@@ -22,9 +24,10 @@ from typing import Protocol
 
 import thunder_fuser
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
-from tests.fuzz.generate import random_program
+from tests.fuzz.generate import program_with_calls, random_program
 from tests.fuzz.judge import Verdict, judge
 from tests.fuzz.open_sizes import judge_sizes
+from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrunk
 
 
@@ -68,16 +71,22 @@ def _batches(given: argparse.Namespace) -> Iterator[Sequence[int]]:
         yield range(first, min(first + given.batch, end))
 
 
-def _torch(given: argparse.Namespace) -> Iterator[str]:
+def _torch(
+    given: argparse.Namespace, made: Callable[[int], Program], memory: bool
+) -> Iterator[str]:
     shown = Counter[tuple[str, ...]]()
     for seeds in _batches(given):
         device = seeds[0] // given.batch
-        programs = list(map(random_program, seeds))
-        for verdict in judge(programs, device, optimised=given.optimised):
+        programs = list(map(made, seeds))
+        for verdict in judge(programs, device, optimised=given.optimised, memory=memory):
             if verdict.outcome == "wrong":
                 shown[verdict.signature] += 1
                 is_new = shown[verdict.signature] <= given.shrink
-                _report(shrunk(verdict, partial(judge, device=device)) if is_new else verdict)
+                _report(
+                    shrunk(verdict, partial(judge, device=device, memory=memory))
+                    if is_new
+                    else verdict
+                )
             yield verdict.outcome
 
 
@@ -99,7 +108,8 @@ def _definitions(judged: Judge, given: argparse.Namespace) -> Iterator[str]:
 
 
 _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
-    "torch": _torch,
+    "torch": partial(_torch, made=random_program, memory=False),
+    "calls": partial(_torch, made=program_with_calls, memory=True),
     "fusion": partial(_definitions, judge_fusions),
     "sizes": partial(_definitions, judge_sizes),
 }

@@ -8,20 +8,34 @@ from dataclasses import replace
 
 from tests.fuzz.maker import Maker
 from tests.fuzz.program import Program
-from tests.fuzz.rows import POINTWISE, REDUCTIONS, UPDATES, VIEWS
+from tests.fuzz.rows import CALLS, POINTWISE, REDUCTIONS, UPDATES, VIEWS
 from tests.fuzz.tables import PLACES, Row
 
 _PLACE = re.compile(r"\{(\w+)\}")
+_WITH_CALLS = (CALLS, POINTWISE, REDUCTIONS, VIEWS)
 _GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES)
 # How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds.
 _THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2, 4, 2, 0.2))
 
 
+def program_with_calls(seed: int) -> Program:
+    """Kernels between calls of torch, with gradients more often than not and any budget."""
+    p = Maker(seed, gradients=seed % 5 < 3, ranks=(2, 2, 3, 3, 4))
+    made = _grown(p, seed, _WITH_CALLS, p.rng.choice(((4, 4, 2, 2), (4, 6, 1, 1), (6, 3, 1, 2))))
+    if not made.takes_gradients:
+        return made
+    return replace(made, changed=(), budget=p.rng.choice((None, 0, 0.1, 0.3, 0.5, 0.7, 0.9)))
+
+
 def random_program(seed: int, only: Sequence[Row] = ()) -> Program:
     """The program of a seed; `only`: of these rows."""
     p = Maker(seed, gradients=seed % 10 < 3)
-    groups = [only] if only else [list(g) for g in _GROUPS]
-    theme = (1,) if only else p.rng.choice(_THEMES)
+    if only:
+        return _grown(p, seed, [only], (1,))
+    return _grown(p, seed, _GROUPS, p.rng.choice(_THEMES))
+
+
+def _grown(p: Maker, seed: int, groups: Sequence[Sequence[Row]], theme: Sequence[float]) -> Program:
     count, wanted = 0, p.rng.choice((1, 2, 3, 3, 4, 5, 6, 8, 10, 12))
     for _ in range(4 * wanted):
         group = p.rng.choices(groups, theme)[0]

@@ -16,8 +16,9 @@ import torch
 
 import thunder_fuser
 from tests.fuzz.compare import Difference, differences
-from tests.fuzz.kernels import compiled_together, devices
+from tests.fuzz.kernels import Rehearsal, compiled_together, devices
 from tests.fuzz.maker import is_bad_index
+from tests.fuzz.memory import misjudged_peaks
 from tests.fuzz.observe import Run, run
 from tests.fuzz.program import Program
 
@@ -42,9 +43,15 @@ class Verdict:
 
 
 def judge(
-    programs: Sequence[Program], device: int = 0, *, optimised: bool = False
+    programs: Sequence[Program],
+    device: int = 0,
+    *,
+    optimised: bool = False,
+    memory: bool = False,
 ) -> list[Verdict]:
-    """One verdict for each program, planned for the device of that number."""
+    """One verdict for each program, planned for the device of that number; `memory`: also whether
+    it holds what its plans say.
+    """
     jitted: list[Callable[..., Any]] = [
         thunder.jit(p.function(), executors=[thunder_fuser.executor], **p.options) for p in programs
     ]
@@ -56,7 +63,19 @@ def judge(
                 [run(p, fn, layout) for layout in LAYOUTS]
                 for p, fn in zip(programs, jitted, strict=True)
             ]
-        return [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
+        verdicts = [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
+        if memory:
+            verdicts = [
+                _with_memory(*both, rehearsal) for both in zip(verdicts, jitted, strict=True)
+            ]
+        return verdicts
+
+
+def _with_memory(verdict: Verdict, function: Callable[..., Any], rehearsal: Rehearsal) -> Verdict:
+    if verdict.outcome != "right":
+        return verdict
+    found = misjudged_peaks(verdict.program, function, rehearsal)
+    return replace(verdict, outcome="wrong", found=tuple(found)) if found else verdict
 
 
 def _verdict(program: Program, ours: Sequence[Run]) -> Verdict:

@@ -7,9 +7,10 @@ they need, then for good.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 import torch
@@ -73,11 +74,15 @@ class TolerantBatch(Batch):
 
 
 class Rehearsal:
-    """Whether launches are left out; memory is then zero."""
+    """Whether launches are left out; memory is then zero.
+
+    allocated  is told of what calls make
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.is_on = False
+        self.allocated: Callable[[torch.Tensor], None] | None = None
 
 
 @contextmanager
@@ -92,7 +97,14 @@ def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Re
 
     def zeroed(device: torch.device) -> steps.Empty:
         empty = allocator(device)
-        return lambda sizes, strides, dtype: empty(sizes, strides, dtype).zero_()
+
+        def made(*how: Any) -> torch.Tensor:
+            found = empty(*how).zero_()
+            if state.allocated is not None:
+                state.allocated(found)
+            return found
+
+        return made
 
     flags = ("-fwrapv",) if optimised else ("-fwrapv", "-O0")
     with (

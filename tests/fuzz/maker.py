@@ -22,6 +22,8 @@ FLOATS = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.flo
 INTEGERS = (torch.int64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.int16)
 MAX_NUMEL = 6_000
 _INTEGER = re.compile(r"torch\.u?int\d")
+_INDEXED = re.compile(r"\{(indices|classes|dim_and_indices|dim_and_gathered|\w+_source)\}")
+"""Integers that say where, in rows that convert nothing to them."""
 _MOMENTS = re.compile(r"torch\.(var|std)|_norm\(")
 
 
@@ -48,7 +50,9 @@ def _has_moments(t: torch.Tensor) -> bool:
 class Maker:
     """Lines and arguments so far, and the tensors that they give."""
 
-    def __init__(self, seed: int, gradients: bool) -> None:
+    def __init__(
+        self, seed: int, gradients: bool, ranks: Sequence[int] = (1, 2, 2, 2, 3, 3, 4)
+    ) -> None:
         self.rng = random.Random(seed)
         self.gradients = gradients
         self.lines: list[Line] = []
@@ -66,6 +70,7 @@ class Maker:
         integers = self.rng.sample(INTEGERS, self.rng.randint(0, 2))
         self.dtypes = [*floats, *floats, *integers, *complexes]
         self.dtypes += [torch.bool] * (self.rng.random() < 0.5)
+        self._ranks = ranks
         self.sizes = self._base()
         first = floats[0] if gradients else self.rng.choice(self.dtypes)
         self.argument(self.sizes, first)
@@ -82,7 +87,7 @@ class Maker:
         if drawn < 0.12:
             long = (64, 65, 130, 256, 300, 520, 1025, 2050)
             return [*([self.rng.randint(1, 3)] * self.chance(0.5)), self.rng.choice(long)]
-        rank = self.rng.choice((1, 2, 2, 2, 3, 3, 4))
+        rank = self.rng.choice(self._ranks)
         return [self.rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 7, 8)) for _ in range(rank)]
 
     # ---- tensors
@@ -192,6 +197,8 @@ class Maker:
         tensors = [t for t in read if isinstance(t, torch.Tensor)]
         if _MOMENTS.search(line.text) and not all(map(_has_moments, tensors)):
             return False
+        if _INDEXED.search(line.row):
+            return True
         if not any(kind_of(t.dtype) == "i" for t in tensors) and not _INTEGER.search(line.text):
             return True
         return not any(

@@ -87,11 +87,12 @@ def _gradients(
     program: Program, made: Run, wanted: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
     """The gradients of all results together, each with weights of its own."""
-    ends = [t for t in made.results if t.requires_grad]
+    # Thunder's results require gradients where torch's do not.
+    ends = {k: t for k, t in enumerate(made.results) if t.requires_grad}
     if not wanted or not ends:
         return [None] * len(wanted)
-    weights = [_weights(program.seed, k, t) for k, t in enumerate(ends)]
-    return list(torch.autograd.grad(ends, wanted, weights, allow_unused=True))
+    weights = [_weights(program.seed, k, t) for k, t in ends.items()]
+    return list(torch.autograd.grad(list(ends.values()), wanted, weights, allow_unused=True))
 
 
 def _weights(seed: int, k: int, like: torch.Tensor) -> torch.Tensor:

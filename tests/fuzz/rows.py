@@ -1,4 +1,4 @@
-"""The tables: pointwise operations, reductions, views, updates, composites."""
+"""The tables: pointwise operations, reductions, views, updates, composites, calls of torch."""
 
 from __future__ import annotations
 
@@ -192,4 +192,36 @@ UPDATES = (
     Row("! {x}.view(-1).add_({n})", "ffi", 0.7),
     Row("! {x}.fill_({n})", "fib", 0.5),
     Row("! F.relu({x}, inplace=True)", "f", 0.4),
+)
+
+CALLS = (
+    Row("F.linear({x}, {columns}.t())", "f", 2),
+    Row("F.linear({x}, {weight_and_bias})", "f", 2),
+    Row("torch.matmul({x}, {columns})", "f", 2),
+    Row("torch.matmul({x}, {matrices})", "f", 2),
+    Row("{x} @ {x}.mT", "f"),
+    Row("torch.bmm({x}, {matrices})", "f"),
+    Row("torch.baddbmm({products}, {x}, {matrices})", "f"),
+    Row("torch.addmm({last}, {square}, {x})", "f", 0.5),
+    Row("torch.einsum('...ij,...kj->...ik', {x}, {x})", "f", 0.5),
+    Row("F.scaled_dot_product_attention({x}, {keys}, {keys})", "f", 2),
+    Row("F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", "f"),
+    Row("F.scaled_dot_product_attention({x}, {keys}, {keys}, attn_mask={scores})", "f"),
+    Row("F.conv1d({x}, {kernel}, padding={count})", "f", 2),
+    Row("F.conv2d({x}, {kernel}, padding={count})", "f", 2),
+    Row("F.conv2d({x}, {kernel}, {channels_made}, stride=2, padding=2)", "f"),
+    Row("F.max_pool2d({x}, 2, 1)", "f", 0.5),
+    Row("F.avg_pool2d({x}, 2)", "f"),
+    Row("torch.scatter({x}, {dim_places_source})", "ffib"),
+    Row("torch.scatter_add({x}, {dim_places_source})", "ffi"),
+    Row("torch.index_add({x}, {dim_order_source})", "ffi"),
+    Row("torch.index_copy({x}, {dim_order_source})", "ffi", 0.5),
+    Row("torch.index_put({x}, {rows_and_source})", "ffi"),
+    Row("torch.index_put({x}, {rows_and_source}, accumulate=True)", "ffi"),
+    Row("torch.sort({x}, dim={dim}, descending={bool}, stable=True)", "ffi"),
+    Row("torch.argsort({x}, dim={dim}, stable=True)", "ffi", 0.5),
+    Row("torch.topk({x}, {count}, {dim})", "ffi"),
+    Row("F.embedding({indices}, {x})", "f"),
+    Row("torch.cumsum({x}, {dim})", "ffi"),
+    Row("torch.cumprod({x}, {dim})", "f", 0.4),
 )

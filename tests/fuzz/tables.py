@@ -163,6 +163,87 @@ def _columns(p: Maker, x: torch.Tensor) -> str:
     return p.argument([x.shape[-1] if x.dim() else 1, p.rng.randint(1, 4)], x.dtype)
 
 
+def _weight_and_bias(p: Maker, x: torch.Tensor) -> str:
+    count = p.rng.randint(1, 4)
+    weight = p.argument([count, x.shape[-1] if x.dim() else 1], x.dtype)
+    return f"{weight}, {p.argument([count], x.dtype)}"
+
+
+def _matrices(p: Maker, x: torch.Tensor) -> str:
+    """As many as `x` has, which they can be multiplied with."""
+    sizes = [*x.shape[:-2], x.shape[-1] if x.dim() else 1, p.rng.randint(1, 5)]
+    found = p.one_of(lambda t: t.dtype == x.dtype and list(t.shape[:-1]) == sizes[:-1])
+    return found if found and p.chance(0.5) else p.argument(sizes, x.dtype)
+
+
+def _products(p: Maker, x: torch.Tensor) -> str:
+    """What a batch of products may be added to."""
+    return p.argument([1, x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype)
+
+
+def _square(p: Maker, x: torch.Tensor) -> str:
+    size = x.shape[0] if x.dim() else 1
+    return p.argument([size, size], x.dtype)
+
+
+def _keys(p: Maker, x: torch.Tensor) -> str:
+    """Keys, or values, for the queries `x`; the same ones again, where they are there."""
+    found = p.one_of(
+        lambda t: t.dim() == x.dim() > 2 and _alike_but(t, x, x.dim() - 2) and t.dtype == x.dtype
+    )
+    if found:
+        return found
+    return p.argument([*x.shape[:-2], 3, x.shape[-1] if x.dim() else 1], x.dtype)
+
+
+def _alike_but(a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
+    return all(m == n or k == dim for k, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)))
+
+
+def _kernel(p: Maker, x: torch.Tensor) -> str:
+    """Of a convolution, with two channels of results."""
+    window = [p.rng.randint(1, 3) for _ in range(x.dim() - 2)]
+    return p.argument([2, x.shape[1] if x.dim() > 1 else 1, *window], x.dtype)
+
+
+def _written(p: Maker, x: torch.Tensor) -> tuple[int, list[int], list[int]]:
+    """A dimension, some of its places, none twice, and the sizes of what is written there."""
+    if not x.dim() or not x.numel():
+        return 0, [], [0]
+    dim = p.rng.randrange(x.dim())
+    places = p.rng.sample(range(x.shape[dim]), p.rng.randint(1, x.shape[dim]))
+    sizes = [len(places) if k == dim else n for k, n in enumerate(x.shape)]
+    return dim, places, sizes
+
+
+def _source(p: Maker, x: torch.Tensor, sizes: list[int]) -> str:
+    found = p.one_of(lambda t: list(t.shape) == sizes and t.dtype == x.dtype)
+    return found if found and p.chance(0.6) else p.argument(sizes, x.dtype)
+
+
+def _placed(p: Maker, x: torch.Tensor) -> str:
+    """A dimension, an index as large as a source, and the source."""
+    dim, places, sizes = _written(p, x)
+    shape = [-1 if k == dim else 1 for k in range(len(sizes))]
+    index = torch.tensor(places, dtype=torch.int64).reshape(shape).expand(sizes).contiguous()
+    return f"{dim}, {p.argument(sizes, index.dtype, index)}, {_source(p, x, sizes)}"
+
+
+def _ordered(p: Maker, x: torch.Tensor) -> str:
+    """The same with one index for all rows."""
+    dim, places, sizes = _written(p, x)
+    index = torch.tensor(places, dtype=torch.int64)
+    return f"{dim}, {p.argument([len(places)], index.dtype, index)}, {_source(p, x, sizes)}"
+
+
+def _rows(p: Maker, x: torch.Tensor) -> str:
+    """Rows, none twice, and what is written there."""
+    count = x.shape[0] if x.dim() else 1
+    places = torch.tensor(p.rng.sample(range(count), p.rng.randint(0, count)), dtype=torch.int64)
+    sizes = [len(places), *x.shape[1:]]
+    return f"({p.argument([len(places)], torch.int64, places)},), {_source(p, x, sizes)}"
+
+
 def _joined(p: Maker, x: torch.Tensor) -> str:
     """Tensors that may be concatenated, and the dimension."""
     if not x.dim():
@@ -218,6 +299,17 @@ PLACES: dict[str, Place] = {
     "channels": _channels,
     "running": _running,
     "columns": _columns,
+    "weight_and_bias": _weight_and_bias,
+    "matrices": _matrices,
+    "products": _products,
+    "square": _square,
+    "keys": _keys,
+    "scores": lambda p, x: p.argument([x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype),
+    "kernel": _kernel,
+    "channels_made": lambda p, x: p.argument([2], x.dtype),
+    "dim_places_source": _placed,
+    "dim_order_source": _ordered,
+    "rows_and_source": _rows,
     "tensors_and_dim": _joined,
     "classes": _classes,
     "dtype": _dtype,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.passes.patterns import check_on_random_fusions, ops_of
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -130,6 +131,19 @@ def test_a_result_in_a_memory_order_keeps_it(order: list[int]) -> None:
     assert fusion.outputs[0].domain.allocation == ((1, 0) if order == [0, 1] else (0, 1))
     # What reads it as it was reads past it.
     assert fusion.exprs[-1].inputs == (fusion.exprs[0].output,)
+
+
+@pytest.mark.parametrize("strides", [(8, 2, 1), (0, 2, 1)])
+def test_a_result_that_is_a_view_of_what_asks_for_memory(strides: tuple[int, ...]) -> None:
+    """`x.contiguous().mT`: a view of `x` where that is dense, and of a copy where it repeats."""
+    b = FusionBuilder()
+    x = b.tensor([3, 4, 2], F32, contiguity=[False] * 3)
+    b.output(b.permute(b.stride_order(x, [2, 1, 0]), [0, 2, 1]))
+    data = torch.randn(24).as_strided((3, 4, 2), strides)
+    (result,) = CompiledFusion(b.build())([data])
+    assert result.stride() == (8, 1, 2)
+    assert torch.equal(result, data.contiguous().mT)
+    assert (result.data_ptr() == data.data_ptr()) == data.is_contiguous()
 
 
 def test_a_thousand_views_fold_in_one_run() -> None:

@@ -45,13 +45,15 @@ def view_of(
     """`tensor` as a view of the nearest tensor in `bases`, or None if it needs memory of its own.
 
     `set` asks for a copy and is one. `stride_order` asks for memory that is dense in an order: it
-    is a view of memory that is.
+    is a view of memory that is, and what shows it is a view of that memory then alone.
     """
     chain: list[ViewOp | CutOp] = []
     base, definitions = tensor, fusion.definitions()
     while base not in bases:
         expr = definitions.get(base)
         if not shows_memory(expr):
+            return None
+        if chain and expr.op == "stride_order" and not view_of(base, fusion, bases, layouts):
             return None
         chain.append(expr)
         base = expr.input

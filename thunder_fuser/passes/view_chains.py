@@ -5,9 +5,10 @@ Leaves: views that read something else than a view, but for segment_sets and cop
 
 A chain ends at a segment_set, and where two pads have different values. A copy (`set`) that a
 result looks at stays: without it the result would be a view of something else. So does a
-stride_order, the only view that asks for memory; views of it see through it. A result that is a
-view of another result stays one, where the chain starts at no memory: it may lie in the other's.
-And so does one that repeats what is padded, which is smaller.
+stride_order, the only view that asks for memory; views of it see through it, but for results, which
+lie in what it asks for. A result that is a view of another result stays one, where the chain starts
+at no memory: it may lie in the other's. And so does one that repeats what is padded, which is
+smaller.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from thunder_fuser.ir.domain import Resize, static
-from thunder_fuser.ir.fusion import CopyOp, Fusion, MoveOp, PadOp, Scalar, TensorView, Val, ViewOp
+from thunder_fuser.ir.fusion import (
+    CopyOp,
+    Expr,
+    Fusion,
+    MoveOp,
+    PadOp,
+    Scalar,
+    TensorView,
+    Val,
+    ViewOp,
+)
 from thunder_fuser.ir.view_programs import Program, simplified, view_name
 from thunder_fuser.passes.rewrite import Precision, Rewrite, where
 
@@ -32,24 +43,31 @@ class _Chain(NamedTuple):
 def view_chains(fusion: Fusion, _precision: Precision = "strict") -> Fusion:
     rewrite = Rewrite(fusion)
     chains: dict[TensorView, _Chain] = {}
-    # The same, as far back as a result.
+    # The same, as far back as a result or a stride_order; `asked` has those that end at one.
     recent: dict[TensorView, _Chain] = {}
     results = set(fusion.results)
     memory = {*fusion.tensor_inputs, *results}
+    asked: set[TensorView] = set()
     for expr in rewrite.walk():
         if not isinstance(expr, ViewOp | CopyOp | PadOp):
             rewrite.copy(expr)
             continue
         chain = chains[expr.output] = _extended(chains.get(expr.input), expr)
-        if expr.input in results:
+        if _asks(expr) or expr.input in asked:
+            asked.add(expr.output)
+        if expr.input in results or _asks(fusion.definitions().get(expr.input)):
             recent[expr.output] = _extended(None, expr)
         elif expr.input in recent:
             recent[expr.output] = _extended(recent[expr.input], expr)
-        if expr.output in results and chain.base not in memory:
+        if expr.output in results and (chain.base not in memory or expr.output in asked):
             chain = recent.get(expr.output, chain)
-        if expr.op == "stride_order" or not _replaced(expr, chain, rewrite):
+        if _asks(expr) or not _replaced(expr, chain, rewrite):
             rewrite.copy(expr)
     return rewrite.result()
+
+
+def _asks(expr: Expr | None) -> bool:
+    return isinstance(expr, ViewOp) and expr.op == "stride_order"
 
 
 def _extended(chain: _Chain | None, expr: MoveOp) -> _Chain:

@@ -9,7 +9,8 @@ from typing import Any
 import thunder
 import torch
 from thunder.core.prims import PrimIDs
-from thunder.core.trace import TraceCtx
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
 from thunder.examine.memory_calculation import get_alloc_memory
 
 import thunder_fuser
@@ -61,15 +62,20 @@ def held(trace: TraceCtx, values: dict[str, Any]) -> list[tuple[str, int]]:
     """
     # The caller has its arguments until the end, unless it gives them away in a list.
     arguments = [x for x in values.values() if isinstance(x, torch.Tensor)]
-    context = trace.python_ctx()
     found = []
     with torch.no_grad():
         for bsym in trace.bound_symbols:
             if bsym.sym.id is PrimIDs.RETURN:
                 break
-            exec("\n".join(bsym.python(0, print_depth=1)), context, values)
+            exec(text_of(bsym, trace), trace.python_ctx(), values)
             found.append((bsym.sym.name, _bytes([*values.values(), *arguments])))
     return found
+
+
+def text_of(bsym: BoundSymbol, trace: TraceCtx) -> str:
+    """The statement; its trace names what text cannot spell, such as a memory format."""
+    with tracectx(trace):
+        return "\n".join(bsym.python(0, print_depth=1))
 
 
 def _bytes(values: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -123,3 +123,24 @@ def _torchs(path: str) -> bool:
     for name in path.split("."):
         home = getattr(home, name, None)
     return callable(home) or callable(getattr(torch.Tensor, path, None))
+
+
+BOUNDED: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu6": F.relu6,
+    "hardtanh": lambda x: F.hardtanh(x, -1.0, 2.0),
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_gradients_of_bounds_are_torchs_at_the_bounds_and_at_nan(name: str) -> None:
+    points = [math.nan, math.inf, -math.inf, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0, 6.0, 7.0]
+    found = []
+    for function in (BOUNDED[name], jit(BOUNDED[name])):
+        x = torch.tensor(points, requires_grad=True)
+        y = function(x)
+        y.backward(torch.ones_like(y))
+        found.append(x.grad)
+    assert torch.equal(*map(torch.isnan, found))
+    assert torch.equal(*map(torch.nan_to_num, found))

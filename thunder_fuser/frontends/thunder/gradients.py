@@ -58,7 +58,8 @@ def _hardtanh(
 
 
 def _put_inside(x: TensorProxy, g: TensorProxy, low: float, high: float) -> None:
-    put_grad(x, ltorch.where((x > low) & (x < high), g, 0.0))
+    """NaN is not outside."""
+    put_grad(x, ltorch.where((x <= low) | (x >= high), 0.0, g))
 
 
 def _clamp(
@@ -165,8 +166,15 @@ def _hardswish(x: TensorProxy, inplace: bool = False) -> TensorProxy:
 
 
 def _hardshrink(x: TensorProxy, lambd: float = 0.5) -> TensorProxy:
+    """NaN is not small, and passes."""
     result = ltorch.hardshrink(x, lambd)
-    put_grad(x, ltorch.where((x < -lambd) | (x > lambd), get_grad(result), 0.0))
+    put_grad(x, ltorch.where((x >= -lambd) & (x <= lambd), 0.0, get_grad(result)))
+    return result
+
+
+def _softshrink(x: TensorProxy, lambd: float = 0.5) -> TensorProxy:
+    result = ltorch.softshrink(x, lambd)
+    put_grad(x, ltorch.where((x >= -lambd) & (x <= lambd), 0.0, get_grad(result)))
     return result
 
 
@@ -475,6 +483,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.hardsigmoid": _hardsigmoid,
     "torch.hardswish": _hardswish,
     "torch.hardshrink": _hardshrink,
+    "torch.nn.functional.softshrink": _softshrink,
     "torch.nn.functional.nll_loss": _nll_loss,
     "torch.nn.functional.softplus": _softplus,
     "torch.nn.functional.gelu": _gelu,

@@ -220,7 +220,10 @@ def segments(source: Any) -> tuple[SegmentedTrace, ...]:
         if backward is not None:
             behind = Storages(backward)
             behind.share(_given(backward), storages)
-            kept = {p.name for p in (*_flat(forward.args), *_results(forward)[0])}
+            # What the forward has saved may be a view of what the caller keeps.
+            whole = storages.of((*_flat(forward.args), *_results(forward)[0]))
+            saved = _results(forward)[1]
+            kept = {p.name for p in saved if storages.of((p,)) <= whole}
             found.append(replace(_planned(backward, behind, kept), traded=traded))
     return tuple(found)
 

@@ -16,7 +16,7 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.torchex import ex as torch_executor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -39,6 +39,7 @@ class Storages:
         self._of: dict[str, int] = {}
         self._values: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
+        self._trace = trace
         self._context = trace.python_ctx()
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -107,7 +108,10 @@ class Storages:
         values: dict[str, Any] = {p.name: self._values.get(p.name) for p in bsym.flat_proxy_args}
         if any(value is None for value in values.values()):
             return
-        text = "\n".join(bsym.python(0, print_depth=1))
+        # The trace names what its text cannot spell, such as a memory format.
+        with tracectx(self._trace):
+            text = "\n".join(bsym.python(0, print_depth=1))
+        self._context |= {known.name: known.obj for known in self._trace._object_ctx.values()}
         try:
             with self._mode, torch.no_grad():
                 exec(text, self._context, values)

@@ -1,0 +1,115 @@
+"""Memory of a program's traces: as the plan says, and as storages on the host are counted."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import thunder
+import torch
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims import PrimIDs
+from thunder.core.trace import TraceCtx
+
+import thunder_fuser
+from tests.frontends.thunder.memory import text_of
+from tests.fuzz.compare import Difference
+from tests.fuzz.kernels import Rehearsal
+from tests.fuzz.program import Program
+
+_TOLERANCE = 0.02
+
+
+def misjudged_peaks(
+    program: Program, function: Callable[..., Any], rehearsal: Rehearsal
+) -> list[Difference]:
+    """The halves whose peak is not what the plan of the trace says, of a function that runs.
+
+    Of attention by parts nobody knows what it saves (torch chooses that on a CPU, for heads of few
+    elements), and tensors that share memory are no plan's.
+    """
+    given = program.inputs(0)
+    is_known = "dot_product_attention" not in program.source
+    if not is_known or len(dict(_storages(given))) < len(given):
+        return []
+    function(*given)
+    given = program.inputs(0)
+    entry, inputs, _ = thunder.compile_data(function).get_computation_and_inputs(*given)
+    forward, *backward = (t[-1] for t in (entry.computation_traces, entry.backward_traces) if t)
+    plans = thunder_fuser.segments(function)
+    values = dict(zip([p.name for p in forward.args], inputs, strict=True))
+    peaks = [_peak(forward, values, rehearsal, given)]
+    for trace in backward:
+        results, (saved, others) = forward.bound_symbols[-1].args
+        outputs = [values[p.name] for p in results["flat_output"] if hasattr(p, "name")]
+        (given_back,) = (
+            b.output
+            for b in trace.bound_symbols
+            if b.sym.id is PrimIDs.UNPACK_SEQUENCE and b.args[0].name == "cotangents"
+        )
+        arguments = {
+            "saved_for_backward": [[values[p.name] for p in saved], list(others)],
+            "cotangents": [
+                None if p is None else torch.ones(p.shape, dtype=to_torch_dtype(p.dtype))
+                for p in given_back
+            ],
+        }
+        read = dict(_storages(arguments))
+        kept = [t for t in (*given, *outputs) if t.untyped_storage().data_ptr() in read]
+        peaks.append(_peak(trace, arguments, rehearsal, kept))
+    return [
+        Difference("peak", plan.name, real, plan.peak_bytes)
+        for plan, real in zip(plans, peaks, strict=True)
+        if abs(plan.peak_bytes - real) > _TOLERANCE * real
+    ]
+
+
+def _peak(
+    trace: TraceCtx, values: dict[str, Any], rehearsal: Rehearsal, given: Sequence[torch.Tensor]
+) -> int:
+    """Most bytes at once; `values` are the arguments, by name, and in the end what is left.
+
+    What the caller gave counts as if it had no gaps, and is held to the end.
+    """
+    found = 0
+    own: dict[int, int] = {}
+    for t in given:
+        place = t.untyped_storage().data_ptr()
+        own[place] = max(own.get(place, 0), t.nbytes)
+    held = dict(_storages(values)) | own
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def allocated(t: torch.Tensor) -> None:
+        nonlocal found
+        if t.dtype is torch.uint8 and t.dim() == 1:
+            return  # what a kernel works with, of which plans know nothing
+        made.append(weakref.ref(t))
+        alive = [x for ref in made if (x := ref()) is not None]
+        found = max(found, sum((dict(_storages(alive)) | held).values()))
+
+    rehearsal.allocated = allocated
+    try:
+        with torch.no_grad():
+            for bsym in trace.bound_symbols:
+                if bsym.sym.id is PrimIDs.RETURN:
+                    break
+                made.clear()
+                exec(text_of(bsym, trace), trace.python_ctx(), values)
+                held = dict(_storages(values)) | own
+                found = max(found, sum(held.values()))
+    finally:
+        rehearsal.allocated = None
+    return found
+
+
+def _storages(values: Any) -> Iterator[tuple[int, int]]:
+    """Addresses and bytes."""
+    if isinstance(values, torch.Tensor):
+        storage = values.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(values, dict):
+        yield from _storages(list(values.values()))
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _storages(value)
