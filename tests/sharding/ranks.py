@@ -5,19 +5,21 @@ What they find wrong is an assertion that fails.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from tests.sharding.processes import become_ranks
+from tests.sharding.processes import PATIENCE, become_ranks
 from thunder_fuser import FusionDefinition
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.tables import collectives as table
 from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.nvfuser import ParallelType, execute_with_dtensors, multidevice
-from thunder_fuser.sharding.communicators import process_groups
+from thunder_fuser.sharding.communicators import ProcessGroups, process_groups
 
 
 def mlp() -> FusionDefinition:
@@ -144,7 +146,23 @@ def main(rank: int, size: int) -> None:
     for check in (collectives, local_shards, tensor_parallel, partial_and_strided, mistakes):
         check(size)
         communicator.barrier()
+    comes_late(rank, size)
     dies(rank, size)
+
+
+def comes_late(rank: int, size: int) -> None:
+    """Groups of a mesh wait as long as the program's own does, and say for what they waited."""
+    world, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=2), world)
+    groups = ProcessGroups(multidevice.DeviceMesh(torch.arange(size)))
+    dist.distributed_c10d._set_pg_timeout(PATIENCE, world)
+    if rank:
+        store.wait(["rank 0 has waited"])
+        return
+    named = pytest.raises(FuserError, match="all_gather along mesh axis 0 failed")
+    with communicating(groups), named:
+        table.all_gather(torch.ones(2), 0, size)
+    store.set("rank 0 has waited", "")
 
 
 def dies(rank: int, size: int) -> None:
