@@ -24,6 +24,21 @@ def test_a_call_rounds_once_at_its_end(call: object) -> None:
     assert roundings(kernel_text(compiled)) == 1
 
 
+@pytest.mark.parametrize("call", [torch.nn.functional.silu, torch.nn.functional.gelu])
+def test_its_gradient_rounds_once_too(call: object) -> None:
+    """As torch's own kernel for it does."""
+
+    def gradient(function: object, dtype: torch.dtype) -> torch.Tensor:
+        x = X.to(dtype, copy=True).requires_grad_()
+        (found,) = torch.autograd.grad(function(x), x, X.flip(0).to(dtype))  # type: ignore[operator]
+        return found
+
+    compiled = thunder.jit(lambda x: call(x), executors=[thunder_fuser.executor])  # type: ignore[operator]
+    exact = gradient(call, torch.float64)
+    ours, eager = (gradient(f, torch.bfloat16).double() for f in (compiled, call))
+    assert (ours - exact).abs().max() <= (eager - exact).abs().max() * 1.01
+
+
 def test_two_calls_round_twice() -> None:
     compiled = thunder.jit(lambda x, y: (x + y) * y, executors=[thunder_fuser.executor])
     y = X.flip(0).contiguous()

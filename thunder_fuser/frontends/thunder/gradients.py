@@ -105,6 +105,15 @@ def _sigmoid(x: TensorProxy) -> TensorProxy:
     return result
 
 
+def _silu(x: TensorProxy, inplace: bool = False) -> TensorProxy:
+    result = ltorch.silu(x, inplace)
+    g, a = _wide(get_grad(result)), _wide(x)
+    # In the parts of the call itself, which the backward computes again.
+    s = ltorch.reciprocal(1 + ltorch.exp(-a))
+    _put(x, g * s * (1 + a * (1 - s)))
+    return result
+
+
 def _logsigmoid(x: TensorProxy) -> TensorProxy:
     result = ltorch.logsigmoid(x)
     g, a = _wide(get_grad(result)), _wide(x)
@@ -475,6 +484,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.hardtanh": _hardtanh,
     "torch.clamp": _clamp,
     "torch.sigmoid": _sigmoid,
+    "torch.nn.functional.silu": _silu,
     "torch.nn.functional.logsigmoid": _logsigmoid,
     "torch.nn.functional.elu": _elu,
     "torch.selu": _selu,
