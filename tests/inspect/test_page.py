@@ -92,7 +92,7 @@ def test_what_a_text_says_is_escaped(tmp_path: Path) -> None:
     detail = Detail((evil,), (("plan", evil), ("after a pass (diff)", f"+{evil}")))
     told = refused([Refusal(evil, evil, evil, evil)])
     part = Part(evil, 0, 1, stages=((evil, evil),))
-    program = Program(evil, (part,), (step,), tensors, evil, told, (detail,))
+    program = Program(evil, (part,), (step,), tensors, evil, told, details=(detail,))
     page = text_of(Report(program), tmp_path)
     assert page.count("<script>") == 1
     Elements(page)
@@ -127,7 +127,7 @@ def many(count: int) -> Program:
         )
     details = tuple(Detail((f"fuser{k}",), (("plan", lines),) * 3) for k in range(count))
     part = Part("program", 0, count)
-    return Program("many", (part,), tuple(steps), tensors, "NVIDIA H200", (), details)
+    return Program("many", (part,), tuple(steps), tensors, "NVIDIA H200", details=details)
 
 
 def test_a_thousand_fusions_are_a_small_page(tmp_path: Path) -> None:
