@@ -23,6 +23,7 @@ from torch.distributed.tensor import (
     Placement,
     Replicate,
     Shard,
+    distribute_module,
     distribute_tensor,
 )
 from torch.nn import functional
@@ -179,6 +180,30 @@ def dropped() -> None:
         assert set(factors.unique().tolist()) == {0.0, 2.0}
 
 
+def kept_and_updated() -> None:
+    """A trace of plain tensors is good for DTensors; an update writes what this rank has; and a
+    module's parameters are DTensors as well.
+    """
+    mesh = init_device_mesh("cpu", (SIZE,))
+    whole = numbers(8, 16)
+    x = placed(whole, mesh, [Shard(0)]).detach()
+    compiled = jit(lambda x: x.add_(1.0).exp())
+    for start in (whole.clone(), x):
+        y = compiled(start)
+        end, result = (t.full_tensor() if isinstance(t, DTensor) else t for t in (start, y))
+        assert type(y) is type(start)
+        torch.testing.assert_close(end, whole + 1)
+        torch.testing.assert_close(result, (whole + 1).exp())
+    layer = torch.nn.LayerNorm(16, dtype=torch.float64)
+    rows = placed(whole, mesh, [Shard(0)])
+    found = jit(distribute_module(layer, mesh))(rows)
+    assert found.placements == (Shard(0),)
+    found.sum().backward()
+    assert isinstance(layer.weight.grad, DTensor)
+    expected = functional.layer_norm(whole, (16,)).sum(0)
+    torch.testing.assert_close(layer.weight.grad.full_tensor(), expected)
+
+
 def mistakes() -> None:
     line, grid = init_device_mesh("cpu", (SIZE,)), init_device_mesh("cpu", (2, 2))
     x, w = numbers(8, 16), numbers(16)
@@ -214,7 +239,7 @@ def main(rank: int, file: str) -> None:
     torch.set_num_threads(1)
     with_kernels()
     CompiledFusion.__call__ = CompiledFusion.in_torch  # type: ignore[method-assign]
-    for check in (as_torch_places, on_a_line, on_a_grid, dropped, mistakes):
+    for check in (as_torch_places, on_a_line, on_a_grid, dropped, kept_and_updated, mistakes):
         check()
         dist.barrier()
     compiled = jit(torch.exp)
