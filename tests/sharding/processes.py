@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SECONDS = 180
-PATIENCE = timedelta(seconds=60)
+SECONDS = 400
+PATIENCE = timedelta(seconds=120)
 """How long a rank waits for another one."""
 
 
