@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import re
@@ -20,11 +21,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.report import summary
+from tests.codegen.test_golden_kernels import rms_norm
 from tests.support.plans import definitions_table, programs_table
 from tests.support.refusal_examples import codes_of, run
 from thunder_fuser import errors
+from thunder_fuser.__main__ import main as command_line
 from thunder_fuser.config import TABLE
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.fusion import PointwiseOp, ReductionOp
 from thunder_fuser.refusal_codes import CODES, ERRORS, Code, Mistake
+from thunder_fuser.templates.choose import schedule_segment
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -227,6 +233,61 @@ def test_links_lead_somewhere(page: Path) -> None:
             heads = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
             slugs = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
             assert anchor in slugs, f"{page.name}: {place}#{anchor}"
+
+
+_COMMAND = re.compile(r"python3? -m ([\w.]+)((?: +[\w./\[\]-]+)*)")
+
+
+def commands() -> set[tuple[str, tuple[str, ...]]]:
+    """What pages have one run by `python -m`, with its words."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    found = [m for page in pages for m in _COMMAND.finditer(page.read_text())]
+    return {(m[1], tuple(m[2].replace("[", "").replace("]", "").split())) for m in found}
+
+
+def test_commands_exist() -> None:
+    """Modules and words of ours; others are tools that the extras install."""
+    found = commands()
+    assert {"thunder_fuser", "pytest", "venv", "benchmarks", "tests.sweep"} <= {m for m, _ in found}
+    for module, words in found:
+        assert importlib.util.find_spec(module) is not None, module
+        if module == "thunder_fuser" and words:
+            with contextlib.redirect_stdout(io.StringIO()) as told, pytest.raises(SystemExit):
+                command_line([words[0], "--help"])
+            options = [word for word in words if word.startswith("-")]
+            assert all(option in told.getvalue() for option in options), words
+        elif module.split(".")[0] in ("tests", "benchmarks"):
+            source = "".join(_sources(ROOT / module.replace(".", "/")))
+            options = [word for word in words if word.startswith("--")]
+            assert all(f'"{option}"' in source for option in options), (module, words)
+
+
+def _sources(place: Path) -> Iterator[str]:
+    for file in [*place.glob("*.py"), place.with_suffix(".py")]:
+        yield file.read_text() if file.exists() else ""
+
+
+def test_the_kernel_that_is_followed_is_as_the_page_says() -> None:
+    """Figures of docs/architecture.md's table, at each stage."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    _, _, table = page.partition("## One kernel, followed")
+    rows = dict(re.findall(r"^\| ([\w ]+) \| (.*?) \|", table, re.M))
+    definition = rms_norm(512, 16384)
+    exprs = definition.compiled.fusion.exprs
+    names = ", ".join(e.op for e in exprs if isinstance(e, (PointwiseOp, ReductionOp)))
+    assert f"`{names}`" in rows["definition"]
+    plan = definition.plan()
+    (segment,) = plan.segments
+    figures = f"{segment.bytes_read:,} B read, {segment.bytes_written:,} B written: the ideal"
+    assert f"`{segment.kind}`, {figures}" in rows["plan"]
+    assert plan.bytes == plan.bytes_ideal
+    schedule = str(schedule_segment(segment, H200))
+    assert "1024 threads a row, 1 rows a block" in schedule, schedule
+    assert "vector 8" in schedule
+    assert rows["thread mapping"] == "1,024 threads a row, one row a block, 2 vectors a thread"
+    assert "persistent in registers" in schedule
+    for path in re.findall(r"`([\w/]+\.(?:py|cu))`", table.partition("\n## ")[0]):
+        assert any((folder / path).exists() for folder in (ROOT, ROOT / "thunder_fuser")), path
 
 
 def test_sphinx_makes_pages_of_the_documents(tmp_path: Path) -> None:
