@@ -147,8 +147,18 @@ def test_a_layer_alone_has_torchs_line() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_reports_can_be_kept(copied: Callable[[Any], Any]) -> None:
-    function = jit(lambda x: torch.softmax(x, -1) * 2 + x.logcumsumexp(0))
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.softmax(x, -1) * 2 + x.logcumsumexp(0),
+        # Proxies of its parameters have tags.
+        torch.nn.LayerNorm(8),
+    ],
+)
+def test_reports_can_be_kept(
+    copied: Callable[[Any], Any], program: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    function = jit(program)
     function(torch.randn(4, 8, requires_grad=True))
     reports = thunder_fuser.fusions(function)
     kept = copied(reports)

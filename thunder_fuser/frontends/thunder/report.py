@@ -6,12 +6,13 @@ answers as well as one that has run.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import thunder
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, ProxyTag
 from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
 
@@ -27,6 +28,14 @@ from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted
 from thunder_fuser.sharding.propagate import Shardings
+
+
+def _by_name(tag: Any) -> tuple[Callable[..., Any], tuple[Any, str]]:
+    return getattr, (ProxyTag, tag._value)
+
+
+# Thunder's tags of parameters are one object a name, and cannot be made twice.
+copyreg.pickle(ProxyTag, _by_name)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
