@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from thunder_fuser.frontends.thunder import executor as executor
     from thunder_fuser.frontends.thunder import fusions as fusions
     from thunder_fuser.frontends.thunder import fusions_of_trace as fusions_of_trace
+    from thunder_fuser.frontends.thunder import mesh_plans as mesh_plans
     from thunder_fuser.frontends.thunder import refusals as refusals
     from thunder_fuser.frontends.thunder import segments as segments
     from thunder_fuser.inspect import Report as Report
@@ -82,6 +83,7 @@ _HOMES = {
         "executor",
         "fusions",
         "fusions_of_trace",
+        "mesh_plans",
         "refusals",
         "segments",
     ),

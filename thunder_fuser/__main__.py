@@ -26,6 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forms.add_argument("--full", action="store_true", help="every plan, boundary and reason")
     forms.add_argument("--json", action="store_true", help="as data")
     explain.add_argument("--html", metavar="FILE", default="", help="write a page, too")
+    explain.add_argument(
+        "--mesh", metavar="2x4", default="", help="plan it for a mesh of devices, too: dp2xtp4"
+    )
+    explain.add_argument(
+        "--shard",
+        metavar="PATTERN=AXIS:DIMENSION",
+        action="append",
+        default=[],
+        help="a parameter or argument that is cut along an axis of the mesh: '*.up.weight=tp:0'",
+    )
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("action", choices=("info", "clear"))
@@ -57,7 +67,8 @@ def _run(chosen: argparse.Namespace) -> int:
         from thunder_fuser import explain
 
         form: explain.Form = "full" if chosen.full else "json" if chosen.json else "short"
-        return explain.main(chosen.file, chosen.fake, chosen.arguments, form, chosen.html)
+        onto = explain.OnMesh(chosen.mesh, tuple(chosen.shard)) if chosen.mesh else None
+        return explain.main(chosen.file, chosen.fake, chosen.arguments, form, chosen.html, onto)
     from thunder_fuser import cache_command
 
     clear = chosen.action == "clear"

@@ -31,6 +31,25 @@ class PipeLanes:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A way to other devices.
+
+    bandwidth  bytes per second that a device sends, at best
+    latency    seconds of one step of a ring, however little is sent
+    reach      devices that are connected so, neighbours by their ranks; 0 for all there are
+    """
+
+    name: str
+    bandwidth: float
+    latency: float
+    reach: int = 0
+
+    def seconds(self, sent: float, steps: int) -> float:
+        """What a device takes that sends so many bytes in so many steps."""
+        return steps * self.latency + sent / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """What schedules know of a device. Sizes in bytes, `bandwidth` in bytes per second.
 
@@ -54,7 +73,8 @@ class DeviceInfo:
                             they cannot, or where caches do not read what is overwritten
     fresh_bytes             an allocation of so many bytes is new pages, which the system clears
                             in the caches when they are first touched; 0 where it is used again
-    link_bandwidth          bytes per second that it sends to other devices; 0 where not known
+    links                   ways to other devices, the nearest first; none where not known
+    collective_seconds      what a collective takes that sends nothing, in one step
     """
 
     name: str
@@ -84,7 +104,8 @@ class DeviceInfo:
     prefetches_by_software: bool = False
     outer_cache_bytes: int = 0
     fresh_bytes: int = 0
-    link_bandwidth: float = 0.0
+    links: tuple[Link, ...] = ()
+    collective_seconds: float = 0.0
 
     @property
     def clock_rate(self) -> float:
@@ -107,6 +128,10 @@ class DeviceInfo:
     def copy_bandwidth(self) -> float:
         """Bytes per second that a copy of much memory reaches."""
         return self.bandwidth * self.copy_share
+
+    def link(self, span: int) -> Link | None:
+        """The way among devices whose ranks lie within `span` numbers; None where not known."""
+        return next((way for way in self.links if not way.reach or span <= way.reach), None)
 
     def keeps(self, touched: float) -> bool:
         """Whether the L2 cache still has what was read before so many bytes were touched."""

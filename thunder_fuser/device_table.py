@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from thunder_fuser.device import DeviceInfo, PipeLanes
+from thunder_fuser.device import DeviceInfo, Link, PipeLanes
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -31,6 +31,21 @@ PIPES = {
 }
 """CUDA C++ Programming Guide, "Arithmetic Instructions": throughput by compute capability. Tensor
 cores: architecture white papers, dense."""
+
+COLLECTIVE_SECONDS = 6.6e-6
+NVLINK_STEP, PCI_STEP, NETWORK_STEP = 0.6e-6, 1.0e-6, 2.7e-6
+"""Of a ring of small messages (protocol LL), a whole one and one step of it, by the tables that
+NCCL chooses its algorithms by (`src/graph/tuning.cc`, `baseLat` and `hwLat`)."""
+
+
+def _server(nvlink: float, network: float) -> tuple[Link, ...]:
+    """Links of a server with eight GPUs, counted in one direction, and a network card for each."""
+    return Link("NVLink", nvlink, NVLINK_STEP, 8), Link("network", network, NETWORK_STEP)
+
+
+def _workstation(pci: float) -> tuple[Link, ...]:
+    return (Link("PCIe", pci, PCI_STEP, 8),)
+
 
 H200 = DeviceInfo(
     name="NVIDIA H200",
@@ -56,9 +71,10 @@ H200 = DeviceInfo(
     lanes=PIPES["sm_90"],
     load_seconds=LOAD_SECONDS,
     copy_share=COPY_SHARE,
-    link_bandwidth=450e9,
+    links=_server(450e9, 50e9),
+    collective_seconds=COLLECTIVE_SECONDS,
 )
-"""NVLink 4; of all devices the links are counted in one direction."""
+"""NVLink 4, and NDR InfiniBand of 400 Gb/s."""
 
 H200_SLICE = replace(
     H200,
@@ -67,7 +83,7 @@ H200_SLICE = replace(
     bandwidth=0.6e12,
     l2_bytes=50 * _MIB // 8,
     fp32_rate=4.1e12,
-    link_bandwidth=0.0,
+    links=(),
 )
 
 H100 = replace(
@@ -89,7 +105,7 @@ A100 = replace(
     l2_bytes=40 * _MIB,
     bytes_in_flight_per_sm=24 * _KIB,
     fp32_rate=9.7e12,
-    link_bandwidth=300e9,
+    links=_server(300e9, 25e9),
 )
 
 B200 = replace(
@@ -102,7 +118,7 @@ B200 = replace(
     l2_bytes=126 * _MIB,
     bytes_in_flight_per_sm=64 * _KIB,
     fp32_rate=37e12,
-    link_bandwidth=900e9,
+    links=_server(900e9, 50e9),
 )
 
 _SMALL = replace(
@@ -110,7 +126,7 @@ _SMALL = replace(
     threads_per_sm=1536,
     shared_bytes_per_block=99 * _KIB,
     shared_bytes_per_sm=100 * _KIB,
-    link_bandwidth=32e9,
+    links=_workstation(32e9),
 )
 """What multiprocessors of workstations have in common."""
 
@@ -151,7 +167,7 @@ RTX_5090 = replace(
     l2_bytes=96 * _MIB,
     bytes_in_flight_per_sm=13 * _KIB,
     fp32_rate=52.4e12,
-    link_bandwidth=64e9,
+    links=_workstation(64e9),
 )
 
 T4 = replace(
@@ -169,7 +185,7 @@ T4 = replace(
     l2_bytes=4 * _MIB,
     bytes_in_flight_per_sm=10 * _KIB,
     fp32_rate=4.05e12,
-    link_bandwidth=16e9,
+    links=_workstation(16e9),
 )
 
 DEVICES = (T4, A100, A10, RTX_4090, H100, H200, H200_SLICE, B200, RTX_5090)

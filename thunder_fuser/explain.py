@@ -4,7 +4,9 @@ The script runs as it would by itself. Of every function that it gave to `thunde
 FusionDefinition, a screen is printed: kernels, calls of torch, memory, the lines that move most
 bytes, and what was left to torch, counted by reason. With `--full` every plan, its boundaries and
 their reasons; with `--html FILE` a page beside it; with `--json` data. With `--fake` tensors have
-no memory: a script for CUDA can be asked on any machine, up to where it looks at numbers.
+no memory: a script for CUDA can be asked on any machine, up to where it looks at numbers. With
+`--mesh 2x4` it is planned for so many devices, too, of which none is needed; `--shard` says which
+parameters and arguments are cut.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import runpy
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 import thunder
@@ -31,13 +33,21 @@ from torch.utils._pytree import tree_leaves
 
 from thunder_fuser.errors import FuserError, FuserValueError, counted_refusals
 from thunder_fuser.frontends.definition import FusionDefinition
-from thunder_fuser.frontends.thunder import FusionReport, executor, fusions, refusals
+from thunder_fuser.frontends.thunder import (
+    FusionReport,
+    executor,
+    fusions,
+    mesh_plans,
+    refusals,
+)
 from thunder_fuser.frontends.thunder.compiled import last_traces
 from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.report import saved_for_backward
 from thunder_fuser.inspect import report
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted
+from thunder_fuser.sharding.annotations import mesh_of, placed_of
+from thunder_fuser.sharding.plan import MeshPlan
 
 _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
 """What a fake tensor raises where the program depends on its elements."""
@@ -46,30 +56,50 @@ _LOOKS = (DataDependentOutputException, DynamicOutputShapeException)
 Form = Literal["short", "full", "json"]
 
 
+class OnMesh(NamedTuple):
+    """A mesh, and what is sharded on it, as the command line says it."""
+
+    mesh: str
+    shards: tuple[str, ...]
+
+    def plans(self, source: Any, inputs: Sequence[Any] | None = None) -> tuple[MeshPlan, ...]:
+        """Of a function, or of a definition; FuserError where there is none."""
+        mesh, placed = mesh_of(self.mesh), placed_of(self.shards)
+        if isinstance(source, FusionDefinition):
+            return (source.mesh_plan(inputs or (), mesh, placed),)
+        return mesh_plans(source, mesh, placed)
+
+
 def main(
     file: str,
     fake: bool = False,
     arguments: Sequence[str] = (),
     form: Form = "short",
     html: str = "",
+    onto: OnMesh | None = None,
 ) -> int:
     """Run a script and print what became of it; the status that it ends with. FuserValueError if
     there is none.
 
     form  "short" is a screen for each function, "full" every plan and boundary
     html  a file for a page; of several functions they are numbered
+    onto  a mesh that everything is planned for, too
     """
     path = Path(file)
     if not path.is_file():
         raise FuserValueError(f"explain: expected a Python file, got {file}; give its path")
     with _observed() as (functions, definitions), _as_program(path, arguments):
         status = _run(path, fake)
+    sources: list[Any] = [*functions]
     for function in functions:
         print(_of_function(function, form))
+        sources += _on_mesh(onto, function, None, form)
     for definition, inputs in definitions.items():
         print(_of_definition(definition, inputs, form))
+        sources.append(definition.plan(inputs))
+        sources += _on_mesh(onto, definition, inputs, form)
     if html:
-        _save_pages(Path(html), functions, definitions)
+        _save_pages(Path(html), sources)
     if not functions and not definitions:
         print("nothing was compiled: no thunder.jit function and no FusionDefinition was made")
     return status
@@ -225,11 +255,25 @@ def _observed() -> Iterator[tuple[list[Any], dict[FusionDefinition, Sequence[Any
 # ---- what is printed
 
 
-def _save_pages(
-    path: Path, functions: Sequence[Any], definitions: Mapping[FusionDefinition, Any]
-) -> None:
+def _on_mesh(
+    onto: OnMesh | None, source: Any, inputs: Sequence[Any] | None, form: Form
+) -> tuple[MeshPlan, ...]:
+    """Print the plans for a mesh, if one is asked for."""
+    try:
+        plans = () if onto is None else onto.plans(source, inputs)
+    except FuserError as error:
+        print(f"no plan for the mesh: {error}")
+        return ()
+    for plan in plans:
+        print(report(plan).json() if form == "json" else plan)
+        if form == "full":
+            print(textwrap.indent(plan.plan.listing(times=True), "  "))
+    return plans
+
+
+def _save_pages(path: Path, sources: Sequence[Any]) -> None:
     found = []
-    for source in (*functions, *(d.plan(inputs) for d, inputs in definitions.items())):
+    for source in sources:
         try:
             found.append(report(source))
         except FuserError as error:

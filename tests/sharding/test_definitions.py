@@ -86,7 +86,10 @@ def test_an_mlp_by_nvfusers_names(shape: list[int]) -> None:
     assert plan.sent == 2 * 4 * 8 * 4 * (D - 1) // D
     assert plan.held == 2 * 4 * 8 * 4 + 2 * 32 * 8 * 4 // D
     assert [t.sizes for t in plan.replicated] == [(4, 8), (4, 8)]
-    assert "sent by 1 all_reduce" in str(plan)
+    assert "mesh_x: 1 all_reduce, 192 B over NVLink" in str(plan)
+    assert plan.link_seconds > 0
+    assert max(plan.link_seconds, plan.work_seconds) <= plan.seconds
+    assert plan.seconds <= plan.link_seconds + plan.work_seconds + 1e-12
     assert plan.plan.calls == 3
     x, up, down = inputs
     (found,) = simulate(fd.shardings(inputs), inputs)

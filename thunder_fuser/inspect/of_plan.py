@@ -14,6 +14,7 @@ from thunder_fuser.inspect.program import Kind, Part, Program, Role, Step, Tenso
 from thunder_fuser.inspect.refused import refused
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.observers import text_of
+from thunder_fuser.segment.overlap import collective_of
 from thunder_fuser.segment.placement import Buffer
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.repro import script
@@ -42,10 +43,13 @@ def steps_of_plan(
         estimate = segment.estimate
         apart = tuple(told(f"apart: {r}") for r in segment.refusals)
         kept = (reasons[segment.index],) if segment.index in reasons else ()
+        collective = collective_of(segment)
+        if collective is not None:
+            kept = (told(collective.origin.symbol), *kept)
         yield Step(
             number=segment.index,
             part=part,
-            kind=_KINDS[segment.kind],
+            kind="communication" if collective is not None else _KINDS[segment.kind],
             name=f"{fusion}.{segment.index}" if several else fusion,
             fusion=fusion,
             operations=segment.operations,

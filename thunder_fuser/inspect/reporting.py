@@ -21,6 +21,7 @@ from thunder_fuser.inspect.program import Program
 from thunder_fuser.inspect.text import text
 from thunder_fuser.inspect.timeline import timeline
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.sharding.plan import MeshPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Report:
 
 def report(source: Any, name: str = "", details: bool = True) -> Report:
     """The report of a function that Thunder compiled (or an object of `thunderfx`), after a call;
-    of a final trace, or several in order; of a FusionDefinition, a plan, or one of `fusions(fn)`.
+    of a final trace, or several in order; of a FusionDefinition, a plan, also of a
+    mesh, or one of `fusions(fn)`.
 
     details  texts and resources of each kernel, for which up to 64 fusions are compiled by NVRTC if
              that is installed; without them a report of a large model takes half as long
@@ -115,6 +117,8 @@ def _program(source: Any, name: str, details: bool) -> Program:
             return program_of_plan(source, name or "plan", details)
         case FusionReport():
             return program_of_plan(source.plan, name or source.name, details)
+        case MeshPlan():
+            return program_of_plan(source.plan, name or source.name or "rank 0", details)
         case FusionDefinition():
             return program_of_definition(source, name or "definition", details)
         case TraceCtx():

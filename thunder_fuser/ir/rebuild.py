@@ -6,7 +6,7 @@ something else in its place; `Rebuild` keeps the map from old values to new ones
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import FuserValueError
@@ -52,15 +52,27 @@ def _keep(extent: Extent) -> Extent:
 
 class Rebuild:
     """A new builder that starts with the old fusion's inputs, and the map from old
-    values to new.
+    values to new. Given a builder, the fusion becomes a part of what that builds, of `inputs`.
     """
 
-    def __init__(self, fusion: Fusion, extent: Callable[[Extent], Extent] = _keep) -> None:
-        self.builder = FusionBuilder()
+    def __init__(
+        self,
+        fusion: Fusion,
+        extent: Callable[[Extent], Extent] = _keep,
+        *,
+        builder: FusionBuilder | None = None,
+        inputs: Sequence[Val] = (),
+    ) -> None:
+        self.builder = builder or FusionBuilder()
         self.extent = extent
         self._new: dict[Val, Val] = {}
-        for value in fusion.inputs:
-            self._new[value] = self._copy_input(value)
+        # Calls are told apart by their numbers, of which the builder has given some.
+        self._calls = self.builder.next_call
+        if builder is not None:
+            self._new |= dict(zip(fusion.inputs, inputs, strict=True))
+        else:
+            for value in fusion.inputs:
+                self._new[value] = self._copy_input(value)
 
     def _copy_input(self, value: Val) -> Val:
         if isinstance(value, Scalar):
@@ -98,6 +110,8 @@ class Rebuild:
     def copy(self, expr: Expr) -> Val:
         """The same expression on the new operands."""
         self.builder.origin = expr.origin
+        if isinstance(expr, OpaqueOp) and self._calls:
+            expr = replace(expr, call=expr.call + self._calls)
         try:
             new = self._copy(expr)
         except FuserValueError as error:

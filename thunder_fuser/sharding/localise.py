@@ -74,6 +74,12 @@ class _Local:
     def __init__(self, shardings: Shardings, at: Sequence[int]) -> None:
         self.shardings = shardings
         self.at = at
+        # Whole tensors on the way between two shards are nobody's wish.
+        self.reasons: dict[tuple[TensorView, int, Placement | None], str] = {
+            (c.tensor, c.axis, target): f"{c.source} -> {c.target}: {c.reason}"
+            for c in shardings.communications
+            for target in (None, c.target)
+        }
         self.builder = FusionBuilder()
         self.scalars: dict[Val, Val] = {}
         # Collectives are calls as well, so that the whole's numbers are taken.
@@ -171,6 +177,10 @@ class _Local:
             case ScanOp():
                 return b.scanned(expr.op, tensors[0], expr.dim, expr.accumulate, out.dtype)
             case GatherOp():
+                shares = zip(self.shardings.reads[k, 0], self.at, strict=True)
+                for placement, at in shares:
+                    if isinstance(placement, Shard) and placement.dim == expr.dim:
+                        return self._gather_part(expr, tensors, at * placement.width)
                 return b.gather(expr.op, tensors[0], expr.dim, tensors[1])
             case OpaqueOp():
                 operands = dict(zip(expr.parameters, tensors, strict=True))
@@ -182,6 +192,23 @@ class _Local:
             if isinstance(placement, Shard):
                 whole = self._slice(whole, placement, axis, out, so_far)
         return whole
+
+    def _gather_part(self, expr: GatherOp, tensors: Sequence[TensorView], first: int) -> TensorView:
+        """What is in the rows from `first` on that this device has, and 0 for what is in others."""
+        b, (x, index) = self.builder, tensors
+        place = b.pointwise("sub", index, first) if first else index
+        above, below = b.pointwise("ge", place, 0), b.pointwise("lt", place, x.sizes[expr.dim])
+        mine = b.pointwise("bitwise_and", above, below)
+        place = b.pointwise("where", mine, place, 0)
+        assert isinstance(place, TensorView)
+        assert isinstance(mine, TensorView)
+        found = b.gather(expr.op, x, expr.dim, place)
+        axes = list(expr.index_axes)
+        shape = [size if k in axes else 1 for k, size in enumerate(found.sizes)]
+        kept = b.pointwise("where", b.reshape(mine, shape), found, 0)
+        kept = b.cast(kept, found.dtype) if kept.dtype is not found.dtype else kept
+        assert isinstance(kept, TensorView)
+        return kept
 
     def _view(
         self, k: int, expr: MoveOp, x: TensorView, sizes: list[int], values: Sequence[Val]
@@ -262,6 +289,9 @@ class _Local:
         known = self.tensors.get((tensor, after))
         if known is not None:
             return known, after
+        why = self.reasons.get((tensor, axis, target), self.reasons.get((tensor, axis, None), ""))
+        origin = self.builder.origin
+        self.builder.origin = replace(origin, symbol=why or origin.symbol)
         match now[axis], target:
             case Replicate(), Shard():
                 x = self._slice(x, target, axis, tensor, now)
@@ -269,6 +299,9 @@ class _Local:
                 x = self._gather(x, source, axis, tensor, after)
             case Shard() as source, Shard():
                 x = self._exchange(x, source, target, axis, tensor, now)
+            case Replicate(), Partial("sum"):
+                # One device has it, so that the sum does.
+                x = self._zeros(x) if self.at[axis] else x
             case Partial(op), Replicate():
                 (x,) = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
             case Partial(op), Shard():
@@ -279,14 +312,19 @@ class _Local:
                 (x,) = self._call("reduce_scatter", parts, axis, op=REDUCTIONS.index(op), at=at)
             case source, _:
                 raise InternalError(f"{tensor.name}: {source} cannot become {target}")
+        self.builder.origin = origin
         self.tensors[tensor, after] = x
         return x, after
+
+    def _zeros(self, x: TensorView) -> TensorView:
+        return self.builder.full(x.sizes, self.builder.scalar(0, x.dtype), x.dtype)
 
     def _call(
         self, name: str, x: TensorView, axis: int, **attributes: int
     ) -> tuple[TensorView, ...]:
-        size = self.shardings.mesh.shape[axis]
-        return self.builder.call(name, {"arg": x}, {"axis": axis, "size": size, **attributes})
+        mesh = self.shardings.mesh
+        known = {"axis": axis, "size": mesh.shape[axis], "span": mesh.span(axis)}
+        return self.builder.call(name, {"arg": x}, {**known, **attributes})
 
     def _parts(
         self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, now: Sharding

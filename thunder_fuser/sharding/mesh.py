@@ -52,6 +52,10 @@ class DeviceMesh:
             raise FuserValueError(f"the mesh has no axis {name!r}; it has {', '.join(self.names)}")
         return self.names.index(name)
 
+    def span(self, axis: int) -> int:
+        """Within how many numbers the ranks along an axis lie."""
+        return math.prod(self.shape[axis:])
+
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Where a device is."""
         found = []

@@ -17,6 +17,7 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.rebuild import Rebuild
 from thunder_fuser.ir.tables.collectives import Communicator, communicating
 from thunder_fuser.runtime.sizes import bind_sizes
+from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import DeviceMesh, Placement
 from thunder_fuser.sharding.propagate import Shardings, propagate
@@ -113,3 +114,13 @@ class FusionOnMesh:
             return program(inputs)
         with communicating(communicator):
             return program(inputs)
+
+
+def placed_on(fusion: Fusion, mesh: DeviceMesh, placed: Placed, whole: Sequence[Any]) -> Shardings:
+    """A fusion on a mesh by what a user says of the names of its inputs. `whole` gives the sizes
+    that it leaves open, see `FusionOnMesh.shardings`.
+    """
+    static = FusionOnMesh(fusion, mesh, {}).shardings(whole).fusion
+    found = annotated({t.name: t for t in static.tensor_inputs}, mesh, placed)
+    named = {t: dict(zip(mesh.names, s, strict=True)) for t, s in found.items()}
+    return propagate(static, mesh, named)

@@ -8,8 +8,9 @@ reader wants of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from thunder_fuser.errors import FuserValueError
@@ -44,7 +45,8 @@ from thunder_fuser.sharding.mesh import (
 class Communication:
     """A tensor that goes from one placement to another along a mesh axis.
 
-    kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free
+    kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free:
+             a device takes its part, or one takes all and others nothing
     bytes    that each device sends
     reason   which reader wants it, and why it cannot do with what there is
     """
@@ -73,7 +75,7 @@ class _Strategy(NamedTuple):
 @dataclass(slots=True)
 class Shardings:
     """The answer: for each tensor what is computed and what it becomes, and for each operand of
-    each expression what that reads.
+    each expression what that reads. `asked` is what the user says.
     """
 
     fusion: Fusion
@@ -82,6 +84,7 @@ class Shardings:
     given: dict[TensorView, Sharding] = field(default_factory=dict)
     reads: dict[tuple[int, int], Sharding] = field(default_factory=dict)
     communications: list[Communication] = field(default_factory=list)
+    asked: Mapping[TensorView, Sharding] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -121,9 +124,18 @@ def propagate(
                 f"{update.value} is written into {update.target}, and both are annotated, with "
                 "different placements; give them one"
             )
+    found.asked = asked
     for axis in range(len(mesh.shape)):
         _Axis(found, axis, asked).run()
+    found.communications = [_exact(c, found) for c in found.communications]
     return found
+
+
+def _exact(c: Communication, found: Shardings) -> Communication:
+    """The same, with what a device sends now that all axes are known."""
+    later = found.made[c.tensor][c.axis + 1 :]
+    shares = math.prod(p.size for p in later if isinstance(p, Shard))
+    return replace(c, bytes=c.bytes // shares)
 
 
 def _asked(tensor: TensorView, mesh: DeviceMesh, names: Mapping[str, Placement]) -> Sharding:
@@ -155,6 +167,13 @@ class _Axis:
         self.paid: set[tuple[TensorView, Placement]] = set()
         self.results = frozenset(found.fusion.results)
         self._calls: dict[int, tuple[Placement, ...]] = {}
+        self._readers: dict[TensorView, list[Expr]] = {}
+        for expr in found.fusion.exprs:
+            for tensor in rules.tensors_of(expr):
+                self._readers.setdefault(tensor, []).append(expr)
+        # Casts of partial sums to wider numbers, and who is read as a partial sum.
+        self._widened: dict[TensorView, tuple[int, TensorView]] = {}
+        self._read_partial: set[TensorView] = set()
 
     def run(self) -> None:
         fusion = self.found.fusion
@@ -182,14 +201,20 @@ class _Axis:
                 s for s in self._strategies(expr, operands, asked) if self._fits(s, k, expr)
             ]
             # The first of equal ones: strategies come in the order of the operands.
-            chosen = min(strategies, key=lambda s: self._price(s, operands, output, asked))
+            chosen = min(strategies, key=lambda s: self._price(s, expr, operands, output, asked))
         if isinstance(expr, OpaqueOp):
             self._calls[expr.call] = chosen.operands
         for n, (tensor, wanted) in enumerate(zip(operands, chosen.operands, strict=True)):
             if self.placed[tensor] is None:
-                self.placed[tensor] = wanted
+                self.placed[tensor] = REPLICATE if isinstance(wanted, Partial) else wanted
             self._pay(tensor, wanted, self._reason(expr, tensor, wanted))
             self.reads[k, n] = wanted
+            if isinstance(wanted, Partial):
+                self._read_partial.add(tensor)
+        if isinstance(chosen.result, Partial) and expr.op == "cast":
+            (source,) = operands
+            if source.bytes < output.bytes:
+                self._widened[output] = k, source
         self.made[output] = self.placed[output] = chosen.result
         if asked is not None and asked != chosen.result:
             self._pay(output, asked, "it is annotated so")
@@ -224,7 +249,7 @@ class _Axis:
                 yield from self._for_result(expr, operands, pushed)
             elif pushed is rules.Folded.FOLDED:
                 found = rules.folded_strategy(expr, n, shard)
-                if found is not None:
+                if found is not None and self._can_be_parts(operands, found[0]):
                     yield _Strategy(tuple(found[0]), Partial(found[1]))
         yield _Strategy((REPLICATE,) * len(operands), REPLICATE)
 
@@ -243,6 +268,13 @@ class _Axis:
         found = dict.fromkeys(self.asked[t][self.axis] for t in like)
         return (placed for placed in found if isinstance(placed, Shard))
 
+    def _can_be_parts(self, operands: Sequence[TensorView], wanted: Sequence[Placement]) -> bool:
+        """Whether what is wanted as a part of each element is that, or what every device has."""
+        return all(
+            not isinstance(p, Partial) or (self.placed[t] or REPLICATE) in (p, REPLICATE)
+            for t, p in zip(operands, wanted, strict=True)
+        )
+
     def _for_result(
         self, expr: Expr, operands: Sequence[TensorView], shard: Shard
     ) -> Iterator[_Strategy]:
@@ -258,9 +290,16 @@ class _Axis:
         placed = tuple(self.placed[t] or REPLICATE for t in operands)
         partial = Partial("sum")
         linear = isinstance(expr, PointwiseOp) and expr.op in ("neg", "add", "sub")
+        either = all(p in (partial, REPLICATE) for p in placed)
+        if linear and either and partial in placed and self._is_summed_on(expr):
+            # Of what everybody has, one device adds all.
+            placed = (partial,) * len(placed)
         linear = linear and len(operands) == len(expr.inputs)
         linear = linear or isinstance(expr, ViewOp | CopyOp | CutOp)
         linear = linear or (isinstance(expr, ReductionOp) and expr.op == "sum")
+        if isinstance(expr, PointwiseOp) and expr.op == "cast" and operands:
+            # Rounded before they are summed, as the products are that they come from.
+            linear = all(t.dtype.is_floating for t in (*operands, expr.output))
         if linear and placed and all(p == partial for p in placed):
             yield _Strategy(placed, partial)
         if isinstance(expr, OpaqueOp) and expr.op in ("matmul", "linear") and len(operands) == 2:
@@ -268,6 +307,20 @@ class _Axis:
                 if p == partial:
                     others = tuple(partial if n == k else REPLICATE for n in range(2))
                     yield _Strategy(others, partial)
+
+    def _is_summed_on(self, expr: Expr) -> bool:
+        """Whether a sum is read by another sum alone, so that one reduction does for both."""
+        value = expr.output
+        while isinstance(value, TensorView) and value not in self.results:
+            readers = self._readers.get(value, ())
+            if len(readers) != 1 or not isinstance(readers[0], PointwiseOp):
+                return False
+            if readers[0].op in ("add", "sub"):
+                return True
+            if readers[0].op != "cast":
+                return False
+            value = readers[0].output
+        return False
 
     def _fits(self, strategy: _Strategy, k: int, expr: Expr) -> bool:
         """Whether what expression `k` reads and makes is even beside the axes before."""
@@ -284,6 +337,7 @@ class _Axis:
     def _price(
         self,
         strategy: _Strategy,
+        expr: Expr,
         operands: Sequence[TensorView],
         output: TensorView,
         asked: Placement | None,
@@ -291,9 +345,12 @@ class _Axis:
         wanted = dict.fromkeys(zip(operands, strategy.operands, strict=True))
         moved = sum(self._moved(tensor, self.placed[tensor], p)[1] for tensor, p in wanted)
         if isinstance(strategy.result, Partial):
-            # Somebody folds it, sooner or later.
-            folded = asked or next(self._scattered(output), REPLICATE)
-            moved += self._moved(output, strategy.result, folded)[1]
+            # Somebody folds it, sooner or later; of a cast, the narrower side.
+            target = asked or next(self._scattered(output), REPLICATE)
+            folded = self._moved(output, strategy.result, target)[1]
+            if expr.op == "cast":
+                folded = folded * min(operands[0].bytes, output.bytes) // output.bytes
+            moved += folded
         elif asked is not None:
             moved += self._moved(output, strategy.result, asked)[1]
         shared = self.size if isinstance(strategy.result, Shard) else 1
@@ -305,12 +362,12 @@ class _Axis:
         """What brings a tensor from one placement to another, and the bytes that a device sends."""
         if source is None or source == target or (tensor, target) in self.paid:
             return "", 0
-        held = tensor.bytes
+        held = min(tensor.bytes, self._narrow(tensor, source)[1].bytes)
         for placement in self.found.given.get(tensor, ()):
             held //= placement.size if isinstance(placement, Shard) else 1
         others = held * (self.size - 1) // self.size
         match source, target:
-            case Replicate(), Shard():
+            case (Replicate(), Shard()) | (Replicate(), Partial("sum")):
                 return "slice", 0
             case Shard(), Replicate():
                 return "all_gather", others
@@ -324,8 +381,23 @@ class _Axis:
             f"{tensor}: {source} cannot become {target}; annotate it as replicated or as a shard"
         )
 
+    def _narrow(self, tensor: TensorView, source: Placement) -> tuple[int, TensorView]:
+        """A cast's position and operand, where that can be communicated in the place of its wider
+        result; the tensor itself, of no position, otherwise.
+        """
+        if not isinstance(source, Partial) or tensor in self._read_partial:
+            return -1, tensor
+        return self._widened.get(tensor, (-1, tensor))
+
     def _pay(self, tensor: TensorView, target: Placement, reason: str) -> None:
         source = self.placed[tensor]
+        if source is not None and source != target:
+            k, narrow = self._narrow(tensor, source)
+            if narrow is not tensor:
+                self._pay(narrow, target, reason)
+                self.reads[k, 0] = target
+                self.made[tensor] = self.placed[tensor] = target
+                return
         kind, moved = self._moved(tensor, source, target)
         if kind and source is not None:
             self.paid.add((tensor, target))

@@ -19,6 +19,7 @@ from typing import Literal
 
 from thunder_fuser.ir import index_maps
 from thunder_fuser.ir.domain import Merge, Resize, Split, static
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
@@ -35,7 +36,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.integer.symint import Context, Form
-from thunder_fuser.sharding.mesh import REPLICATE, Replicate, Shard
+from thunder_fuser.sharding.mesh import REPLICATE, Partial, Placement, Replicate, Shard
 
 FOLDS_ACROSS = ("sum", "max", "min", "prod")
 """Reductions whose partial results are folded by the same reduction."""
@@ -78,12 +79,17 @@ def push(expr: Expr, k: int, shard: Shard) -> Pushed:
         return _push_view(expr, shard)
     if isinstance(expr, CatOp) and shard.dim == expr.dim:
         return shard if _cat_keeps(expr, shard) else None
+    if isinstance(expr, GatherOp) and k == 0 and shard.dim == expr.dim:
+        return Folded.FOLDED if _gathers_parts(expr, shard) else None
     axes = axes_of(expr)
     label = axes.operands[k][shard.dim]
     if label is None or static(x.domain.logical[shard.dim].size) == 1:
         return None
     if label in axes.folded:
         return Folded.FOLDED
+    if label not in axes.result:
+        # A call's other results have it: the state of a generator has no dimensions.
+        return None
     return Shard(axes.result.index(label), shard.width, shard.size)
 
 
@@ -108,17 +114,20 @@ def pull(expr: Expr, k: int, shard: Shard) -> Shard | Replicate | None:
     return Shard(dim, shard.width, shard.size)
 
 
-def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Shard | Replicate], str] | None:
+def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Placement], str] | None:
     """What all operands are where operand `k` is sharded along a folded dimension, and the op that
     folds the partial results; None where there is no such.
     """
+    if isinstance(expr, GatherOp):
+        return [shard, REPLICATE], "sum"
     axes = axes_of(expr)
     label = axes.operands[k][shard.dim]
-    found: list[Shard | Replicate] = []
+    found: list[Placement] = []
     for labels in axes.operands:
         if label not in labels:
-            # Added once on every device, a bias would be added several times.
-            return None
+            # Added once on every device, a bias would be added several times: one device has it.
+            found.append(Partial("sum"))
+            continue
         found.append(Shard(labels.index(label), shard.width, shard.size))
     op = expr.op if isinstance(expr, ReductionOp) else "sum"
     return (found, op) if op in FOLDS_ACROSS else None
@@ -191,18 +200,28 @@ def _axes_of_call(expr: OpaqueOp) -> Axes:
     return Axes(operands, result, frozenset(folded))
 
 
-Labels = tuple[Mapping[str, tuple[str | None, ...]], str]
+def _gathers_parts(expr: GatherOp, shard: Shard) -> bool:
+    """Whether each device can read the elements that it has, and 0 in the place of others: of
+    chunks, where the index has a dimension of the result for each of its own.
+    """
+    is_chunk = shard.width * shard.size == static(expr.input.domain.logical[expr.dim].size)
+    sizes = [expr.output.sizes[k] for k in expr.index_axes]
+    is_number = expr.output.dtype is not DataType.Bool
+    return is_chunk and is_number and sizes == list(expr.index.sizes)
+
+
+Labels = tuple[Mapping[str, tuple[str | None, ...]], tuple[str, ...]]
 
 
 def _linear(expr: OpaqueOp) -> Labels:
     rows = tuple(f"b{k}" for k in range(expr.inputs[0].rank - 1))
     names = {"arg1": (*rows, "k"), "arg2": ("n", "k"), "bias": ("n",), "output": (*rows, "n")}
-    return names, "k"
+    return names, ("k",)
 
 
 def _matmul(expr: OpaqueOp) -> Labels:
     if any(t.rank < 2 for t in expr.inputs):
-        return {"output": ()}, ""
+        return {"output": ()}, ()
     batch = expr.output.rank - 2
     rows = [tuple(f"b{k}" for k in range(batch - t.rank + 2, batch)) for t in expr.inputs]
     every = tuple(f"b{k}" for k in range(batch))
@@ -210,11 +229,18 @@ def _matmul(expr: OpaqueOp) -> Labels:
         "arg1": (*rows[0], "m", "k"),
         "arg2": (*rows[1], "k", "n"),
         "output": (*every, "m", "n"),
-    }, "k"
+    }, ("k",)
 
 
 def _bmm(_expr: OpaqueOp) -> Labels:
-    return {"batch1": ("b", "m", "k"), "batch2": ("b", "k", "n"), "output": ("b", "m", "n")}, "k"
+    names = {"batch1": ("b", "m", "k"), "batch2": ("b", "k", "n"), "output": ("b", "m", "n")}
+    return names, ("k",)
+
+
+def _embedding_backward(expr: OpaqueOp) -> Labels:
+    """Rows that an index names are summed up, wherever they are."""
+    rows = tuple(f"b{k}" for k in range(expr.inputs[1].rank))
+    return {"grad": (*rows, "n"), "index": rows, "output": (None, "n")}, rows
 
 
 def _attention(expr: OpaqueOp) -> Labels:
@@ -229,13 +255,14 @@ def _attention(expr: OpaqueOp) -> Labels:
     for parameter, tensor in zip(expr.parameters, expr.inputs, strict=True):
         if len(names.get(parameter, ())) != tensor.rank or parameter not in names:
             names[parameter] = results.get(tensor.rank, (None,) * tensor.rank)
-    return names, ""
+    return names, ()
 
 
 _LABELS = {
     "linear": _linear,
     "matmul": _matmul,
     "bmm": _bmm,
+    "embedding_backward": _embedding_backward,
     "sdpfa_fwd": _attention,
     "sdpfa_bwd": _attention,
 }
@@ -258,12 +285,13 @@ def _cat_keeps(expr: CatOp, shard: Shard) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Map:
     """A view as forms: `point` is the element of the operand for each element `index` of the
-    result; `grown` are dimensions of the result with elements of their own.
+    result; of `padded`, dimensions of the result, it has elements of its own.
     """
 
     index: tuple[Form, ...]
     point: tuple[Form, ...]
     is_local: bool
+    padded: frozenset[int]
 
 
 def _map_of(expr: MoveOp) -> _Map:
@@ -276,7 +304,17 @@ def _map_of(expr: MoveOp) -> _Map:
     regroups = any(isinstance(step, Split | Merge) for step in transforms)
     # A device's part of a view is again that view, of fewer elements, for all but strided slices
     # and pads; resized dimensions are compared at `_keeps_windows`.
-    return _Map(index, point, not guards and (expr.op == "reshape" or not regroups))
+    padded = frozenset(
+        k
+        for k, at in enumerate(index)
+        if not at.is_constant and any(_form(guard.index).depends_on(at) for guard in guards)
+    )
+    return _Map(index, point, expr.op == "reshape" or not regroups, padded)
+
+
+def _form(index: object) -> Form:
+    assert isinstance(index, Form)
+    return index
 
 
 def _push_view(expr: MoveOp, shard: Shard) -> Shard | None:
@@ -285,6 +323,8 @@ def _push_view(expr: MoveOp, shard: Shard) -> Shard | None:
         return None
     digit = view.point[shard.dim] // shard.width % shard.size
     for dim, size in enumerate(expr.output.sizes):
+        if dim in view.padded:
+            continue
         for width in _widths(size, shard):
             if view.index[dim] // width % shard.size == digit and _keeps_windows(expr, shard):
                 return Shard(dim, width, shard.size)
@@ -293,7 +333,7 @@ def _push_view(expr: MoveOp, shard: Shard) -> Shard | None:
 
 def _pull_view(expr: MoveOp, shard: Shard) -> Shard | Replicate | None:
     view = _map_of(expr)
-    if not view.is_local:
+    if not view.is_local or shard.dim in view.padded:
         return None
     at = view.index[shard.dim]
     digit = at // shard.width % shard.size

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.fusion import OpaqueOp
+from thunder_fuser.ir.tables.collectives import ROUNDS, sent
 from thunder_fuser.lower.estimate import Estimate
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.choose import BY_NAME, schedule_segment
@@ -63,7 +65,31 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
     sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
     sectors = float(segment.sector_bytes + segment.bytes_written)
     moved, flops = int(segment.bytes), int(segment.flops)
-    return estimate_call(moved, flops, next(iter(sizes), 4), device, sectors)
+    found = estimate_call(moved, flops, next(iter(sizes), 4), device, sectors)
+    calls = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp) and e.op in ROUNDS]
+    return _of_collective(found, calls[0], device) if calls else found
+
+
+def _of_collective(found: Estimate, call: OpaqueOp, device: DeviceInfo) -> Estimate:
+    """A collective takes its steps and what is sent, as a ring does, or its memory if that is more.
+    Devices of which no link is known do not wait for each other.
+    """
+    given = dict(call.attributes)
+    size, span = given["size"], given["span"]
+    assert isinstance(size, int)
+    assert isinstance(span, int)
+    link = device.link(span)
+    if link is None or size == 1:
+        return found
+    whole = max(int(call.inputs[0].bytes), int(call.output.bytes))
+    links = link.seconds(sent(call.op, whole, size), ROUNDS[call.op] * (size - 1))
+    parts = {"launch": device.collective_seconds, "memory": found.parts["memory"], "links": links}
+    return replace(
+        found,
+        seconds=parts["launch"] + max(links, parts["memory"]),
+        bound=max(parts, key=parts.__getitem__),
+        parts=parts,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ from thunder_fuser.ir.printer import to_python
 from thunder_fuser.ir.size_equations import line_of
 from thunder_fuser.runtime.modes import wants_operations
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.sharding.annotations import Placed
+from thunder_fuser.sharding.mesh import DeviceMesh
+from thunder_fuser.sharding.on_mesh import placed_on
 from thunder_fuser.sharding.plan import MeshPlan, mesh_plan
 from thunder_fuser.sharding.propagate import Shardings
 
@@ -273,9 +276,21 @@ class FusionDefinition(Recorder):
         """
         return self.ranks.on_mesh.shardings(flattened(list(inputs)))
 
-    def mesh_plan(self, inputs: Sequence[Any] = ()) -> MeshPlan:
-        """What each rank runs, what it sends, what is replicated; made without devices."""
-        return mesh_plan(self.shardings(inputs))
+    def mesh_plan(
+        self,
+        inputs: Sequence[Any] = (),
+        mesh: DeviceMesh | None = None,
+        placed: Placed | None = None,
+    ) -> MeshPlan:
+        """What each rank runs, what it sends, what is replicated; made without devices.
+
+        The mesh is that of the definition's tensors, or `mesh`, on which `placed` says by names of
+        inputs (`T0`, or a pattern) along which dimension what is cut: `{"T0": {"tp": 0}}`.
+        """
+        if mesh is None:
+            return mesh_plan(self.shardings(inputs))
+        given = flattened(list(inputs))
+        return mesh_plan(placed_on(self.compiled.fusion, mesh, placed or {}, given))
 
     def _told_where(self) -> None:
         placed = self.ranks.latest

@@ -1,15 +1,17 @@
 """Calls among devices: what each is, for whoever runs it.
 
-A collective runs along one axis of a mesh. Whose turn it is, and with whom, is not in the program:
+A collective runs along one axis of a mesh, of devices whose ranks lie within `span` numbers, which
+only prices read. Whose turn it is, and with whom, is not in the program:
 the `Communicator` of the running thread knows, torch.distributed's process groups behind it, or all
 ranks of one process (sharding/communicators.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -19,6 +21,18 @@ from thunder_fuser.errors import FuserValueError
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 """By the number that a call has as its attribute `op`."""
+
+ROUNDS: Mapping[str, int] = MappingProxyType(
+    {"all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}
+)
+"""How often every device sends its share of the tensor to each of the others."""
+
+
+def sent(name: str, whole: int, size: int) -> int:
+    """Bytes that a device sends of a tensor that has `whole` of them: gathered, or to be folded, or
+    before it is exchanged.
+    """
+    return ROUNDS[name] * whole * (size - 1) // size
 
 
 class Communicator(Protocol):
@@ -70,25 +84,25 @@ def _communicator(name: str, axis: int, size: int) -> Communicator:
     return found
 
 
-def all_gather(arg: Tensor, axis: int, size: int) -> Tensor:
+def all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Tensor:
     """What all devices have, stacked along a new first dimension."""
     found = _communicator("all_gather", axis, size)
     return torch.stack(found.all_gather(arg.contiguous(), axis))
 
 
-def all_reduce(arg: Tensor, axis: int, size: int, op: int) -> Tensor:
+def all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Tensor:
     """What all devices have, folded element by element."""
     found = _communicator("all_reduce", axis, size)
     return found.all_reduce(arg.contiguous(), axis, REDUCTIONS[op])
 
 
-def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int) -> Tensor:
+def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0) -> Tensor:
     """Part `at` of what all devices have, folded; parts lie along the first dimension."""
     found = _communicator("reduce_scatter", axis, size)
     return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
-def all_to_all(arg: Tensor, axis: int, size: int, at: int) -> Tensor:
+def all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Tensor:
     """Part `at` of each device, stacked in the devices' order."""
     return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
 
