@@ -32,8 +32,8 @@ from thunder_fuser.sharding.mesh import (
     check_shard,
 )
 from thunder_fuser.sharding.on_mesh import FusionOnMesh
-from thunder_fuser.sharding.propagate import Shardings
 from thunder_fuser.sharding.recent import Recent
+from thunder_fuser.sharding.shardings import Shardings
 
 _OPS = {"sum": "sum", "max": "max", "min": "min", "product": "prod"}
 """torch's partial results that are ours."""

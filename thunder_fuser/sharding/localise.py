@@ -10,21 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.builder.opaque import OpaqueCall
 from thunder_fuser.ir.domain import (
-    Expand,
     IterDomain,
-    Merge,
-    NewBroadcast,
-    Reorder,
-    Resize,
-    Split,
-    Squeeze,
-    Transform,
     iteration,
     static,
 )
@@ -50,6 +41,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.tables.collectives import REDUCTIONS
+from thunder_fuser.sharding.local_views import local_steps
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
     Partial,
@@ -60,7 +52,7 @@ from thunder_fuser.sharding.mesh import (
     factors,
     local_sizes,
 )
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 
 def localise(shardings: Shardings, rank: int) -> Fusion:
@@ -216,50 +208,9 @@ class _Local:
         if expr.op == "reshape":
             return self.builder.reshape(x, sizes)
         fill = values[1] if isinstance(expr, PadOp) else None
-        steps = self._steps(expr, self.shardings.reads[k, 0], sizes)
+        steps = local_steps(expr, self.shardings.reads[k, 0], sizes)
         allocation = expr.output.domain.allocation
         return self.builder.view(expr.op, x, steps, fill=fill, allocation=allocation)
-
-    def _steps(self, expr: MoveOp, read: Sharding, sizes: Sequence[int]) -> list[Transform]:
-        """The program of a view on what a device has: slices and expansions by its sizes."""
-        over = [1] * expr.input.rank
-        for placement in read:
-            if isinstance(placement, Shard):
-                over[placement.dim] *= placement.size
-        transforms = expr.output.domain.transforms
-        # Which dimension of the result each expansion ends up as.
-        axes: list[int] = list(range(expr.input.rank))
-        new = count(-1, -1)
-        shares = dict(enumerate(over))
-        steps: list[Transform] = []
-        expansions: dict[int, int] = {}
-        for step in transforms:
-            match step:
-                case Resize(axis, left, right):
-                    share = shares.get(axes[axis], 1)
-                    steps.append(Resize(axis, static(left) // share, static(right) // share))
-                    continue
-                case NewBroadcast(axis):
-                    axes.insert(axis, next(new))
-                case Squeeze(axis):
-                    del axes[axis]
-                case Reorder(order):
-                    axes = [axes[k] for k in order]
-                case Expand(axis, _):
-                    expansions[len(steps)] = axes[axis]
-                case _ if set(over) != {1}:
-                    raise InternalError(f"{expr.op} of a shard has a {type(step).__name__}")
-                case Split(axis):
-                    axes[axis : axis + 1] = [next(new), next(new)]
-                case Merge(axis):
-                    axes[axis : axis + 2] = [next(new)]
-            steps.append(step)
-        for n, label in expansions.items():
-            step = steps[n]
-            assert isinstance(step, Expand)
-            if label in axes:
-                steps[n] = replace(step, size=sizes[axes.index(label)])
-        return steps
 
     # ---- placements
 

@@ -20,8 +20,9 @@ from thunder_fuser.runtime.sizes import bind_sizes
 from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import DeviceMesh, Placement
-from thunder_fuser.sharding.propagate import Shardings, propagate
+from thunder_fuser.sharding.propagate import propagate
 from thunder_fuser.sharding.recent import Recent
+from thunder_fuser.sharding.shardings import Shardings
 
 Annotations = Mapping[TensorView, Callable[[Sequence[int]], Mapping[str, Placement]]]
 """For some tensors of a fusion, what places them once the sizes of the whole tensor are known."""

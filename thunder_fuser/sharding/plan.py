@@ -14,7 +14,7 @@ from thunder_fuser.segment.overlap import Clock, collective_of
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, counted
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import Partial, Replicate, local_sizes
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 _TOLD = 12
 """Lines of a kind that a plan prints."""

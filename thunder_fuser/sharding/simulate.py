@@ -14,7 +14,7 @@ from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.sharding.communicators import Meeting, SimulatedRank
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import shard_of, whole_of
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 Run = Callable[[Fusion, Sequence[Any]], list[torch.Tensor]]
 

@@ -43,7 +43,7 @@ from thunder_fuser.sharding.annotations import Placed
 from thunder_fuser.sharding.mesh import DeviceMesh
 from thunder_fuser.sharding.on_mesh import placed_on
 from thunder_fuser.sharding.plan import MeshPlan, mesh_plan
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 _log = logging.getLogger(__name__)
 _active: contextvars.ContextVar[FusionDefinition | None] = contextvars.ContextVar(

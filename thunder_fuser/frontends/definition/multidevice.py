@@ -23,7 +23,7 @@ from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.sharding import mesh as sharding
 from thunder_fuser.sharding.mesh import Placement, Shard, shard_of
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 
 class ParallelType(Enum):

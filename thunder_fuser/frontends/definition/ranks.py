@@ -17,7 +17,7 @@ from thunder_fuser.frontends.definition.multidevice import (
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.sharding.communicators import process_groups
 from thunder_fuser.sharding.on_mesh import FusionOnMesh
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 if TYPE_CHECKING:
     from thunder_fuser.sharding.dtensors import DTensorPrograms

@@ -31,7 +31,7 @@ from thunder_fuser.runtime.modes import is_transformed, wants_operations
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
 from thunder_fuser.runtime.target import target_for
 from thunder_fuser.segment.plan import SegmentedFusion
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from thunder_fuser.frontends.thunder.naming import Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted
-from thunder_fuser.sharding.propagate import Shardings
+from thunder_fuser.sharding.shardings import Shardings
 
 
 def _by_name(tag: Any) -> tuple[Callable[..., Any], tuple[Any, str]]:

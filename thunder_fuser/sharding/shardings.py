@@ -1,0 +1,62 @@
+"""Shardings: what propagation finds. Where every tensor is, and what is communicated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.sharding.mesh import DeviceMesh, Placement, Sharding, local_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A tensor that goes from one placement to another along a mesh axis.
+
+    kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free:
+             a device takes its part, or one takes all and others nothing
+    bytes    that each device sends
+    reason   which reader wants it, and why it cannot do with what there is
+    """
+
+    tensor: TensorView
+    axis: int
+    source: Placement
+    target: Placement
+    kind: str
+    bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        change = f"{self.source} -> {self.target}"
+        moved = f"{self.kind} of {self.tensor.name} ({self.bytes:,} B a device)"
+        return f"{moved}: {change}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Shardings:
+    """The answer: for each tensor what is computed and what it becomes, and for each operand of
+    each expression what that reads. `asked` is what the user says.
+    """
+
+    fusion: Fusion
+    mesh: DeviceMesh
+    made: dict[TensorView, Sharding] = field(default_factory=dict)
+    given: dict[TensorView, Sharding] = field(default_factory=dict)
+    reads: dict[tuple[int, int], Sharding] = field(default_factory=dict)
+    communications: list[Communication] = field(default_factory=list)
+    asked: Mapping[TensorView, Sharding] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """That each device sends."""
+        return sum(c.bytes for c in self.communications)
+
+    def __str__(self) -> str:
+        rows = [f"mesh {self.mesh}: {self.bytes:,} B sent by each device"]
+        rows += [f"  {c}" for c in self.communications]
+        for tensor in (*self.fusion.tensor_inputs, *self.fusion.outputs):
+            sharding = self.given[tensor]
+            placed = ", ".join(map(str, sharding))
+            rows.append(f"  {tensor.name}: [{placed}], {list(local_sizes(tensor.sizes, sharding))}")
+        return "\n".join(rows)
