@@ -146,6 +146,19 @@ def _dot(x: TensorProxy, other: TensorProxy) -> TensorProxy:
     return rounded(ltorch.sum(wide(x) * wide(other)), x)
 
 
+def _addmm(
+    input: TensorProxy, mat1: TensorProxy, mat2: TensorProxy, *, beta: Any = 1, alpha: Any = 1
+) -> TensorProxy:
+    """A product that a bias is added to is a layer; its call rounds once, as torch's does."""
+    floats(input, mat1, mat2)
+    columns = mat2.shape[-1]
+    if (beta, alpha) != (1, 1) or tuple(input.shape) != (columns,) or mat1.ndim != 2:
+        raise Unusual
+    if mat2.ndim != 2 or not input.dtype == mat1.dtype == mat2.dtype:
+        raise Unusual
+    return ltorch.linear(mat1, ltorch.permute(mat2, (1, 0)), input)
+
+
 def _addr(
     x: TensorProxy, vec1: TensorProxy, vec2: TensorProxy, *, beta: Any = 1, alpha: Any = 1
 ) -> TensorProxy:
@@ -179,6 +192,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     "count_nonzero": _count_nonzero,
     "std_mean": _std_mean,
     "dot": _dot,
+    "addmm": _addmm,
     "addr": _addr,
     "diff": _diff,
     "nn.functional.pairwise_distance": pairwise_distance,
