@@ -27,11 +27,12 @@ def misjudged_peaks(
     """The halves whose peak is not what the plan of the trace says, of a function that runs.
 
     Of attention by parts nobody knows what it saves (torch chooses that on a CPU, for heads of few
-    elements), and tensors that share memory are no plan's.
+    elements); and a trace knows nothing of arguments that share memory or lie in another order.
     """
     given = program.inputs(0)
     is_known = "dot_product_attention" not in program.source
-    if not is_known or len(dict(_storages(given))) < len(given):
+    are_known = all(t.is_contiguous() for t in given) and len(dict(_storages(given))) == len(given)
+    if not (is_known and are_known):
         return []
     function(*given)
     given = program.inputs(0)
@@ -82,8 +83,8 @@ def _peak(
 
     def allocated(t: torch.Tensor) -> None:
         nonlocal found
-        if t.dtype is torch.uint8 and t.dim() == 1:
-            return  # what a kernel works with, of which plans know nothing
+        if t.dim() == 1 and (t.dtype is torch.uint8 or (t.dtype, *t.shape) == (torch.int32, 2)):
+            return  # what kernels work with, and wait at: no plan has it
         made.append(weakref.ref(t))
         alive = [x for ref in made if (x := ref()) is not None]
         found = max(found, sum((dict(_storages(alive)) | held).values()))
