@@ -15,10 +15,10 @@ each value is tried the other way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.ir.dag import backward_slice, topological_order
 from thunder_fuser.segment.min_cut import INFINITE, Network
 
 _ROUNDS = 8
@@ -77,23 +77,23 @@ def materialize(values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> tup
 
 
 class _Problem:
-    """users   consumers that could read or compute a value, counted
-    shared  values whose write several consumers could share
+    """subgraphs  what each consumer could read or compute, as far as that may be worth anything
+    users      consumers that could read or compute a value, counted
+    shared     values whose write several consumers could share
     """
 
     def __init__(self, values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        self.subgraphs = [_backward_slice(values, names) for names in self.wanted]
+        readers = _readers(values, self.wanted)
+        self._least = [_LeastOfComputing(values, readers, names) for names in self.wanted]
+        self.subgraphs = [
+            self._worth_asking(k, lambda v: values[v].write).keys() for k in range(len(wanted))
+        ]
         self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
-        common = set(self.shared)
-        self._common = [[v for v in subgraph if v in common] for subgraph in self.subgraphs]
+        self._common = [frozenset(self.shared).intersection(names) for names in self.subgraphs]
         self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
-        self._least = [
-            _least_of_computing(values, subgraph, names)
-            for subgraph, names in zip(self.subgraphs, self.wanted, strict=True)
-        ]
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Of all consumers together."""
@@ -114,7 +114,7 @@ class _Problem:
             before, after = network.node(), network.node()
             inside[v] = after
             network.connect(before, after, reads[v])
-            if value.compute is None or reads[v] <= self._least[consumer][v]:
+            if value.compute is None or reads[v] <= self._least[consumer](v):
                 network.connect(source, before, INFINITE)
             else:
                 network.connect(source, before, value.compute)
@@ -138,7 +138,7 @@ class _Problem:
         def producers(v: int) -> Sequence[int]:
             value = self.values[v]
             found[v] = value.read + extra(v)
-            is_dear = value.compute is not None and found[v] > self._least[consumer][v]
+            is_dear = value.compute is not None and found[v] > self._least[consumer](v)
             return value.operands if is_dear else ()
 
         backward_slice(self.wanted[consumer], producers)
@@ -168,9 +168,13 @@ class _Problem:
         for _ in range(_ROUNDS):
             before = list(choices)
             for k, mine in enumerate(before):
-                readers.subtract(mine.read)
-                choices[k] = self._answer(k, {v for v in self._common[k] if readers[v]})
-                readers.update(choices[k].read)
+                common = self._common[k]
+                # What others read; what this one reads, somebody else has to read, too.
+                stored = {v for v in common if readers[v] > (v in mine.read)}
+                choices[k] = self._answer(k, stored)
+                if choices[k] != mine:
+                    readers.subtract(mine.read)
+                    readers.update(choices[k].read)
             if choices == before:
                 break
         return choices
@@ -204,32 +208,50 @@ class _Problem:
         return self._answers[key]
 
 
-def _least_of_computing(
-    values: Sequence[Value], subgraph: Sequence[int], wanted: Iterable[int]
-) -> dict[int, int]:
-    """For each value, less than which computing it never costs one consumer, whatever else it has:
-    what it takes of operands that nothing else is computed from.
-    """
-    uses = Counter(wanted)
-    for v in subgraph:
-        if values[v].compute is not None:
-            uses.update(set(values[v].operands))
-    least: dict[int, int] = {}
-    for v in subgraph:
-        compute = values[v].compute
-        own = (u for u in set(values[v].operands) if uses[u] == 1)
-        least[v] = (
-            INFINITE
-            if compute is None
-            else compute + sum(min(values[u].read, least[u]) for u in own)
-        )
-    return least
-
-
-def _backward_slice(values: Sequence[Value], wanted: Iterable[int]) -> tuple[int, ...]:
-    """Everything that could be read or computed on the way to what is wanted, in order."""
+def _readers(values: Sequence[Value], wanted: Iterable[Iterable[int]]) -> Counter[int]:
+    """How many values each is an operand of, among those that anybody could compute."""
 
     def producers(v: int) -> Sequence[int]:
         return () if values[v].compute is None else values[v].operands
 
-    return tuple(sorted(backward_slice(wanted, producers)))
+    found: Counter[int] = Counter()
+    for v in backward_slice((v for names in wanted for v in names), producers):
+        found.update(set(producers(v)))
+    return found
+
+
+class _LeastOfComputing:
+    """For each value, less than which computing it never costs one consumer, whatever else it has:
+    what it takes of operands that nothing else is computed from.
+    """
+
+    def __init__(
+        self, values: Sequence[Value], readers: Mapping[int, int], wanted: Iterable[int]
+    ) -> None:
+        self._values = values
+        self._readers = readers
+        self._wanted = frozenset(wanted)
+        self._found: dict[int, int] = {}
+
+    def __call__(self, v: int) -> int:
+        for u in topological_order((v,), self._own_unknown):
+            self._found[u] = self._least(u)
+        return self._found[v]
+
+    def _own(self, v: int) -> list[int]:
+        return [
+            u
+            for u in set(self._values[v].operands)
+            if self._readers[u] == 1 and u not in self._wanted
+        ]
+
+    def _own_unknown(self, v: int) -> list[int]:
+        if v in self._found or self._values[v].compute is None:
+            return []
+        return self._own(v)
+
+    def _least(self, v: int) -> int:
+        compute = self._values[v].compute
+        if v in self._found or compute is None:
+            return self._found.get(v, INFINITE)
+        return compute + sum(min(self._values[u].read, self._found[u]) for u in self._own(v))

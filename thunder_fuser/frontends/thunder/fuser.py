@@ -39,7 +39,14 @@ from thunder_fuser.frontends.thunder import (
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
-from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, refuse_call, role
+from thunder_fuser.frontends.thunder.claims.table import (
+    TABLE,
+    flatten,
+    operands,
+    refusal_of,
+    refuse_call,
+    role,
+)
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
 from thunder_fuser.frontends.thunder.gradients import RULES
@@ -112,6 +119,12 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Fuser]:
         """As a list of one: Thunder takes `executors=executor`, too."""
         yield self
+
+    def can_execute(self, bsym: BoundSymbol) -> bool:
+        """Whether a call is claimed, or is torch's and ours to make."""
+        if bsym.sym.id in TABLE:
+            return refusal_of(bsym) is None
+        return bool(super().can_execute(bsym))
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether it is claimed, or consists of what is claimed and fused: torch has better than

@@ -19,6 +19,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.frontends.thunder.aliases import updates
 from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
+from thunder_fuser.frontends.thunder.claims.operands import elements
 from thunder_fuser.frontends.thunder.claims.table import TABLE, renamed
 from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, TraceInfo
 
@@ -141,16 +142,16 @@ def _as_split(
     if not begins:
         return everything
     needed = set(facts.kept)
-    later: list[int] = []
+    later: dict[int, None] = {}
     for k in reversed(everything[: begins[0]]):
         _, reads, makes = crossings[k]
         stays = not makes or any(map(updates, parts[k].symbols))
         if stays or not needed.isdisjoint(p.name for p in makes):
             needed.update(p.name for p in reads)
         else:
-            later.insert(0, k)
+            later[k] = None
     end = begins[-1] + 1
-    return [*(k for k in everything[:end] if k not in later), *later, *everything[end:]]
+    return [*(k for k in everything[:end] if k not in later), *reversed(later), *everything[end:]]
 
 
 def _begins_backward(part: RegionCandidate) -> bool:
@@ -210,5 +211,5 @@ def _shared(bsym: BoundSymbol) -> Iterator[tuple[str, str]]:
 def _bytes(proxy: Proxy) -> int:
     if not isinstance(proxy, (TensorProxy, FutureTensorProxy)):
         return 0
-    size: int = proxy.numel * proxy.dtype.bytes
+    size: int = elements(proxy) * proxy.dtype.bytes
     return size if size >= _SMALLEST else 0

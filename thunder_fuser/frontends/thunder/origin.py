@@ -21,6 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import LiesAs
+from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
@@ -156,7 +157,8 @@ class Recorded:
         line = self.line_of(whole)
         if line.filename is None:
             line = self.line_of(prim)
-        return prim.from_bsym(
+        return relabelled(
+            prim,
             source_filename=line.filename,
             source_positions=line.positions,
             tags=prim.tags | whole.tags,

@@ -35,6 +35,7 @@ from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs,
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.origin import LIKE, Recorded
+from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.frontends.thunder.rng_state import RngStates
 
 
@@ -285,7 +286,7 @@ def _ordered_where_made(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
         if orders and role(prim) is Role.RENAME:
             source = prim.flat_proxy_args[0].name
             wanted[source] = wanted.get(source, frozenset()) | orders
-        found.append(prim.from_bsym(tags=prim.tags | orders) if orders - prim.tags else prim)
+        found.append(relabelled(prim, tags=prim.tags | orders) if orders - prim.tags else prim)
     return found[::-1]
 
 
@@ -315,7 +316,7 @@ def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
                 tag = tag if index.ndim == 1 else None
         elif prim.sym.id is PrimIDs.RESHAPE:
             tag = found.get(prim.args[0].name)
-        ended.append(prim.from_bsym(tags=prim.tags | {tag}) if tag else prim)
+        ended.append(relabelled(prim, tags=prim.tags | {tag}) if tag else prim)
     return ended
 
 
@@ -342,7 +343,7 @@ def _tagged(prim: BoundSymbol, recorded: Recorded, aliases: Aliases) -> BoundSym
     found: set[Ending | LiesAs] = {tag for tag, holds in ends.items() if holds}
     leaders = map(recorded.leaders, names)
     found.update(tag for tag in leaders if tag is not None)
-    return prim.from_bsym(tags=prim.tags | found) if found else prim
+    return relabelled(prim, tags=prim.tags | found) if found else prim
 
 
 def device_of_region(prims: Sequence[BoundSymbol], outputs: Sequence[Proxy]) -> torch.device:

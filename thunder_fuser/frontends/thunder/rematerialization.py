@@ -19,6 +19,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.frontends.thunder.canonical_names import Prims, one_input, one_name
 from thunder_fuser.frontends.thunder.claims.claim import Role
+from thunder_fuser.frontends.thunder.claims.operands import elements
 from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
 from thunder_fuser.frontends.thunder.regions import (
     DevicePhase,
@@ -245,7 +246,7 @@ class _Table:
         """Elements of a value, 1 of a number."""
         if number not in self._elements:
             proxy = self._proxies[number]
-            self._elements[number] = proxy.numel if isinstance(proxy, TensorProxy) else 1
+            self._elements[number] = elements(proxy) if isinstance(proxy, TensorProxy) else 1
         return self._elements[number]
 
     def _arithmetic(self, prim: BoundSymbol) -> _Arithmetic:

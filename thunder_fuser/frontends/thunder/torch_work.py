@@ -18,7 +18,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserError
 from thunder_fuser.frontends.thunder.attention import Attention
-from thunder_fuser.frontends.thunder.claims.operands import is_static
+from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
 from thunder_fuser.ir.dtypes import from_torch
 from thunder_fuser.ir.tables import opaque
 from thunder_fuser.templates.estimate import estimate_call
@@ -81,7 +81,7 @@ def bytes_of(proxy: Proxy) -> int:
     """Of the elements of a tensor, dense; 0 of everything else, and where sizes are open."""
     if not isinstance(proxy, (TensorProxy, FutureTensorProxy)) or not is_static(proxy.shape):
         return 0
-    size: int = proxy.numel * proxy.dtype.bytes
+    size: int = elements(proxy) * proxy.dtype.bytes
     return size
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 import torch
 from thunder.core import dtypes as thunder_dtypes
 from thunder.core.devices import to_torch_device
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.ir.dtypes import DataType, Operand, from_torch, of_number
@@ -63,6 +64,12 @@ def device_of(tensors: Sequence[TensorProxy]) -> torch.device | None:
 def is_static(sizes: Iterable[object]) -> bool:
     """Whether no size waits for the function to run.  Symbolic sizes are NumberProxies."""
     return all(type(size) is int for size in sizes)
+
+
+def elements(tensor: TensorProxy | FutureTensorProxy) -> int:
+    """How many a tensor has. Thunder's `numel` is a method that it looks up anew each time."""
+    found: int = prod(tensor.shape) if is_static(tensor.shape) else tensor.numel
+    return found
 
 
 def refuse_symbolic(*arguments: object, **options: object) -> Refusal | None:

@@ -27,6 +27,7 @@ from thunder_fuser.frontends.thunder.claims import (
 )
 from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending, Role
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
+from thunder_fuser.frontends.thunder.remembered import remembered
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {
@@ -95,11 +96,24 @@ def refuse_call(
     return refused or TABLE[claimed].refuse(*args, **kwargs)
 
 
+def refusal_of(bsym: BoundSymbol) -> Refusal | None:
+    """Why something claimed is not fused where it stands, or None. Asked often and found once: the
+    arguments of a bound symbol do not change.
+    """
+    return remembered(bsym, "refusal", _refusal)
+
+
+def _refusal(bsym: BoundSymbol) -> Refusal | None:
+    return refuse_call(bsym.sym.id, bsym.args, bsym.kwargs)
+
+
 def _is_claimed_whole(bsym: BoundSymbol) -> bool:
     """A call whose claim refuses it may still be fused in parts."""
-    if bsym.sym.id not in TABLE or (bsym.subsymbols and Apart.STATISTICS in bsym.tags):
+    if bsym.sym.id not in TABLE:
         return False
-    return not bsym.subsymbols or refuse_call(bsym.sym.id, bsym.args, bsym.kwargs) is None
+    if not bsym.subsymbols:
+        return True
+    return Apart.STATISTICS not in bsym.tags and refusal_of(bsym) is None
 
 
 def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
@@ -109,7 +123,7 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
     """
     prim = bsym.sym.id
     if _is_claimed_whole(bsym):
-        if refused := refuse_call(prim, bsym.args, bsym.kwargs):
+        if refused := refusal_of(bsym):
             yield replace(refused, subject=bsym.sym.name)
     elif bsym.subsymbols:
         for part in bsym.subsymbols:
