@@ -11,7 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from thunder_fuser.segment.min_cut import INFINITE, Network
-from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
+from thunder_fuser.segment.store_or_recompute import Choice, Value, _cheapest, materialize
 
 Problem = tuple[list[Value], list[list[int]]]
 
@@ -143,3 +143,33 @@ def test_nothing_separates_what_is_joined_for_good() -> None:
     network.connect(s, a, INFINITE)
     network.connect(a, t, 5)
     assert network.cut(s, t) == [False, False, True]
+
+
+def layers(count: int) -> Problem:
+    """Layers that each give a product and an activation of it, which two consumers want."""
+    values, wanted = [], []
+    for _ in range(count):
+        product = len(values)
+        values += [
+            Value((), 0, 10, None),
+            Value((product,), 10, 10, 1),
+            Value((product, product + 1), 10, 10, 1),
+        ]
+        wanted += [[product + 1], [product + 1, product + 2]]
+    return values, wanted
+
+
+def test_equal_layers_are_cut_once_and_alike() -> None:
+    cuts = {}
+    for count in (8, 32):
+        _cheapest.cache_clear()
+        found = materialize(*layers(count))
+        cuts[count] = _cheapest.cache_info().misses
+        first = [(c.read, c.computed) for c in found[:2]]
+        for k in range(count):
+            here = found[2 * k : 2 * k + 2]
+            assert [
+                tuple(frozenset(v - 3 * k for v in names) for names in (c.read, c.computed))
+                for c in here
+            ] == first
+    assert cuts[8] == cuts[32]

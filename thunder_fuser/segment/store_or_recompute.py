@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from thunder_fuser.ir.dag import backward_slice, topological_order
 from thunder_fuser.segment.min_cut import INFINITE, Network
@@ -31,8 +33,7 @@ Prices = Callable[[int], int]
 """What a consumer adds to the price of reading a value, for its being in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """Something that consumers want, or compute other values from. Prices share one unit.
 
     operands  values that it is computed from, by number; each is smaller than its own
@@ -55,7 +56,25 @@ class Choice:
     computed: frozenset[int]
 
 
-def materialize(values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
+class Values(Protocol):
+    """Values by number, of which few may be asked for."""
+
+    def __getitem__(self, number: int, /) -> Value: ...
+
+
+class Lazily(dict[int, Value]):
+    """Values that are made when they are asked for."""
+
+    def __init__(self, make: Callable[[int], Value]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> Value:
+        value = self[number] = self._make(number)
+        return value
+
+
+def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
     """The choice of each consumer, given the values that it wants.
 
     The price of all together is as low as a local search finds it.
@@ -82,7 +101,7 @@ class _Problem:
     shared     values whose write several consumers could share
     """
 
-    def __init__(self, values: Sequence[Value], wanted: Sequence[Iterable[int]]) -> None:
+    def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
         readers = _readers(values, self.wanted)
@@ -105,27 +124,19 @@ class _Problem:
 
     def respond(self, consumer: int, extra: Prices) -> Choice:
         """The cheapest choice of one consumer."""
-        network = Network()
-        source, sink = network.node(), network.node()
-        inside: dict[int, int] = {}
         reads = self._worth_asking(consumer, extra)
-        for v in sorted(reads):
-            value = self.values[v]
-            before, after = network.node(), network.node()
-            inside[v] = after
-            network.connect(before, after, reads[v])
-            if value.compute is None or reads[v] <= self._least[consumer](v):
-                network.connect(source, before, INFINITE)
+        order = sorted(reads)
+        places = {v: k for k, v in enumerate(order)}
+        rows: list[_Row] = []
+        for v in order:
+            compute, operands = self.values[v].compute, self.values[v].operands
+            if compute is None or reads[v] <= self._least[consumer](v):
+                rows.append((reads[v], None, ()))
             else:
-                network.connect(source, before, value.compute)
-                for u in value.operands:
-                    network.connect(inside[u], before, INFINITE)
-        for v in self.wanted[consumer]:
-            network.connect(inside[v], sink, INFINITE)
-        behind = network.cut(source, sink)
-        read = [v for v, node in inside.items() if behind[node] and not behind[node - 1]]
-        computed = [v for v, node in inside.items() if behind[node - 1]]
-        return Choice(frozenset(read), frozenset(computed))
+                rows.append((reads[v], compute, tuple(places[u] for u in operands)))
+        wanted = tuple(places[v] for v in self.wanted[consumer])
+        read, computed = _cheapest(tuple(rows), wanted)
+        return Choice(frozenset(order[k] for k in read), frozenset(order[k] for k in computed))
 
     def _worth_asking(self, consumer: int, extra: Prices) -> dict[int, int]:
         """The prices of reading what a consumer wants, and what it would compute that from where
@@ -149,17 +160,15 @@ class _Problem:
 
     def as_one(self) -> frozenset[int]:
         """What would be stored if each value were read by all who could, or computed by all."""
-        alike = [
-            Value(
-                value.operands,
-                value.write,
-                value.read * self.users[v],
-                None if value.compute is None else value.compute * self.users[v],
-            )
-            for v, value in enumerate(self.values)
-        ]
+        alike = Lazily(self._by_all)
         one = _Problem(alike, [[v for names in self.wanted for v in names]])
         return one.respond(0, lambda v: alike[v].write).read
+
+    def _by_all(self, v: int) -> Value:
+        """A value, at the prices that all who could pay together."""
+        operands, write, read, compute = self.values[v]
+        users = max(self.users[v], 1)
+        return Value(operands, write, read * users, None if compute is None else compute * users)
 
     def improve(self, choices: Sequence[Choice]) -> list[Choice]:
         """Let each consumer answer the others until nothing changes."""
@@ -208,7 +217,37 @@ class _Problem:
         return self._answers[key]
 
 
-def _readers(values: Sequence[Value], wanted: Iterable[Iterable[int]]) -> Counter[int]:
+_Row = tuple[int, int | None, tuple[int, ...]]
+"""Of a value the price of reading it, of computing it, where that may pay, and its operands, by
+position: layers that are equal have equal rows.
+"""
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(
+    rows: tuple[_Row, ...], wanted: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Positions of what one consumer reads, and of what it computes."""
+    network = Network()
+    source, sink = network.node(), network.node()
+    inside: list[int] = []
+    for read, compute, operands in rows:
+        before, after = network.node(), network.node()
+        inside.append(after)
+        network.connect(before, after, read)
+        network.connect(source, before, INFINITE if compute is None else compute)
+        for k in operands:
+            network.connect(inside[k], before, INFINITE)
+    for k in wanted:
+        network.connect(inside[k], sink, INFINITE)
+    behind = network.cut(source, sink)
+    return (
+        tuple(k for k, node in enumerate(inside) if behind[node] and not behind[node - 1]),
+        tuple(k for k, node in enumerate(inside) if behind[node - 1]),
+    )
+
+
+def _readers(values: Values, wanted: Iterable[Iterable[int]]) -> Counter[int]:
     """How many values each is an operand of, among those that anybody could compute."""
 
     def producers(v: int) -> Sequence[int]:
@@ -225,15 +264,15 @@ class _LeastOfComputing:
     what it takes of operands that nothing else is computed from.
     """
 
-    def __init__(
-        self, values: Sequence[Value], readers: Mapping[int, int], wanted: Iterable[int]
-    ) -> None:
+    def __init__(self, values: Values, readers: Mapping[int, int], wanted: Iterable[int]) -> None:
         self._values = values
         self._readers = readers
         self._wanted = frozenset(wanted)
         self._found: dict[int, int] = {}
 
     def __call__(self, v: int) -> int:
+        if v in self._found:
+            return self._found[v]
         for u in topological_order((v,), self._own_unknown):
             self._found[u] = self._least(u)
         return self._found[v]

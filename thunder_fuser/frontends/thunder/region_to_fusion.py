@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
@@ -67,10 +66,8 @@ class _Region:
         """Append one primitive."""
         claim = TABLE[prim.sym.id]
         self._builder.origin = origin_of(prim)
-        args = [
-            x if k in claim.unread else tree_map(self._value, x) for k, x in enumerate(prim.args)
-        ]
-        kwargs = tree_map(self._value, prim.kwargs)
+        args = [x if k in claim.unread else self._value(x) for k, x in enumerate(prim.args)]
+        kwargs = {name: self._value(x) for name, x in prim.kwargs.items()}
         built = claim.build(self._builder, *args, **kwargs)
         values = built if isinstance(built, tuple) else (built,)
         outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
@@ -143,7 +140,13 @@ class _Region:
         return self._first.get(name, name)
 
     def _value(self, argument: object) -> object:
-        return self._values[self._first_name(argument)] if isinstance(argument, Proxy) else argument
+        """An argument, with values in the place of proxies."""
+        if isinstance(argument, Proxy):
+            return self._values[self._first_name(argument)]
+        if isinstance(argument, (tuple, list)):
+            found = [self._value(x) for x in argument]
+            return found if isinstance(argument, list) else tuple(found)
+        return argument
 
     def finish(self, outputs: Sequence[Proxy]) -> Fusion:
         """The fusion with these results, and with the last update of each input."""

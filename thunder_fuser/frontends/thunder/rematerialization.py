@@ -31,7 +31,14 @@ from thunder_fuser.frontends.thunder.regions import (
 )
 from thunder_fuser.frontends.thunder.view_replay import replay_views
 from thunder_fuser.runtime.target import planned_for
-from thunder_fuser.segment.store_or_recompute import NEVER, Choice, Value, materialize
+from thunder_fuser.segment.store_or_recompute import (
+    NEVER,
+    Choice,
+    Lazily,
+    Value,
+    Values,
+    materialize,
+)
 from thunder_fuser.segment.time_model import Prices
 
 
@@ -191,15 +198,17 @@ class _Table:
         """What a part reads and does not compute itself."""
         return tuple(self._wanted[part])
 
-    def values(self, place: DevicePhase, stored: frozenset[int]) -> list[Value]:
+    def values(self, place: DevicePhase, stored: frozenset[int]) -> Values:
         """Prices for the regions of one place; `stored` is in memory already."""
         there = self._outside | stored
         memories, alive = self._memories(there), self._memories(self._alive)
         prices = Prices.of(planned_for(place.device))
-        return [
-            self._value(n, place, prices, n in there, memory in memories, memory in alive)
-            for n, (memory, _) in enumerate(self._memory)
-        ]
+
+        def value(n: int) -> Value:
+            memory, _ = self._memory[n]
+            return self._value(n, place, prices, n in there, memory in memories, memory in alive)
+
+        return Lazily(value)
 
     def _value(
         self,
