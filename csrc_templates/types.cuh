@@ -38,7 +38,12 @@ TF_DEVICE float to_float(f16 v) {
 // ---- from float: round to nearest, ties to even; overflow gives infinity
 
 TF_DEVICE void from_float(float v, bf16& r) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  // Here ptxas makes no pair of two neighbours, but an F2F of each.
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
+  r = bf16(pair >> 16);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   unsigned short rounded;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(v));
   r = bf16(rounded);

@@ -99,7 +99,7 @@ _CONVERSIONS: Mapping[tuple[DataType, DataType], Mix] = {
     (DataType.Double, DataType.Float): mix(0, 0, 1),
 }
 
-_ONE_BY_ONE = mix(0, 0.5, 1)
+_ONE_BY_ONE = mix(0, 2)
 """Of sm_100, whose compiler does not join two such conversions."""
 
 
