@@ -8,7 +8,7 @@ there is no DTensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,10 @@ from torch.distributed.tensor import Partial as TorchPartial
 from torch.distributed.tensor import Replicate as TorchReplicate
 from torch.distributed.tensor import Shard as TorchShard
 
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.tables.collectives import communicating
 from thunder_fuser.sharding.communicators import ProcessGroups
 from thunder_fuser.sharding.mesh import (
     REPLICATE,
@@ -122,6 +124,14 @@ def check_all_dtensors(inputs: Sequence[Any], name: str) -> None:
 MAKE_IT_ONE = "make it one by torch.distributed.tensor.distribute_tensor, replicated if need be"
 
 
+class _Ready(NamedTuple):
+    """For sizes: placements, this rank's program, and of each output how it becomes a DTensor."""
+
+    shardings: Shardings
+    program: CompiledFusion
+    outputs: Sequence[tuple[Any, torch.Size, tuple[int, ...]]]
+
+
 class DTensorProgram:
     """A fusion on DTensors with given placements: DTensors in, DTensors out."""
 
@@ -148,6 +158,8 @@ class DTensorProgram:
         self.rank = next(rank for rank, where in self.mesh.ranks() if where == tuple(at))
         self.placed = dict(placed)
         self.fusion = fusion
+        self._is_static = fusion.is_static
+        self._ready: _Ready | None = None
         self.on_mesh = self._made()
         # What no DTensor has is replicated along the axis; one axis of one output after the other.
         while (problem := self._without_dtensor(whole)) is not None:
@@ -173,20 +185,31 @@ class DTensorProgram:
 
     def __call__(self, inputs: Sequence[Any], whole: Sequence[Any]) -> list[DTensor]:
         """A collective: every rank calls it. Plain tensors are the same on all of them."""
-        shardings = self.on_mesh.shardings(whole)
-        local = [_local(x) for x in inputs]
-        outputs = self.on_mesh.run(local, whole, self.rank, self.groups)
+        ready = self.ready(whole)
+        with communicating(self.groups):
+            outputs = ready.program([_local(x) for x in inputs])
         return [
             DTensor.from_local(
-                x,
-                self.torch_mesh,
-                placements_of(shardings.given[t], t.sizes),
-                run_check=False,
-                shape=torch.Size(t.sizes),
-                stride=torch.empty(t.sizes, device="meta").stride(),
+                x, self.torch_mesh, places, run_check=False, shape=shape, stride=stride
             )
-            for t, x in zip(shardings.fusion.outputs, outputs, strict=True)
+            for (places, shape, stride), x in zip(ready.outputs, outputs, strict=True)
         ]
+
+    def ready(self, whole: Sequence[Any]) -> _Ready:
+        """What a call runs, and what it makes of the results."""
+        if self._ready is None or not self._is_static:
+            shardings = self.on_mesh.shardings(whole)
+            outputs = [
+                (
+                    placements_of(shardings.given[t], t.sizes),
+                    torch.Size(t.sizes),
+                    torch.empty(t.sizes, device="meta").stride(),
+                )
+                for t in shardings.fusion.outputs
+            ]
+            program = self.on_mesh.program(self.rank, whole)
+            self._ready = _Ready(shardings, program, outputs)
+        return self._ready
 
     def of_first_rank(self, numbers: Sequence[int], device: torch.device) -> list[int]:
         """The numbers that the first rank of the mesh brings. A collective."""
@@ -216,6 +239,7 @@ class DTensorPrograms:
         self.fusion = fusion
         self.name = name
         self.latest: Shardings | None = None
+        self._is_static = fusion.is_static
         self._programs = Recent[DTensorProgram]()
 
     def __len__(self) -> int:
@@ -228,6 +252,15 @@ class DTensorPrograms:
         Raises FuserValueError for meshes that disagree, and for placements that no rank's program
         has (see `sharding_of`).
         """
+        kinds = tuple(
+            (x.shape, x.device_mesh, x.placements) if isinstance(x, DTensor) else x.shape
+            for x in inputs
+            if isinstance(x, torch.Tensor)
+        )
+        # After its process group has ended, a mesh is equal to one of the next.
+        return self._programs.get((dist.group.WORLD, kinds), lambda: self._made(inputs))
+
+    def _made(self, inputs: Sequence[Any]) -> DTensorProgram:
         mesh = torch_mesh_of(inputs, self.name)
         whole = (REPLICATE,) * mesh.ndim
         placed = {
@@ -235,12 +268,7 @@ class DTensorPrograms:
             for value, x in zip(self.fusion.inputs, inputs, strict=True)
             if isinstance(value, TensorView)
         }
-        sizes = tuple(tuple(x.shape) for x in inputs if isinstance(x, torch.Tensor))
-        # After its process group has ended, a mesh is equal to one of the next.
-        key = (dist.group.WORLD, mesh, tuple(placed.values()), sizes)
-        return self._programs.get(
-            key, lambda: DTensorProgram(self.fusion, mesh, placed, whole_of_dtensors(inputs))
-        )
+        return DTensorProgram(self.fusion, mesh, placed, whole_of_dtensors(inputs))
 
     def __call__(self, inputs: Sequence[Any]) -> list[DTensor]:
         """A collective: every rank calls it."""
@@ -248,8 +276,8 @@ class DTensorPrograms:
 
     def run(self, program: DTensorProgram, inputs: Sequence[Any]) -> list[DTensor]:
         """The same by what `program` has found."""
-        whole = whole_of_dtensors(inputs)
-        self.latest = program.on_mesh.shardings(whole)
+        whole = () if self._is_static else whole_of_dtensors(inputs)
+        self.latest = program.ready(whole).shardings
         return program(inputs, whole)
 
 
