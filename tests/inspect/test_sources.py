@@ -21,7 +21,7 @@ from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.inspect import Report, report
 from thunder_fuser.inspect.lines import by_line
-from thunder_fuser.inspect.program import FREE, Program
+from thunder_fuser.inspect.program import FREE, Part, Program, Step
 
 HERE = Path(__file__).name
 
@@ -161,3 +161,30 @@ def test_fusions_of_a_trace_are_pieces_of_one_work() -> None:
     (work,) = {call.among for call in calls}
     assert work is not None
     assert work._done == work._total == 3
+
+
+def test_equal_fusions_say_once_why_they_are_several_kernels() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x - x.sum(1, keepdim=True)
+            x = (x * x.sum(0)) @ w
+        return x
+
+    compiled = jit(program)
+    compiled(torch.randn(64, 128), torch.randn(128, 128))
+    made = report(compiled)
+    told = checked(made)
+    assert [(one.code, one.count) for one in told.apart] == [("total", 4)]
+    assert " ".join(str(made).split()).count(told.apart[0].text) == 1
+
+
+def test_every_part_has_its_share_of_a_screen() -> None:
+    steps = [
+        Step(k, k // 90, "pointwise", f"f{k}", f"f{k}", (), (), (), 1, 1, f"{k}", kernels=1)
+        for k in range(100)
+    ]
+    parts = (Part("forward", 0, 90), Part("backward", 90, 100))
+    lines = str(Report(Program("two parts", parts, tuple(steps), {}))).splitlines()
+    assert len(lines) <= 60
+    assert sum(line.startswith("  f9") for line in lines) == 11
+    assert "  and " in "\n".join(lines)

@@ -119,6 +119,7 @@ class _Maker:
         self._inner: dict[str, tuple[str, ...]] = {}
         self._device = ""
         self._apart: list[Refusal] = []
+        self._told: dict[tuple[object, int], list[Refusal]] = {}
 
     def add(
         self, trace: TraceCtx, title: str, storages: Storages, passed: Sequence[TraceCtx]
@@ -220,10 +221,14 @@ class _Maker:
         inner = tuple(p.name for p in Names.of(bsym).inner if isinstance(p, TensorProxy))
         self._computed.update(set(inner))
         for segment in plan.segments:
-            self._apart += [
-                replace(r, text=naming.named(r.text), subject=naming.named(r.subject))
-                for r in segment.refusals
-            ]
+            # Equal fusions say the same, under the names of the first.
+            self._apart += self._told.setdefault(
+                (call.compiled, segment.index),
+                [
+                    replace(r, text=naming.named(r.text), subject=naming.named(r.subject))
+                    for r in segment.refusals
+                ],
+            )
             for tensor in (*segment.inputs, *segment.outputs):
                 proxy = naming.proxy(tensor)
                 if isinstance(proxy, TensorProxy):

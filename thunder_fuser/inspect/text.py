@@ -97,13 +97,16 @@ def _advice(cost: LineCost) -> str:
 
 
 def _steps(program: Program, room: int) -> Iterator[str]:
-    for part in program.parts:
-        rows = list(_part(program, part))
-        shown = rows[: max(room - 1, 1)] if len(rows) > room else rows
+    parts = [list(_part(program, part)) for part in program.parts]
+    for k, rows in enumerate(parts):
+        # A part may have what later ones leave, and its share at least.
+        later = sum(map(len, parts[k + 1 :]))
+        limit = max(room - later, room // (len(parts) - k), 2)
+        shown = rows if len(rows) <= limit else rows[: limit - 1]
         yield from shown
-        room -= len(shown)
         if len(shown) < len(rows):
             yield f"  and {len(rows) - len(shown)} more (--full, or --html FILE for a page)"
+        room -= min(len(rows), limit)
 
 
 def _costs(program: Program) -> str:
