@@ -8,9 +8,49 @@ each rank holds and sends, by axis and collective, and the seconds that it takes
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
+
+import thunder
 import torch
 import torch.nn.functional as F
+from thunder.core.trace import TraceCtx
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import thunder_fuser
+from benchmarks.table import Column, Table
+from thunder_fuser.sharding import DeviceMesh
+from thunder_fuser.sharding.plan import MeshPlan
+
+MESH = DeviceMesh((8, 8), ("dp", "tp"))
+BATCH, LENGTH = 8, 4096
+WIDTH, HIDDEN, HEADS, GROUPS, WORDS = 8192, 28672, 64, 8, 128256
+PLACED = {
+    "words": {"dp": 0},
+    "t_wte_weight": {"tp": 0},
+    "*qkv_weight": {"tp": 0},
+    "*gate_weight": {"tp": 0},
+    "*up_weight": {"tp": 0},
+    "*proj_weight": {"tp": 1},
+    "*down_weight": {"tp": 1},
+    "t_head_weight": {"tp": 0},
+}
+_COLUMNS = (
+    Column("part", "part"),
+    Column("axis", "axis"),
+    Column("collective", "collective"),
+    Column("count", "count"),
+    Column("MB a rank", "bytes", 1e-6, 1),
+    Column("link", "link"),
+    Column("ms", "seconds", 1e3, 2),
+)
+_NOTE = (
+    "What each of 64 H200 sends in a training step of a Llama with the shapes of Llama-3-70B, 8 "
+    "sequences of 4,096 words in bf16, data parallel between servers and tensor parallel within. "
+    "Milliseconds are one collective after the other, by data sheets."
+)
 
 
 class Norm(nn.Module):
@@ -76,3 +116,54 @@ class Llama(nn.Module):
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))
+
+
+def traces(layers: int) -> Sequence[TraceCtx]:
+    """Final traces of the model, forward and backward, from tensors without memory."""
+    default = torch.get_default_dtype()
+    with FakeTensorMode():
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            model = Llama(layers, WIDTH, HIDDEN, HEADS, GROUPS, WORDS)
+            turns = [torch.empty(LENGTH, WIDTH // HEADS) for _ in range(2)]
+        finally:
+            torch.set_default_dtype(default)
+        words = torch.empty(BATCH, LENGTH, dtype=torch.int64)
+    compiled = thunder.jit(model, executors=[thunder_fuser.executor])
+    data = thunder.compile_data(compiled)
+    entry, _, _ = data.get_computation_and_inputs(words, *turns)
+    return entry.computation_traces[-1], entry.backward_traces[-1]
+
+
+def table(plans: Sequence[MeshPlan]) -> Table:
+    """A row for each axis and collective of each part."""
+    rows: list[dict[str, str | float]] = [
+        {
+            "part": plan.name,
+            "axis": v.axis,
+            "collective": v.kind,
+            "count": v.count,
+            "bytes": v.bytes,
+            "link": v.link,
+            "seconds": v.seconds,
+        }
+        for plan in plans
+        for v in plan.volumes
+    ]
+    return Table("A large model on a mesh", _NOTE, _COLUMNS, tuple(rows))
+
+
+def main(layers: int = 32) -> None:
+    """Print the table, and how long the plans took."""
+    made = traces(layers)
+    start = time.process_time()
+    plans = thunder_fuser.mesh_plans(made, MESH, PLACED)
+    planned = time.process_time() - start
+    print(table(plans).markdown())
+    for plan in plans:
+        print(str(plan).split("\n  tp: ")[0])
+    print(f"{layers} layers planned in {planned:.1f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
