@@ -210,10 +210,12 @@ class _Axis:
                 yield from ((n, shard) for shard in self._scattered(tensor))
 
     def _scattered(self, partial: TensorView) -> Iterator[Shard]:
-        """What a partial result may be scattered to: shards of annotated tensors of its sizes."""
+        """What a partial result may be scattered to: what all annotated tensors of its sizes are.
+        Where they differ, as whole residuals and heads do, others would gather it again.
+        """
         like = (t for t in self.asked if t.sizes == partial.sizes)
         found = dict.fromkeys(self.asked[t][self.axis] for t in like)
-        return (placed for placed in found if isinstance(placed, Shard))
+        return (placed for placed in found if isinstance(placed, Shard) and len(found) == 1)
 
     def _can_be_parts(self, operands: Sequence[TensorView], wanted: Sequence[Placement]) -> bool:
         """Whether what is wanted as a part of each element is that, or what every device has."""
