@@ -20,6 +20,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import refuse
+from thunder_fuser.frontends.thunder.collectives import NAMED_WAIT
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, stages
 from thunder_fuser.frontends.thunder.fusion_record import records_of
 from thunder_fuser.frontends.thunder.naming import Names, Naming
@@ -47,6 +48,7 @@ _COLLECTIVES = (
     "all_reduce",
     "reduce_scatter",
     "wait",
+    NAMED_WAIT,
     "all_to_all",
 )
 
@@ -343,11 +345,11 @@ def _step_of_call(bsym: BoundSymbol, part: int, is_view: bool) -> Step:
         key=hashlib.sha256(f"{name} {shapes}".encode()).hexdigest(),
         lines=(line,) if line else (),
     )
+    if "wait" in name and kind == "communication":
+        # What it waits for has moved the bytes, also where it gives that memory another name.
+        return replace(found, kind=kind)
     if is_view:
         return found
-    if "wait" in name and kind == "communication":
-        # What it waits for has moved the bytes.
-        return replace(found, kind=kind)
     work = work_of(bsym)
     device = to_torch_device((*writes, *reads)[0].device) if reads or writes else None
     return replace(
