@@ -75,12 +75,12 @@ def test_a_page_asks_for_nothing(llama: Report, tmp_path: Path) -> None:
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", page)
 
 
-def test_the_graph_has_every_kernel_and_call(llama: Report, tmp_path: Path) -> None:
-    boxes = " ".join(Elements(text_of(llama, tmp_path)).boxes)
+def test_the_graph_has_every_kernel_and_call(any_llama: Report, tmp_path: Path) -> None:
+    boxes = " ".join(Elements(text_of(any_llama, tmp_path)).boxes)
     drawn = set(re.findall(r"[\w.]+", boxes))
-    named = {s.name for s in llama.program.steps if s.kind not in FREE}
+    named = {s.name for s in any_llama.program.steps if s.kind not in FREE}
     # Of equal layers the first is drawn.
-    first = {s.key: s.name for s in reversed(llama.program.steps) if s.kind not in FREE}
+    first = {s.key: s.name for s in reversed(any_llama.program.steps) if s.kind not in FREE}
     assert set(first.values()) <= drawn
     assert len(drawn & named) >= len(set(first.values()))
 
@@ -217,8 +217,8 @@ def opened(browser: str, page: Path, *options: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-def test_a_browser_has_no_complaint(browser: str, llama: Report, tmp_path: Path) -> None:
-    page = llama.save(tmp_path / "page.html")
+def test_a_browser_has_no_complaint(browser: str, any_llama: Report, tmp_path: Path) -> None:
+    page = any_llama.save(tmp_path / "page.html")
     text = page.read_text(encoding="utf-8")
     # What a user would do, and what came of it.
     used = """<script>
