@@ -130,9 +130,11 @@ def test_one_kernel_moves_what_must_move() -> None:
     (segment,) = [s for s in plan.segments if s.kernels]
     schedule = schedule_segment(segment, H200)
     assert isinstance(schedule, ReductionSchedule)
-    # Two blocks a batch: a block's rows are of one batch, so that its sums are.
-    assert (schedule.mapping.row_groups, schedule.mapping.partials) == (56, 112)
-    assert plan.bytes + 2 * schedule.workspace_bytes <= 360_000_000
+    # Seven portions a batch, rows of one batch each, so that their sums are: 132 blocks walk over
+    # three of them at most, and end within 2 % of an even share.
+    mapping = schedule.mapping
+    assert (mapping.row_groups, mapping.portions, mapping.partials) == (56, 392, 132)
+    assert plan.bytes + 2 * schedule.workspace_bytes <= 1.03 * plan.bytes_ideal
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
@@ -147,8 +149,11 @@ def test_blocks_walk_over_batches(batch: int, device: DeviceInfo) -> None:
     assert isinstance(schedule, ReductionSchedule)
     mapping = schedule.mapping
     assert mapping.walks_portions >= (batch > device.sm_count)
-    # Of few batches each has parts from many blocks.
-    assert 2 * schedule.workspace_bytes <= (0.03 if batch > 8 else 0.12) * plan.bytes_ideal
+    # Of few batches each has parts from many blocks, and 108 blocks (an A100's) share 56 batches
+    # evenly only in many portions.
+    uneven = batch == 56 and device.sm_count == 108
+    most = 0.12 if batch == 8 else 0.04 if uneven else 0.03
+    assert 2 * schedule.workspace_bytes <= most * plan.bytes_ideal
     busiest = mapping.rows_per_thread(schedule.rows) * mapping.rows_per_block
     assert schedule.rows / device.sm_count >= 0.7 * busiest
 

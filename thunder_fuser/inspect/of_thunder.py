@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from inspect import ismethod
 from typing import Any
 
 import thunder
@@ -100,8 +101,11 @@ def _name_of(given: Any) -> str:
     """What a user calls a function, also one that Dynamo took apart."""
     data = thunder.compile_data(given)
     original = data.fn if data is not None else getattr(given, "_func", given)
-    for inside in ("_torchdynamo_orig_callable", "_orig_mod", "__self__"):
+    for inside in ("_torchdynamo_orig_callable", "_orig_mod"):
         original = getattr(original, inside, original)
+    # A method is called as its owner; a builtin function has an owner, too, which is None.
+    if ismethod(original):
+        original = original.__self__
     return str(getattr(original, "__name__", None) or type(original).__name__)
 
 
