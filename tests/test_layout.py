@@ -37,16 +37,24 @@ LAYERS = (
     *("runtime", "compile", "compiled_fusion", "sharding", "frontends", "nvfuser", "inspect"),
     *("demo", "cache_command", "doctor", "explain", "__init__", "__main__"),
 )
+# The same of the files and folders of the Thunder frontend.
+LAYERS_OF_THUNDER = (
+    *("remembered", "jit_options", "fuel", "claims", "composites", "autograd", "lookasides"),
+    *("trace", "regions", "distributed", "repro", "call", "memory", "symbol", "fusion_record"),
+    *("compiled", "fuser", "recipes", "plans", "__init__"),
+)
 # Reports read everything; only what a user calls by name may ask for one.
 READERS_OF_INSPECT = ("inspect", "frontends", "demo", "explain", "__init__", "__main__")
 
 
-def layer(path: Path) -> str:
-    """The folder or file right inside the package that `path` belongs to."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def layer(path: Path, folder: Path = PACKAGE) -> str:
+    """The folder or file right inside the package, or a folder of it, that `path` belongs to."""
+    return path.relative_to(folder).parts[0].removesuffix(".py")
 
 
-def imported_layers(path: Path) -> Iterator[str]:
+def imported_layers(
+    path: Path, package: str = PACKAGE.name, layers: tuple[str, ...] = LAYERS
+) -> Iterator[str]:
     """Every layer that a file imports from, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -56,10 +64,10 @@ def imported_layers(path: Path) -> Iterator[str]:
         else:
             continue
         for module in modules:
-            package, *parts = module.split(".")
+            inside, _, rest = module.partition(f"{package}.")
             # Anything else that the package itself offers comes from its __init__.
-            if package == PACKAGE.name and parts and parts[0] in LAYERS:
-                yield parts[0]
+            if not inside and rest.split(".")[0] in layers:
+                yield rest.split(".")[0]
 
 
 def test_every_source_belongs_to_a_layer() -> None:
@@ -70,6 +78,14 @@ def test_every_source_belongs_to_a_layer() -> None:
 def test_imports_run_one_way(path: Path) -> None:
     allowed = LAYERS[: LAYERS.index(layer(path)) + 1]
     assert set(imported_layers(path)) <= set(allowed)
+
+
+def test_imports_of_the_thunder_frontend_run_one_way() -> None:
+    folder, package = PACKAGE / "frontends" / "thunder", "thunder_fuser.frontends.thunder"
+    order = LAYERS_OF_THUNDER
+    for path in sorted(folder.rglob("*.py")):
+        allowed = order[: order.index(layer(path, folder)) + 1]
+        assert set(imported_layers(path, package, order)) <= set(allowed), path
 
 
 def test_reports_are_not_read_by_what_they_report_on() -> None:

@@ -42,7 +42,7 @@ from thunder_fuser.frontends.thunder import (
 )
 from thunder_fuser.frontends.thunder.compiled import last_traces
 from thunder_fuser.frontends.thunder.fusion_record import records_of
-from thunder_fuser.frontends.thunder.report import saved_for_backward
+from thunder_fuser.frontends.thunder.plans.report import saved_for_backward
 from thunder_fuser.inspect import report
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.plan import counted

@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
-from thunder_fuser.frontends.thunder import executor, rng_state
+from thunder_fuser.frontends.thunder import executor
+from thunder_fuser.frontends.thunder.trace import rng_state
 from thunder_fuser.runtime.generator import draw
 
 CUDA = torch.device("cuda", 0)

@@ -18,7 +18,7 @@ from tests.zoo.rope import define_keys_across_cuts
 from tests.zoo.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.thunder.compiled import last_traces
-from thunder_fuser.frontends.thunder.report import fusions_of_trace, saved_for_backward
+from thunder_fuser.frontends.thunder.plans.report import fusions_of_trace, saved_for_backward
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.plan import SegmentedFusion, counted

@@ -21,16 +21,16 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import refuse
-from thunder_fuser.frontends.thunder.collectives import NAMED_WAIT
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, stages
+from thunder_fuser.frontends.thunder.distributed.collectives import NAMED_WAIT
 from thunder_fuser.frontends.thunder.fusion_record import records_of
-from thunder_fuser.frontends.thunder.naming import Names, Naming
-from thunder_fuser.frontends.thunder.report import refusals
+from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
+from thunder_fuser.frontends.thunder.plans.report import refusals
+from thunder_fuser.frontends.thunder.plans.segmented import is_step
+from thunder_fuser.frontends.thunder.plans.storages import Storages
 from thunder_fuser.frontends.thunder.repro import script
-from thunder_fuser.frontends.thunder.segmented import is_step
-from thunder_fuser.frontends.thunder.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
-from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
+from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
 from thunder_fuser.inspect.details import Budget, detail_of, differences
 from thunder_fuser.inspect.of_plan import steps_of_plan
 from thunder_fuser.inspect.program import Detail, Kind, Part, Program, Role, Step, Tensor, beside

@@ -15,7 +15,7 @@ from thunder.examine.memory_calculation import get_alloc_memory
 
 import thunder_fuser
 from thunder_fuser.frontends.thunder import FusionReport
-from thunder_fuser.frontends.thunder.report import fusions_of_trace
+from thunder_fuser.frontends.thunder.plans.report import fusions_of_trace
 
 
 @dataclass(frozen=True, slots=True)

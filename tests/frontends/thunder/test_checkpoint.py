@@ -18,7 +18,7 @@ from tests.frontends.thunder.programs import jit
 from thunder_fuser.config import options
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.frontends.thunder.fuser import Fuser
-from thunder_fuser.frontends.thunder.single_assignment import single_assignment
+from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
 
 Tensors = list[torch.Tensor]
 

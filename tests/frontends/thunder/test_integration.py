@@ -41,7 +41,7 @@ IMPORTS = [
     "import thunder_fuser.frontends.thunder.claims",
     "import thunder_fuser.frontends.thunder.claims.table as table; assert table.TABLE",
     "from thunder_fuser.frontends.thunder import claims; assert claims.__doc__",
-    "from thunder_fuser.frontends.thunder.report import fusions; import thunder_fuser",
+    "from thunder_fuser.frontends.thunder.plans.report import fusions; import thunder_fuser",
     "from thunder_fuser import executor; import thunder_fuser.frontends.thunder.fuser",
 ]
 
@@ -49,7 +49,7 @@ IMPORTS = [
 CHECK = """
 import thunder_fuser
 thunder.jit(torch.sin, executors=[thunder_fuser.executor])
-import thunder_fuser.frontends.thunder.report as report
+import thunder_fuser.frontends.thunder.plans.report as report
 assert report.fusions is thunder_fuser.fusions
 assert thunder_fuser.executor.name == "thunder_fuser"
 """

@@ -14,7 +14,11 @@ import thunder_fuser
 from tests.frontends.thunder.memory import held
 from tests.frontends.thunder.programs import fake, jit
 from thunder_fuser.errors import FuserTypeError, FuserValueError
-from thunder_fuser.frontends.thunder.segmented import SegmentedRegion, SegmentedTrace, TraceSegment
+from thunder_fuser.frontends.thunder.plans.segmented import (
+    SegmentedRegion,
+    SegmentedTrace,
+    TraceSegment,
+)
 
 
 def normalised_twice(x: Any) -> Any:

@@ -1,10 +1,17 @@
 """The Thunder side: claims, regions, the call that stands for a fusion, and reports about both."""
 
-from thunder_fuser.frontends.thunder import dtensors, recipes, user_lines
+from thunder_fuser.frontends.thunder import recipes
+from thunder_fuser.frontends.thunder.distributed import dtensors
 from thunder_fuser.frontends.thunder.fuser import executor
-from thunder_fuser.frontends.thunder.meshes import mesh_plans
-from thunder_fuser.frontends.thunder.report import FusionReport, fusions, fusions_of_trace, refusals
-from thunder_fuser.frontends.thunder.segmented import segments
+from thunder_fuser.frontends.thunder.plans.meshes import mesh_plans
+from thunder_fuser.frontends.thunder.plans.report import (
+    FusionReport,
+    fusions,
+    fusions_of_trace,
+    refusals,
+)
+from thunder_fuser.frontends.thunder.plans.segmented import segments
+from thunder_fuser.frontends.thunder.trace import user_lines
 
 __all__ = [
     "FusionReport",

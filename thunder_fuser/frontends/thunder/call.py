@@ -22,7 +22,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
-from thunder_fuser.frontends.thunder.dtensors import FusionOnDTensors, has_dtensors
+from thunder_fuser.frontends.thunder.distributed.dtensors import FusionOnDTensors, has_dtensors
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind

@@ -26,18 +26,11 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import InternalError, Refusal
-from thunder_fuser.frontends.thunder import (
-    attention,
-    budget,
-    convolution,
-    data_parallel,
-    jit_options,
-    regions,
-    reorder_regions,
-    repro,
-)
+from thunder_fuser.frontends.thunder import jit_options, repro
+from thunder_fuser.frontends.thunder.autograd import attention, convolution
+from thunder_fuser.frontends.thunder.autograd.gradients import RULES
+from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
-from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import (
     TABLE,
@@ -47,23 +40,25 @@ from thunder_fuser.frontends.thunder.claims.table import (
     refuse_call,
     role,
 )
+from thunder_fuser.frontends.thunder.distributed import data_parallel
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
-from thunder_fuser.frontends.thunder.gradients import RULES
-from thunder_fuser.frontends.thunder.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.lookasides import lookasides
-from thunder_fuser.frontends.thunder.origin import Recorded
-from thunder_fuser.frontends.thunder.region_to_fusion import build
-from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
-from thunder_fuser.frontends.thunder.retype import Retyped, retype
-from thunder_fuser.frontends.thunder.rng_state import RngStates
-from thunder_fuser.frontends.thunder.rng_state import register as register_draw
-from thunder_fuser.frontends.thunder.saved_values import with_kept_values, with_shared_values
-from thunder_fuser.frontends.thunder.single_assignment import single_assignment
-from thunder_fuser.frontends.thunder.split_regions import take_apart
-from thunder_fuser.frontends.thunder.statistics import with_statistics
+from thunder_fuser.frontends.thunder.memory import budget, reorder
+from thunder_fuser.frontends.thunder.memory.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values, with_shared_values
+from thunder_fuser.frontends.thunder.memory.split import take_apart
+from thunder_fuser.frontends.thunder.regions import formation
+from thunder_fuser.frontends.thunder.regions.to_fusion import build
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
-from thunder_fuser.frontends.thunder.trace_check import fault
+from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
+from thunder_fuser.frontends.thunder.trace.check import fault
+from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
+from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
+from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
+from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
@@ -91,7 +86,7 @@ class _Planned(NamedTuple):
 
     trace: TraceCtx
     record: FusionRecord
-    facts: regions.TraceInfo
+    facts: formation.TraceInfo
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
@@ -226,17 +221,17 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         recorded = Recorded(trace, originals)
         compilation = FusionRecord(recorded)
         draws = RngStates(trace, recorded, self._draw)
-        facts = regions.survey(trace, recorded, saves_like_torch=saves_like_torch)
+        facts = formation.survey(trace, recorded, saves_like_torch=saves_like_torch)
         fusible = self._fusible(retyped, compilation)
-        parts = list(regions.form(trace, facts, lambda bsym: id(bsym) in fusible))
+        parts = list(formation.form(trace, facts, lambda bsym: id(bsym) in fusible))
         prims: Prims = {
-            k: regions.primitives(p, recorded, draws, facts)
+            k: formation.primitives(p, recorded, draws, facts)
             for k, p in enumerate(parts)
             if p.is_fusible
         }
         rematerialize = Rematerialization(facts)
         if may_reorder:
-            parts, prims = reorder_regions.join(parts, prims, rematerialize)
+            parts, prims = reorder.join(parts, prims, rematerialize)
         parts, prims = take_apart(parts, prims, rematerialize)
         parts = [self._fuelled(p) for p in parts]
         prims = {k: prims[k] for k in prims if parts[k].is_fusible}
@@ -276,7 +271,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             outputs = [prims[-1].flat_proxy_outs[0]]
         read = {p.name for p in outputs} | {p.name for b in prims for p in operands(b)}
         inputs = [p for p in inputs if p.name in read]
-        device = regions.device_of_region(prims, outputs)
+        device = formation.device_of_region(prims, outputs)
         name = f"{self._prefix}{fusion_counter}"
         call = FusionCall(name, build(inputs, prims, outputs, device), device, known)
         logger.info(
@@ -298,7 +293,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         # What another executor has claimed is its own, even where its parts are claimable.
         return bsym.sym.executor is None and bool(self.can_fuse(bsym))
 
-    def _fuelled(self, part: regions.RegionCandidate) -> regions.RegionCandidate:
+    def _fuelled(self, part: formation.RegionCandidate) -> formation.RegionCandidate:
         """The part, refused where it could be fused and no fuel is left."""
         if not part.is_fusible or self.get_fuel():
             return part
@@ -306,7 +301,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     def _fuse_all(
         self,
-        parts: list[regions.RegionCandidate],
+        parts: list[formation.RegionCandidate],
         prims: dict[int, Sequence[BoundSymbol]],
         rematerialize: Rematerialization,
     ) -> dict[int, _Fused]:
@@ -333,7 +328,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 return found
 
 
-def _unbuildable(region: regions.Region, name: str, error: Exception) -> Refusal:
+def _unbuildable(region: formation.Region, name: str, error: Exception) -> Refusal:
     """Why a region cannot be built: the trace is wrong, or this package, which is an error."""
     if wrong := ill_typed(region.bound_symbols):
         return Refusal("ill-typed", wrong)

@@ -17,9 +17,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.frontends.thunder.budget import Traded
 from thunder_fuser.frontends.thunder.claims.table import refuse
-from thunder_fuser.frontends.thunder.origin import Recorded
+from thunder_fuser.frontends.thunder.memory.budget import Traded
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
+from thunder_fuser.frontends.thunder.autograd.gradients import total_weight
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
-from thunder_fuser.frontends.thunder.gradients import total_weight
 
 Function = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.frontends.thunder.call import FusionCall
-from thunder_fuser.frontends.thunder.memory import register_memory
+from thunder_fuser.frontends.thunder.memory.of_fusion import register_memory
 
 
 def bind_fusion(

@@ -1,7 +1,7 @@
 """A claim: the promise to build one Thunder primitive, and the conditions under which it holds.
 
 Claims are data.  `table.py` lists them, Thunder asks them (`Fuser` registers one checker a row),
-regions are formed by their roles, and `region_to_fusion.py` runs them.
+regions are formed by their roles, and `regions/to_fusion.py` runs them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Claim:
     refuse  takes the primitive's own arguments, proxies and all; None means that we build it
     build   takes a FusionBuilder, then the same arguments with values in the place of proxies, and
             returns the results; dtypes may still differ from what Thunder says
-            (`region_to_fusion.py` casts)
+            (`regions/to_fusion.py` casts)
     cost    arithmetic per element, in units of one fp32 instruction
     unread  positions of arguments of which only shape and dtype count; `build` gets their proxies
     """

@@ -20,9 +20,9 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolRHS, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.frontends.thunder.aliases import Aliases, targets
 from thunder_fuser.frontends.thunder.claims.table import TABLE
-from thunder_fuser.frontends.thunder.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
 
 
 def with_shared_values(trace: TraceCtx) -> TraceCtx:

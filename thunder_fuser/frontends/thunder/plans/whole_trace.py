@@ -19,10 +19,10 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import FuserError, FuserValueError
 from thunder_fuser.frontends.thunder.claims.operands import data_type, is_static, number_type
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten
-from thunder_fuser.frontends.thunder.origin import origin_of
-from thunder_fuser.frontends.thunder.segmented import is_step
+from thunder_fuser.frontends.thunder.plans.segmented import is_step
 from thunder_fuser.frontends.thunder.symbol import call_of
-from thunder_fuser.frontends.thunder.torch_work import ROWS
+from thunder_fuser.frontends.thunder.trace.origin import origin_of
+from thunder_fuser.frontends.thunder.trace.torch_work import ROWS
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
 from thunder_fuser.ir.rebuild import Rebuild

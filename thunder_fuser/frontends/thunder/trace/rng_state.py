@@ -20,7 +20,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.frontends.thunder.claims.random import NORMAL_PHILOX
-from thunder_fuser.frontends.thunder.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.runtime.generator import Seed, draw
 
 _NAME = "fuser_draw"

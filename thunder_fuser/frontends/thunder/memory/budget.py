@@ -23,12 +23,12 @@ from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, Variable
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.frontends.thunder.aliases import Aliases, updates
-from thunder_fuser.frontends.thunder.attention import NAMES, Attention
+from thunder_fuser.frontends.thunder.autograd.attention import NAMES, Attention
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, role
-from thunder_fuser.frontends.thunder.regions import TraceInfo
-from thunder_fuser.frontends.thunder.torch_work import bytes_of, work_of
+from thunder_fuser.frontends.thunder.regions.formation import TraceInfo
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases, updates
+from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.min_cut import INFINITE

@@ -18,7 +18,7 @@ from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, LiesAsI
 from thunder_fuser.frontends.thunder.claims.layout import lying_as, lying_as_indexed
 from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
 from thunder_fuser.frontends.thunder.claims.table import TABLE, role
-from thunder_fuser.frontends.thunder.origin import origin_of
+from thunder_fuser.frontends.thunder.trace.origin import origin_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
 

@@ -2,7 +2,7 @@
 
 The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
 it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
-Where the user allows another order, `reorder_regions.py` goes on from there.
+Where the user allows another order, `memory/reorder.py` goes on from there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
-from thunder_fuser.frontends.thunder import inplace
-from thunder_fuser.frontends.thunder.aliases import Aliases
 from thunder_fuser.frontends.thunder.claims import random
 from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed, Role
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
-from thunder_fuser.frontends.thunder.origin import LIKE, Recorded
+from thunder_fuser.frontends.thunder.regions import inplace
 from thunder_fuser.frontends.thunder.remembered import relabelled
-from thunder_fuser.frontends.thunder.rng_state import RngStates
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
+from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded
+from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 
 
 @dataclass(frozen=True, slots=True)

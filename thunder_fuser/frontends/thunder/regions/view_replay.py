@@ -18,9 +18,9 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.aliases import Aliases
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import renamed, role
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 
 
 class Leaving(NamedTuple):

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence, Set
 from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.aliases import Aliases
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import operands, role
+from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 
 Prims = Mapping[int, Sequence[BoundSymbol]]
 """Primitives of the parts that are to be fused, by position of the part."""

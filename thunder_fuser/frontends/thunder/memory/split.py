@@ -16,12 +16,12 @@ from itertools import accumulate
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.aliases import updates
-from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import flatten, operands
-from thunder_fuser.frontends.thunder.liveness import liveness
-from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, region_of
-from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.memory.liveness import liveness
+from thunder_fuser.frontends.thunder.memory.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCandidate, region_of
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 
 Pieces = Sequence[Sequence[int]]
 """Symbols of a part, by position."""

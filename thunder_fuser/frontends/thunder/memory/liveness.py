@@ -16,12 +16,12 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.aliases import updates
-from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.operands import elements
 from thunder_fuser.frontends.thunder.claims.table import TABLE, renamed
-from thunder_fuser.frontends.thunder.regions import Region, RegionCandidate, TraceInfo
+from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCandidate, TraceInfo
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 
 _SMALLEST = 512
 """Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""

@@ -17,7 +17,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.errors import FuserError
-from thunder_fuser.frontends.thunder.attention import Attention
+from thunder_fuser.frontends.thunder.autograd.attention import Attention
 from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
 from thunder_fuser.ir.dtypes import from_torch
 from thunder_fuser.ir.tables import opaque

@@ -17,12 +17,12 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import FutureTensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.aliases import updates
-from thunder_fuser.frontends.thunder.canonical_names import Prims
 from thunder_fuser.frontends.thunder.claims.table import operands
-from thunder_fuser.frontends.thunder.liveness import Liveness, Step, liveness
-from thunder_fuser.frontends.thunder.regions import RegionCandidate
-from thunder_fuser.frontends.thunder.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.memory.liveness import Liveness, Step, liveness
+from thunder_fuser.frontends.thunder.memory.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 
 _REACH = 64
 """Positions that a region may move."""

@@ -24,7 +24,12 @@ from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.table import TABLE
-from thunder_fuser.frontends.thunder.meta_results import Type, is_plain, stated, types_in_torch
+from thunder_fuser.frontends.thunder.trace.meta_results import (
+    Type,
+    is_plain,
+    stated,
+    types_in_torch,
+)
 from thunder_fuser.ir.dtypes import Category, from_torch
 
 _OTHER_OPERANDS = "its parts do not take the dtypes that torch gives to its operands"

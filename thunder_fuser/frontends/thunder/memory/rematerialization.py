@@ -17,11 +17,10 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.frontends.thunder.canonical_names import Prims, one_input, one_name
 from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.operands import elements
 from thunder_fuser.frontends.thunder.claims.table import TABLE, operands, role
-from thunder_fuser.frontends.thunder.regions import (
+from thunder_fuser.frontends.thunder.regions.formation import (
     DevicePhase,
     Region,
     RegionCandidate,
@@ -29,7 +28,8 @@ from thunder_fuser.frontends.thunder.regions import (
     made_by,
     region_of,
 )
-from thunder_fuser.frontends.thunder.view_replay import replay_views
+from thunder_fuser.frontends.thunder.regions.view_replay import replay_views
+from thunder_fuser.frontends.thunder.trace.canonical_names import Prims, one_input, one_name
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.store_or_recompute import (
     NEVER,

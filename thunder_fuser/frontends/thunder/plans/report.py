@@ -18,12 +18,13 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.errors import Refusal, counted_refusals
-from thunder_fuser.frontends.thunder import html, repro
+from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.fuser import Fuser
 from thunder_fuser.frontends.thunder.fusion_record import Record, records_of
-from thunder_fuser.frontends.thunder.naming import Names, Naming
+from thunder_fuser.frontends.thunder.plans import html
+from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
 from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.ir.fusion import Fusion, Origin
 from thunder_fuser.segment.plan import SegmentedFusion, counted

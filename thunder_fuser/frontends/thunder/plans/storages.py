@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.symbol import call_of
-from thunder_fuser.frontends.thunder.torch_work import bytes_of, orders_of
+from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, orders_of
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.placement import Buffer
 

@@ -9,7 +9,7 @@ from thunder_fuser.errors import counted_refusals
 from thunder_fuser.segment.plan import counted
 
 if TYPE_CHECKING:
-    from thunder_fuser.frontends.thunder.report import FusionReport
+    from thunder_fuser.frontends.thunder.plans.report import FusionReport
 
 
 def render(report: FusionReport) -> str:

@@ -19,7 +19,7 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
-from thunder_fuser.frontends.thunder.whole_trace import WholeTrace, whole_trace
+from thunder_fuser.frontends.thunder.plans.whole_trace import WholeTrace, whole_trace
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.mesh import DeviceMesh, Partial, Sharding

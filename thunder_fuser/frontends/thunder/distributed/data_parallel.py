@@ -30,7 +30,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.frontends.thunder.collectives import (
+from thunder_fuser.frontends.thunder.distributed.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     NAMED_WAIT,
@@ -43,7 +43,7 @@ from thunder_fuser.frontends.thunder.collectives import (
     renamed,
     written,
 )
-from thunder_fuser.frontends.thunder.gather_again import with_gathers_again
+from thunder_fuser.frontends.thunder.distributed.gather_again import with_gathers_again
 
 __all__ = ["register", "scheduled"]
 

@@ -1,0 +1,1 @@
+"""Distributed training: DDP and FSDP, their collectives, DTensors in traces."""

@@ -1,0 +1,1 @@
+"""Plans of compiled functions: of each fusion, of whole traces, on a mesh; as text and tables."""

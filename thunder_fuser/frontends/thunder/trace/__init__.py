@@ -1,0 +1,1 @@
+"""Facts of a Thunder trace, and passes that make them plain: names, aliases, types, origins."""
