@@ -24,6 +24,7 @@ from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.guards import Guard, no_guard
+from thunder_fuser.runtime.host.pages import FRESH_BYTES
 from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
@@ -172,7 +173,9 @@ class Executable:
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides
         dtype = tensor.dtype.torch
-        return steps.allocate(self._slot(tensor), tensor.sizes, strides, dtype, self._empty)
+        is_fresh = self.device.type == "cpu" and tensor.bytes >= FRESH_BYTES
+        allocate = steps.allocate_fresh if is_fresh else steps.allocate
+        return allocate(self._slot(tensor), tensor.sizes, strides, dtype, self._empty)
 
     def _aliases(self, segment: Segment) -> list[Step]:
         return [

@@ -20,6 +20,7 @@ from thunder_fuser.errors import InternalError
 from thunder_fuser.ir import reference
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView
 from thunder_fuser.ir.tables import opaque
+from thunder_fuser.runtime.host.pages import ask_for_huge_pages
 from thunder_fuser.runtime.target import Launch
 
 Slot = int
@@ -65,6 +66,22 @@ def allocate(
 ) -> Step:
     def step(values: Values) -> None:
         values[slot] = empty(sizes, strides, dtype)
+
+    return step
+
+
+def allocate_fresh(
+    slot: Slot,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    empty: Empty,
+) -> Step:
+    """The same on the host, of so much that the system maps it anew: in huge pages."""
+
+    def step(values: Values) -> None:
+        values[slot] = made = empty(sizes, strides, dtype)
+        ask_for_huge_pages(made.data_ptr(), made.nbytes)
 
     return step
 

@@ -22,6 +22,7 @@ from thunder_fuser.errors import FuserError, FuserIndexError, KernelError
 from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.host.abi import Call, Dim3, Failure, Flag
 from thunder_fuser.runtime.host.build import Program, Sanitizer, build
+from thunder_fuser.runtime.host.pages import FRESH_BYTES
 from thunder_fuser.runtime.limits import check_limits
 
 _MESSAGE_BYTES = 1024
@@ -67,8 +68,7 @@ class HostTarget:
             threads_are_serial=True,
             prefetches_by_software=True,
             outer_cache_bytes=24 * _KIB * _KIB,
-            # glibc maps from DEFAULT_MMAP_THRESHOLD_MAX on, whatever was freed: mallopt(3).
-            fresh_bytes=32 * _KIB * _KIB,
+            fresh_bytes=FRESH_BYTES,
         )
 
     def compile(

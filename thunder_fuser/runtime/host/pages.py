@@ -1,0 +1,40 @@
+"""Huge pages: memory that an allocation maps anew costs a fault for 2 MiB, not one for 4 KiB.
+
+The system clears new pages when they are first touched. For a kernel that only moves memory these
+faults are most of its time: 16,384 of them for 64 MiB. Linux gives huge pages to who asks for them
+(`/sys/kernel/mm/transparent_hugepage/enabled`: madvise or always); elsewhere nothing is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+
+# What `DeviceInfo.fresh_bytes` of the host says of allocations: glibc maps from
+# DEFAULT_MMAP_THRESHOLD_MAX on, whatever was freed before (mallopt(3)).
+FRESH_BYTES = 32 << 20
+
+
+def _advise() -> Callable[[int, int, int], int] | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    found: Callable[[int, int, int], int] = madvise
+    return found
+
+
+_madvise = _advise()
+
+
+def ask_for_huge_pages(address: int, size: int) -> bool:
+    """Asks for huge pages under `size` bytes at `address`, as far as they are whole pages of it.
+
+    Nothing is lost where the system has none. Returns whether it has taken the advice.
+    """
+    if _madvise is None:
+        return False
+    begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    return begin < end and _madvise(begin, end - begin, mmap.MADV_HUGEPAGE) == 0
