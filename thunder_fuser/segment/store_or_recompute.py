@@ -15,12 +15,12 @@ each value is tried the other way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from thunder_fuser.ir.dag import backward_slice, topological_order
+from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.segment.min_cut import INFINITE, Network
 
 _ROUNDS = 8
@@ -82,15 +82,14 @@ def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice
     problem = _Problem(values, wanted)
     shared = [v for v in problem.shared if values[v].compute is not None]
     if not shared:
-        return tuple(problem.answers(lambda v: values[v].write))
-    together = problem.as_one()
-    starts: list[Prices] = [
-        lambda v: values[v].write,
-        lambda v: values[v].write // problem.users[v],
-        lambda v: 0,
-        lambda v: 0 if v in together else values[v].write,
+        return tuple(problem.answers(frozenset()))
+    starts = [
+        problem.answers(frozenset()),
+        problem.answers_sharing(),
+        problem.answers(frozenset(problem.shared)),
+        problem.answers(problem.as_one()),
     ]
-    ends = [problem.improve(problem.answers(start)) for start in starts]
+    ends = [problem.improve(start) for start in starts]
     dearest = sorted(shared, key=lambda v: (-values[v].write, v))[:_TRIALS]
     return tuple(problem.toggled(min(ends, key=problem.price), dearest))
 
@@ -104,15 +103,15 @@ class _Problem:
     def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        readers = _readers(values, self.wanted)
-        self._least = [_LeastOfComputing(values, readers, names) for names in self.wanted]
+        own = _own_operands(values, self.wanted)
+        self._least = [_LeastOfComputing(values, own, names) for names in self.wanted]
         self.subgraphs = [
             self._worth_asking(k, lambda v: values[v].write).keys() for k in range(len(wanted))
         ]
         self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
         self._common = [frozenset(self.shared).intersection(names) for names in self.subgraphs]
-        self._answers: dict[tuple[int, frozenset[int], int | None], Choice] = {}
+        self._answers: dict[tuple[int, Set[int], int | None], Choice] = {}
 
     def price(self, choices: Sequence[Choice]) -> int:
         """Of all consumers together."""
@@ -125,18 +124,31 @@ class _Problem:
     def respond(self, consumer: int, extra: Prices) -> Choice:
         """The cheapest choice of one consumer."""
         reads = self._worth_asking(consumer, extra)
-        order = sorted(reads)
-        places = {v: k for k, v in enumerate(order)}
-        rows: list[_Row] = []
-        for v in order:
+        rows: dict[int, _Row] = {}
+        for v in sorted(reads):
             compute, operands = self.values[v].compute, self.values[v].operands
             if compute is None or reads[v] <= self._least[consumer](v):
-                rows.append((reads[v], None, ()))
+                rows[v] = _Row(reads[v], None, ())
             else:
-                rows.append((reads[v], compute, tuple(places[u] for u in operands)))
-        wanted = tuple(places[v] for v in self.wanted[consumer])
-        read, computed = _cheapest(tuple(rows), wanted)
-        return Choice(frozenset(order[k] for k in read), frozenset(order[k] for k in computed))
+                rows[v] = _Row(reads[v], compute, operands)
+        # What is read anyway is there for whatever is computed from it.
+        read = {v for v in self.wanted[consumer] if rows[v].compute is None}
+        wanted = set(self.wanted[consumer]) - read
+        computed: set[int] = set()
+        for part in _independent(rows, read):
+            places = {v: k for k, v in enumerate(part)}
+            found = _cheapest(
+                tuple(
+                    rows[v]._replace(
+                        operands=tuple(places[u] for u in rows[v].operands if u in places)
+                    )
+                    for v in part
+                ),
+                tuple(places[v] for v in part if v in wanted),
+            )
+            read.update(part[k] for k in found[0])
+            computed.update(part[k] for k in found[1])
+        return Choice(frozenset(read), frozenset(computed))
 
     def _worth_asking(self, consumer: int, extra: Prices) -> dict[int, int]:
         """The prices of reading what a consumer wants, and what it would compute that from where
@@ -155,8 +167,20 @@ class _Problem:
         backward_slice(self.wanted[consumer], producers)
         return found
 
-    def answers(self, extra: Prices) -> list[Choice]:
-        return [self.respond(k, extra) for k in range(len(self.wanted))]
+    def answers(self, stored: Set[int]) -> list[Choice]:
+        """What each does where some values are stored and the others are at its own expense."""
+        return [self._answer(k, stored & common) for k, common in enumerate(self._common)]
+
+    def answers_sharing(self) -> list[Choice]:
+        """What each does where all who could read a value share in its write."""
+
+        def part(v: int) -> int:
+            return self.values[v].write // self.users[v]
+
+        return [
+            self.respond(k, part) if common else self._answer(k, frozenset())
+            for k, common in enumerate(self._common)
+        ]
 
     def as_one(self) -> frozenset[int]:
         """What would be stored if each value were read by all who could, or computed by all."""
@@ -179,7 +203,7 @@ class _Problem:
             for k, mine in enumerate(before):
                 common = self._common[k]
                 # What others read; what this one reads, somebody else has to read, too.
-                stored = {v for v in common if readers[v] > (v in mine.read)}
+                stored = frozenset(v for v in common if readers[v] > (v in mine.read))
                 choices[k] = self._answer(k, stored)
                 if choices[k] != mine:
                     readers.subtract(mine.read)
@@ -196,7 +220,7 @@ class _Problem:
             banned = v if v in stored else None
             offered = stored - {v} if banned is not None else stored | {v}
             changed = [
-                self._answer(k, offered.intersection(self._common[k]), banned)
+                self._answer(k, self._common[k] & offered, banned)
                 if v in self.subgraphs[k]
                 else choice
                 for k, choice in enumerate(best)
@@ -206,9 +230,9 @@ class _Problem:
                 best, price = changed, found
         return best
 
-    def _answer(self, consumer: int, stored: set[int], banned: int | None = None) -> Choice:
+    def _answer(self, consumer: int, stored: Set[int], banned: int | None = None) -> Choice:
         """The cheapest choice where some values are stored and one is better not read."""
-        key = (consumer, frozenset(stored), banned)
+        key = (consumer, stored, banned)
         if key not in self._answers:
             self._answers[key] = self.respond(
                 consumer,
@@ -217,10 +241,31 @@ class _Problem:
         return self._answers[key]
 
 
-_Row = tuple[int, int | None, tuple[int, ...]]
-"""Of a value the price of reading it, of computing it, where that may pay, and its operands, by
-position: layers that are equal have equal rows.
-"""
+class _Row(NamedTuple):
+    """The price of reading a value, of computing it, where that may pay, and its operands."""
+
+    read: int
+    compute: int | None
+    operands: tuple[int, ...]
+
+
+def _independent(rows: Mapping[int, _Row], settled: Set[int]) -> list[list[int]]:
+    """Values, each with those that it is computed from or what else is computed from them, but for
+    those that are settled: layers that are equal make equal parts.
+    """
+    whole: dict[int, list[int]] = {}
+    for v, row in rows.items():
+        if v in settled:
+            continue
+        mine = whole[v] = [v]
+        for u in row.operands:
+            other = whole.get(u, mine)
+            if other is not mine:
+                mine, other = (mine, other) if len(mine) >= len(other) else (other, mine)
+                mine += other
+                for w in other:
+                    whole[w] = mine
+    return [sorted(part) for part in {id(part): part for part in whole.values()}.values()]
 
 
 @lru_cache(maxsize=4096)
@@ -247,50 +292,46 @@ def _cheapest(
     )
 
 
-def _readers(values: Values, wanted: Iterable[Iterable[int]]) -> Counter[int]:
-    """How many values each is an operand of, among those that anybody could compute."""
+def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, list[int]]:
+    """For each value that anybody could compute, the operands that no other is computed from."""
 
     def producers(v: int) -> Sequence[int]:
         return () if values[v].compute is None else values[v].operands
 
-    found: Counter[int] = Counter()
-    for v in backward_slice((v for names in wanted for v in names), producers):
-        found.update(set(producers(v)))
-    return found
+    operands = {
+        v: tuple(dict.fromkeys(producers(v)))
+        for v in backward_slice((v for names in wanted for v in names), producers)
+    }
+    readers = Counter(u for found in operands.values() for u in found)
+    return {v: [u for u in found if readers[u] == 1] for v, found in operands.items()}
 
 
 class _LeastOfComputing:
     """For each value, less than which computing it never costs one consumer, whatever else it has:
     what it takes of operands that nothing else is computed from.
+
+    own  these operands, of each value; one table for all consumers
     """
 
-    def __init__(self, values: Values, readers: Mapping[int, int], wanted: Iterable[int]) -> None:
+    def __init__(
+        self, values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[int]
+    ) -> None:
         self._values = values
-        self._readers = readers
+        self._own = own
         self._wanted = frozenset(wanted)
         self._found: dict[int, int] = {}
 
     def __call__(self, v: int) -> int:
-        if v in self._found:
-            return self._found[v]
-        for u in topological_order((v,), self._own_unknown):
-            self._found[u] = self._least(u)
-        return self._found[v]
-
-    def _own(self, v: int) -> list[int]:
-        return [
-            u
-            for u in set(self._values[v].operands)
-            if self._readers[u] == 1 and u not in self._wanted
-        ]
-
-    def _own_unknown(self, v: int) -> list[int]:
-        if v in self._found or self._values[v].compute is None:
-            return []
-        return self._own(v)
-
-    def _least(self, v: int) -> int:
-        compute = self._values[v].compute
-        if v in self._found or compute is None:
-            return self._found.get(v, INFINITE)
-        return compute + sum(min(self._values[u].read, self._found[u]) for u in self._own(v))
+        found = self._found
+        waiting = [] if v in found else [v]
+        while waiting:
+            u = waiting[-1]
+            compute = self._values[u].compute
+            own = [] if compute is None else [w for w in self._own[u] if w not in self._wanted]
+            if unknown := [w for w in own if w not in found]:
+                waiting += unknown
+                continue
+            least = INFINITE if compute is None else compute
+            found[u] = least + sum(min(self._values[w].read, found[w]) for w in own)
+            waiting.pop()
+        return found[v]

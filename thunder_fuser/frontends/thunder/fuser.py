@@ -50,6 +50,7 @@ from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values
 from thunder_fuser.frontends.thunder.memory.split import take_apart
 from thunder_fuser.frontends.thunder.regions import formation
 from thunder_fuser.frontends.thunder.regions.to_fusion import build
+from thunder_fuser.frontends.thunder.remembered import look_through
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 from thunder_fuser.frontends.thunder.trace.check import fault
@@ -173,6 +174,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
     ) -> TraceCtx:
         """The trace with fusions. `asked`: for how much memory, of a joint trace."""
         fuel = copy(self._tank)
+        look_through(trace.bound_symbols)
         trace = data_parallel.scheduled(trace, self._is_fusible, self.opmap)
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)

@@ -6,9 +6,15 @@ A copy forgets them all, even one that has other tags alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
+import torch
+from thunder.core import devices, dtypes
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 
 T = TypeVar("T")
@@ -16,6 +22,10 @@ T = TypeVar("T")
 _PREFIX = "_fuser_"
 _FLAT = ("flat_args_and_spec", "flat_args", "flat_outs_and_spec", "flat_outs")
 _PROXIES = ("flat_proxy_args", "flat_proxy_outs")
+_LEAVES: tuple[type, ...] = (
+    *(Proxy, str, int, float, complex, Enum, type, type(None), type(...), torch.Size),
+    *(torch.dtype, torch.device, torch.memory_format, dtypes.dtype, devices.Device),
+)
 
 
 def remembered(bsym: BoundSymbol, name: str, find: Callable[[BoundSymbol], T]) -> T:
@@ -34,3 +44,45 @@ def relabelled(bsym: BoundSymbol, **labels: Any) -> BoundSymbol:
         if key in _FLAT or key in _PROXIES or key.startswith(_PREFIX):
             made.__dict__[key] = value
     return made
+
+
+def proxies_in(tree: object) -> tuple[Proxy, ...]:
+    """The proxies of arguments or results, in the order of Thunder's own flattening: that takes
+    tens of microseconds, and a trace has thousands of symbols.
+    """
+    try:
+        return tuple(_proxies(tree))
+    except TypeError:
+        flat, _ = tree_flatten_with_dataclass(tree)
+        return tuple(x for x in flat if isinstance(x, Proxy))
+
+
+def _proxies(tree: Any) -> Iterator[Proxy]:
+    """TypeError at what is neither a leaf nor a plain container."""
+    kind: type = type(tree)
+    if isinstance(tree, Proxy):
+        yield tree
+    elif kind in (tuple, list):
+        for part in tree:
+            yield from _proxies(part)
+    elif kind is dict:
+        for key in sorted(tree):
+            yield from _proxies(tree[key])
+    elif not _is_leaf(kind):
+        raise TypeError(kind)
+
+
+@cache
+def _is_leaf(kind: type) -> bool:
+    return issubclass(kind, _LEAVES)
+
+
+def look_through(symbols: Iterable[BoundSymbol]) -> None:
+    """Find the proxies of symbols and of their parts."""
+    for bsym in symbols:
+        known = bsym.__dict__
+        if "flat_proxy_args" not in known:
+            known["flat_proxy_args"] = proxies_in((bsym.args, bsym.kwargs))
+        if "flat_proxy_outs" not in known:
+            known["flat_proxy_outs"] = proxies_in(bsym.output)
+        look_through(bsym.subsymbols)

@@ -27,7 +27,7 @@ from thunder_fuser.frontends.thunder.claims import (
 )
 from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending, Role
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
-from thunder_fuser.frontends.thunder.remembered import remembered
+from thunder_fuser.frontends.thunder.remembered import proxies_in, remembered
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {
@@ -91,9 +91,7 @@ def refuse_call(
     claimed: PrimIDs | str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Refusal | None:
     """Why something claimed is not fused when it is called with these arguments, or None."""
-    flat, _ = tree_flatten_with_dataclass((args, kwargs))
-    refused = refuse_proxies(x for x in flat if isinstance(x, Proxy))
-    return refused or TABLE[claimed].refuse(*args, **kwargs)
+    return refuse_proxies(proxies_in((args, kwargs))) or TABLE[claimed].refuse(*args, **kwargs)
 
 
 def refusal_of(bsym: BoundSymbol) -> Refusal | None:
@@ -154,8 +152,7 @@ def operands(prim: BoundSymbol) -> list[Proxy]:
     if not unread:
         return list(prim.flat_proxy_args)
     read = [x for k, x in enumerate(prim.args) if k not in unread]
-    flat, _ = tree_flatten_with_dataclass((read, prim.kwargs))
-    return list({p.name: p for p in flat if isinstance(p, Proxy)}.values())
+    return list({p.name: p for p in proxies_in((read, prim.kwargs))}.values())
 
 
 def flatten(bsym: BoundSymbol) -> Iterator[BoundSymbol]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from thunder.core import prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolRHS, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.claims.table import TABLE
@@ -33,17 +33,22 @@ def with_shared_values(trace: TraceCtx) -> TraceCtx:
     if not any(map(_is_backward, symbols)) or any(any(targets(b)) for b in symbols):
         return trace
     shared = from_trace(trace)
-    known: dict[BoundSymbolRHS, BoundSymbol] = {}
+    # By operation and operands, for a right-hand side takes long to make and to compare.
+    known: dict[tuple[object, ...], list[BoundSymbol]] = {}
     swaps: dict[Variable, Proxy] = {}
     for bsym in symbols:
         swapped = bsym.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else bsym
         if _is_arithmetic(bsym):
+            alike = known.setdefault((bsym.sym.id, *(p.name for p in swapped.flat_proxy_args)), [])
             if not _is_backward(bsym):
-                known.setdefault(bsym.rhs, bsym)
-            elif (forward := known.get(replace(swapped.rhs, backward=False))) is not None:
-                pairs = zip(bsym.flat_proxy_outs, forward.flat_proxy_outs, strict=True)
-                swaps.update((variableify(again), once) for again, once in pairs)
-                continue
+                alike.append(bsym)
+            elif alike:
+                mine = replace(swapped.rhs, backward=False)
+                forward = next((b for b in alike if b.rhs == mine), None)
+                if forward is not None:
+                    pairs = zip(bsym.flat_proxy_outs, forward.flat_proxy_outs, strict=True)
+                    swaps.update((variableify(again), once) for again, once in pairs)
+                    continue
         shared.bound_symbols.append(swapped)
     return shared if swaps else trace
 

@@ -6,10 +6,10 @@ would come out as a NameError of generated code, or as a forward that waits for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
@@ -19,29 +19,31 @@ def fault(made: TraceCtx, source: TraceCtx, forward: frozenset[str] | None) -> s
 
     forward  names of what the forward returns, in a trace that is to be split
     """
-    known = {p.name for p in _unmade(source.bound_symbols)}
-    for proxy in _unmade(made.bound_symbols):
-        if proxy.name not in known:
-            return f"{proxy.name} is read before anything gives it"
-    known = set(_made_twice(source.bound_symbols))
-    for name in _made_twice(made.bound_symbols):
-        if name not in known:
-            return f"{name} is given twice"
-    if forward is None:
-        return ""
-    known = set(_waiting(source.bound_symbols, forward))
-    for name in _waiting(made.bound_symbols, forward):
-        if name not in known:
-            return f"{name}, which the forward needs, is computed from a gradient"
+    if name := _new(_unmade, made, source):
+        return f"{name} is read before anything gives it"
+    if name := _new(_made_twice, made, source):
+        return f"{name} is given twice"
+    if forward is not None and (name := _new(partial(_waiting, forward=forward), made, source)):
+        return f"{name}, which the forward needs, is computed from a gradient"
     return ""
 
 
-def _unmade(symbols: Sequence[BoundSymbol]) -> list[Proxy]:
+def _new(
+    faults: Callable[[Sequence[BoundSymbol]], list[str]], made: TraceCtx, source: TraceCtx
+) -> str:
+    """The first of the names that are at fault in one trace and not in another, or ""."""
+    if not (found := faults(made.bound_symbols)):
+        return ""
+    known = set(faults(source.bound_symbols))
+    return next((name for name in found if name not in known), "")
+
+
+def _unmade(symbols: Sequence[BoundSymbol]) -> list[str]:
     """What is read before any symbol has given it: arguments, and mistakes."""
     made: set[str] = set()
     found = []
     for bsym in symbols:
-        found += [p for p in bsym.flat_proxy_args if p.name not in made]
+        found += [p.name for p in bsym.flat_proxy_args if p.name not in made]
         made.update(p.name for p in bsym.flat_proxy_outs)
     return found
 
