@@ -41,7 +41,7 @@ LAYERS = (
 LAYERS_OF_THUNDER = (
     *("remembered", "jit_options", "fuel", "claims", "composites", "autograd", "lookasides"),
     *("trace", "regions", "distributed", "repro", "call", "memory", "symbol", "fusion_record"),
-    *("compiled", "fuser", "recipes", "plans", "__init__"),
+    *("first_calls", "compiled", "fuser", "recipes", "plans", "__init__"),
 )
 # Reports read everything; only what a user calls by name may ask for one.
 READERS_OF_INSPECT = ("inspect", "frontends", "demo", "explain", "__init__", "__main__")

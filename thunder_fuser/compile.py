@@ -9,6 +9,7 @@ every value between them (observers.py): logs, dumped files, and whoever else as
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -33,26 +34,50 @@ from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.lower import lower
 
 
-def compile_fusion(fusion: Fusion, binding: Binding, name: str) -> Executable:
-    """What runs `fusion` on tensors that bind as `binding` says."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A plan and its kernels as text: all that is done before a compiler runs.
+
+    kernels  by segment
+    """
+
+    plan: SegmentedFusion
+    device: torch.device
+    kernels: Mapping[int, GeneratedKernel]
+    watch: Watch
+    failures: Failures
+
+
+def write(fusion: Fusion, binding: Binding, name: str) -> Written:
+    """The kernels for tensors that bind to `fusion` as `binding` says."""
     watch = Watch(name, fusion)
     plan = plan_bound(fusion, binding, watch)
-    return compile_plan(plan, binding.device, target_for(binding.device), watch)
+    return _written(plan, binding.device, target_for(binding.device), watch)
+
+
+def _written(plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch) -> Written:
+    failures = Failures()
+    kernels = generate_kernels(plan, target.device_info(device), watch, failures)
+    return Written(plan, device, kernels, watch, failures)
+
+
+def finish(written: Written, target: Target | None = None) -> Executable:
+    """What runs the plan: kernels, and torch where one cannot be prepared."""
+    plan, device, kernels = written.plan, written.device, written.kernels
+    watch, failures = written.watch, written.failures
+    with on_device(device):
+        launches = compile_kernels(kernels, target or target_for(device), watch, failures)
+    in_torch = left_to_torch(plan, failures, watch.subject, device)
+    if in_torch:
+        watch("refusals", tuple(in_torch.values()), detail="in torch")
+    return Executable(plan, kernels, launches, device, in_torch)
 
 
 def compile_plan(
     plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch | None = None
 ) -> Executable:
-    """What runs a plan on `device`: kernels, and torch where one cannot be prepared."""
-    watch = watch or Watch("plan", plan)
-    failures = Failures()
-    kernels = generate_kernels(plan, target.device_info(device), watch, failures)
-    with on_device(device):
-        launches = compile_kernels(kernels, target, watch, failures)
-    in_torch = left_to_torch(plan, failures, watch.subject, device)
-    if in_torch:
-        watch("refusals", tuple(in_torch.values()), detail="in torch")
-    return Executable(plan, kernels, launches, device, in_torch)
+    """What runs a plan on `device`."""
+    return finish(_written(plan, device, target, watch or Watch("plan", plan)), target)
 
 
 def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusion:

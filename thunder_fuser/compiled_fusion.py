@@ -7,7 +7,7 @@ specialise, passes, plan, schedule, code, compile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
-from thunder_fuser.compile import compile_fusion, generate_kernels, plan_bound, plan_unbound
+from thunder_fuser.compile import (
+    Written,
+    finish,
+    generate_kernels,
+    plan_bound,
+    plan_unbound,
+    write,
+)
 from thunder_fuser.config import Options, current
 from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.ir.fusion import Fusion
@@ -24,7 +31,7 @@ from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
-from thunder_fuser.runtime.bind import Key, bind, check_updates, key_of, size_inputs
+from thunder_fuser.runtime.bind import Key, bind, bind_dense, check_updates, key_of, size_inputs
 from thunder_fuser.runtime.executable import Executable, Made
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.guards import Guard, guard_of, no_guard
@@ -51,7 +58,8 @@ class CompiledFusion:
 
     Sizes may be symbolic. Calls may come from several threads; a key is compiled once, and again
     only if too many others have come since. `latest` is what ran in the last call; `among` the
-    progress of the fusions that are compiled beside it.
+    progress of the fusions that are compiled beside it; `ahead` is called before it compiles, to
+    have them compiled at once.
     """
 
     def __init__(self, fusion: Fusion, name: str = "fusion") -> None:
@@ -60,6 +68,8 @@ class CompiledFusion:
         self._sizes = size_inputs(fusion)
         self.latest: Made | None = None
         self.among: Pieces | None = None
+        self.ahead: Callable[[], None] | None = None
+        self._written: dict[tuple[Options, Key], Written] = {}
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest = _Latest()
         self._made: list[Executable] = []
@@ -198,6 +208,18 @@ class CompiledFusion:
         self._latest = _Latest(current(), device, found.guard, found)
         return found
 
+    def foresee(self, device: torch.device) -> tuple[Kernel, ...]:
+        """The kernels of a first call with row-major tensors, which such a call finds written;
+        none where sizes are open, or something was compiled already.
+        """
+        if not self.fusion.is_static or self._made:
+            return ()
+        binding = bind_dense(self.fusion, device)
+        with self._lock, without_modes():
+            written = write(self.fusion, binding, self.name)
+            self._written[current(), binding.key] = written
+        return tuple(generated.kernel for generated in written.kernels.values())
+
     def _compile(
         self,
         table: dict[Key, Executable],
@@ -212,14 +234,19 @@ class CompiledFusion:
                 f"{self.name} got fake tensors, which have no elements to compute with: pass real "
                 "tensors, or ask plan(inputs) or kernels(inputs)"
             )
-        with self._lock, without_modes():
-            found = table.get(key)
-            if found is None:
-                with self.among.piece(self.name) if self.among else nullcontext():
-                    found = compile_fusion(fusion, binding, self.name)
-                table[key] = found
-                self._made.append(found)
-                RESIDENTS.admit(found, self)
+        progress = self.among.piece(self.name) if self.among else nullcontext()
+        with progress, without_modes():
+            if self.ahead is not None:
+                self.ahead()
+            with self._lock:
+                found = table.get(key)
+                if found is None:
+                    written = self._written.pop((current(), binding.key), None)
+                    self._written.clear()
+                    found = finish(written or write(fusion, binding, self.name))
+                    table[key] = found
+                    self._made.append(found)
+                    RESIDENTS.admit(found, self)
             return found
 
     def _watch(self) -> Watch:

@@ -117,6 +117,14 @@ def bind(fusion: Fusion, inputs: Inputs, device: torch.device | None = None) -> 
     return Binding(sizes, tuple(layouts), where)
 
 
+def bind_dense(fusion: Fusion, device: torch.device) -> Binding:
+    """The binding of a call whose tensors are row-major, in memory of their own, to a fusion whose
+    sizes are all known.
+    """
+    dense = (torch.empty(t.sizes, dtype=t.dtype.torch, device="meta") for t in fusion.tensor_inputs)
+    return Binding({}, tuple(map(_layout, dense)), device)
+
+
 def check_updates(fusion: Fusion, inputs: Inputs) -> None:
     """Raises FuserValueError unless each updated input has its memory to itself in this call.
 

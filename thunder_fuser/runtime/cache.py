@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _SEAL = b"thunder_fuser sha256:"
 _SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
 _UNFINISHED = ".tmp-"
+_ALIAS = ".in"
+"""Ends the name of an entry that says which other one has what it stands for."""
 _ABANDONED = 3600.0
 """Seconds after which an unfinished file that is no workspace is nobody's."""
 
@@ -65,6 +67,18 @@ class Folder:
             return None
         body, tail = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
         return body if tail == _seal(key, body) else None
+
+    def keep_alias(self, name: str, key: str, entry: str, entry_key: str) -> None:
+        """Publish where an entry is that holds what this name and key stand for, and more."""
+        self.keep(f"{entry_key} {entry}".encode(), f"{name}{_ALIAS}", key)
+
+    def alias(self, name: str, key: str) -> tuple[str, str] | None:
+        """The name and the key of an entry that stands for these."""
+        content = self.find(f"{name}{_ALIAS}", key)
+        if content is None:
+            return None
+        entry_key, _, entry = content.decode().partition(" ")
+        return entry, entry_key
 
     def workspace(self) -> AbstractContextManager[Path]:
         """A folder for unfinished files, gone with all that is in it at the end."""

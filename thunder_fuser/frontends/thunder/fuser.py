@@ -41,6 +41,7 @@ from thunder_fuser.frontends.thunder.claims.table import (
     role,
 )
 from thunder_fuser.frontends.thunder.distributed import data_parallel
+from thunder_fuser.frontends.thunder.first_calls import compile_together
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
 from thunder_fuser.frontends.thunder.lookasides import lookasides
@@ -61,7 +62,6 @@ from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
 
@@ -313,7 +313,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         while True:
             found: dict[int, _Fused] = {}
             known: dict[Fusion, CompiledFusion] = {}
-            for k, region in rematerialize(parts, prims).items():
+            regions = rematerialize(parts, prims)
+            for k, region in regions.items():
                 number = sum(bool(fused.call) for fused in found.values())
                 try:
                     call = [self._fuse(region, number, known)] if region.is_call else []
@@ -324,9 +325,8 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                     del prims[k]
                     break
             else:
-                among = Pieces("compiling", total=len(known))
-                for fusion in known.values():
-                    fusion.among = among
+                calls = {k: fused.call[0] for k, fused in found.items() if fused.call}
+                compile_together(parts, regions, calls)
                 return found
 
 

@@ -1,6 +1,7 @@
 """Kernels to machine code for GPUs: NVRTC, and a cache of its results on disk.
 
-All kernels of a plan are one NVRTC program, because starting one costs as much as three kernels.
+All kernels of a plan are one NVRTC program, because starting one costs as much as a kernel, and
+programs that are needed together are compiled as one (`runtime/ahead.py`).
 Nothing here needs a GPU or a driver, so that every kernel can be compiled, and its registers and
 spills read, on any machine.
 
@@ -14,7 +15,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -76,7 +77,7 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     arch = nearest_arch(arch)
     text = program_text(kernels)
     headers = device_headers()
-    key = key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
+    key = _key(text, headers, arch)
     entry = _load(key)
     if entry is None:
         with status("compiling", total=len(kernels)):
@@ -91,6 +92,36 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     for kernel in kernels:
         _log.info("%s for %s, %s: %s", kernel.name, arch, where, resources[kernel.name])
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
+
+
+def is_cached(kernels: Sequence[Kernel], arch: str) -> bool:
+    """Whether the cache has a program of these kernels."""
+    return _load(_key(program_text(kernels), device_headers(), nearest_arch(arch))) is not None
+
+
+def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
+    """Compile programs, whose kernels have names of their own, as a single one, and cache it for
+    each of them: `compile_cubin` finds it there.
+
+    A program that needs more room for registers than others is left out: it has flags of its own.
+    Raises what `compile_cubin` does.
+    """
+    arch = nearest_arch(arch)
+    headers = device_headers()
+    kernels = [kernel for program in programs for kernel in program]
+    text = program_text(kernels)
+    image, log = _run_nvrtc(kernels, text, headers, arch)
+    resources = parse_resources(log)
+    fit = [p for p in programs if not any(resources[kernel.name].spills for kernel in p)]
+    # Not the key of what `compile_cubin` makes of all: that has room for all.
+    whole = key_of("as one", _key(text, headers, arch))
+    _store(whole, image, log)
+    for program in fit:
+        _store_alias(_key(program_text(program), headers, arch), whole)
+
+
+def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
+    return key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
 
 
 def device_headers() -> dict[str, str]:
@@ -248,6 +279,8 @@ def _load(key: str) -> tuple[bytes, str] | None:
     """The cubin and the log stored under `key`; None if there are none or they are damaged."""
     for folder in folders("cuda"):
         entry = folder.find(_file_name(key), key)
+        if entry is None and (shared := folder.alias(_file_name(key), key)):
+            entry = folder.find(*shared)
         if entry is not None:
             length = int.from_bytes(entry[-_LENGTH:], "little")
             end = len(entry) - _LENGTH
@@ -260,8 +293,20 @@ def _store(key: str, image: bytes, log: str) -> None:
     """Keep a result.  A full or read-only disk costs the next process a compilation, no more."""
     report = log.encode()
     content = image + report + len(report).to_bytes(_LENGTH, "little")
-    try:
+    with _tolerant():
         next(folders("cuda")).keep(content, _file_name(key), key)
+
+
+def _store_alias(key: str, whole: str) -> None:
+    """Say that the program of `key` is part of that of `whole`."""
+    with _tolerant():
+        next(folders("cuda")).keep_alias(_file_name(key), key, _file_name(whole), whole)
+
+
+@contextlib.contextmanager
+def _tolerant() -> Iterator[None]:
+    try:
+        yield
     except (OSError, StopIteration) as error:
         _log.info("not cached: %s", error)
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from thunder_fuser.codegen.kernel import Kernel, header_text
+from thunder_fuser.config import current
+from thunder_fuser.runtime.host import library
 from thunder_fuser.runtime.host.abi import declare
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.host.library import Library, Unit, load
@@ -60,6 +62,30 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
 
     Raises TargetError when there is no compiler, CompileError when it rejects the source.
     """
+    unit = _unit(kernels, sanitizer, checks)
+    # In this order: the program refers to the runtime by a name that must be loaded by then.
+    assert unit.needs is not None
+    runtime_library = declare(load(unit.needs).symbols)
+    return Program(load(unit), runtime_library)
+
+
+def is_cached(kernels: Sequence[Kernel]) -> bool:
+    """Whether `build` would compile nothing for these kernels under the options in force."""
+    return library.is_cached(_unit(kernels, None, current().host_debug))
+
+
+def compile_as_one(programs: Sequence[Sequence[Kernel]]) -> None:
+    """Compile programs, whose kernels have names of their own, as a single one for `build` to find.
+
+    Raises what `build` does, OSError where there is no room.
+    """
+    checks = current().host_debug
+    whole = [kernel for program in programs for kernel in program]
+    units = [_unit(program, None, checks) for program in programs]
+    library.compile_as_one(units, _unit(whole, None, checks))
+
+
+def _unit(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Unit:
     compiler = find_compiler()
     runtime = Unit(
         name="runtime",
@@ -67,16 +93,13 @@ def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
         flags=(*compiler.flags, *compiler.runtime_flags, "-O2", *_RUNTIME_FLAGS[sanitizer]),
         compiler=compiler,
     )
-    program = Unit(
+    return Unit(
         name=kernels[0].name,
         text=host_text(kernels),
         flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
         compiler=compiler,
         needs=runtime,
     )
-    # In this order: the program refers to the runtime by a name that must be loaded by then.
-    runtime_library = declare(load(runtime).symbols)
-    return Program(load(program), runtime_library)
 
 
 # --- Source text ------------------------------------------------------------------------------

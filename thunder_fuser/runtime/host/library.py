@@ -15,6 +15,7 @@ import os
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,14 +148,14 @@ def _warn(problem: str, instead: str) -> None:
 def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Library:
     """The library in `folder`, made if it is not there; OSError where the folder is at fault."""
     name = unit.file_name(key)
-    if folder.find(name, key) is not None:
+    if there := _entry(unit, key, folder):
         try:
-            found = _opened(folder.path / name, folder, needs)
+            found = _opened(folder.path / there, folder, needs)
             _log.info("%s is in the cache: %s", unit.name, found.path)
             return found
         except OSError as damage:  # that the seal does not show
-            _log.info("%s is made again: %s", name, damage)
-            folder.discard(name)
+            _log.info("%s is made again: %s", there, damage)
+            folder.discard(there)
     path = _compiled(unit, key, folder, needs)
     try:
         return _opened(path, folder, needs)
@@ -165,6 +166,33 @@ def _loaded(unit: Unit, key: str, folder: Folder, needs: Library | None) -> Libr
                 f"makes a library that cannot be loaded: {problem}"
             ) from None
         raise
+
+
+def _entry(unit: Unit, key: str, folder: Folder) -> str | None:
+    """The name of the library in `folder` that has what `unit` has, if one is there."""
+    name = unit.file_name(key)
+    if folder.find(name, key) is not None:
+        return name
+    shared = folder.alias(name, key)
+    return shared[0] if shared and folder.find(*shared) is not None else None
+
+
+def is_cached(unit: Unit) -> bool:
+    """Whether this process or the cache has the library."""
+    key = unit.key
+    return key in _libraries or any(_entry(unit, key, folder) for folder in folders("host"))
+
+
+def compile_as_one(units: Sequence[Unit], whole: Unit) -> None:
+    """Compile several units as `whole`, which has what they have, and cache it for each of them:
+    `load` finds it there. Raises what `load` does, OSError where there is no room.
+    """
+    needs = load(whole.needs) if whole.needs else None
+    folder, key = next(folders("host")), whole.key
+    _compiled(whole, key, folder, needs)
+    for unit in units:
+        own = unit.key
+        folder.keep_alias(unit.file_name(own), own, whole.file_name(key), key)
 
 
 def _opened(path: Path, folder: Folder, needs: Library | None) -> Library:

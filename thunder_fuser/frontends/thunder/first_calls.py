@@ -1,0 +1,97 @@
+"""First calls of the fusions of a trace: their kernels are compiled together.
+
+A fusion is compiled for tensors as they lie, so when it is called. How they will lie is foreseen
+where that is plain: arguments, products and results of fusions are row-major for the most. Calls of
+torch may lay out what they give in any way, and so may whoever gives a gradient. What was foreseen
+wrongly is compiled at its call. The backward may never run: its fusions wait for a call of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import unvariableify
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCandidate
+from thunder_fuser.frontends.thunder.symbol import call_of
+from thunder_fuser.log import Pieces
+from thunder_fuser.runtime.ahead import compile_ahead
+
+_log = logging.getLogger(__name__)
+
+_ARGUMENTS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
+_PRODUCTS = frozenset({"linear", "matmul"})
+_KEEPS = frozenset({"reshape"})
+"""What is row-major is so behind these."""
+
+
+def compile_together(
+    parts: Sequence[RegionCandidate],
+    regions: Mapping[int, Region],
+    calls: Mapping[int, BoundSymbol],
+) -> None:
+    """Have the fusions of a trace compiled together, where they are called, the forward's and the
+    backward's. Regions and their calls go by the position of their part.
+    """
+    unknown = _in_any_layout(parts)
+    fusions: dict[CompiledFusion, tuple[bool, torch.device]] = {}
+    foreseen: set[CompiledFusion] = set()
+    for k, bsym in calls.items():
+        call, place = call_of(bsym), parts[k].place
+        assert call is not None
+        assert place is not None
+        fusions.setdefault(call.compiled, (place.is_backward, call.device))
+        if unknown.isdisjoint(unvariableify(x).name for x in regions[k].inputs):
+            foreseen.add(call.compiled)
+    among = Pieces("compiling", total=len(fusions))
+    first = {
+        phase: _FirstCalls(
+            {f: where for f, (own, where) in fusions.items() if own is phase and f in foreseen}
+        )
+        for phase in (False, True)
+    }
+    for fusion, (phase, _) in fusions.items():
+        fusion.among, fusion.ahead = among, first[phase]
+
+
+def _in_any_layout(parts: Sequence[RegionCandidate]) -> frozenset[str]:
+    """Names of tensors that may not be row-major, of those that no fusion gives."""
+    found: set[str] = set()
+    for bsym in (b for part in parts if not part.is_fusible for b in part.symbols):
+        if bsym.sym.id in _ARGUMENTS or bsym.sym.name in _PRODUCTS:
+            continue
+        if bsym.sym.name in _KEEPS and found.isdisjoint(p.name for p in bsym.flat_proxy_args):
+            continue
+        found.update(p.name for p in bsym.flat_proxy_outs)
+    return frozenset(found)
+
+
+class _FirstCalls:
+    """Called before any of some fusions is compiled: the first time, all are."""
+
+    def __init__(self, fusions: Mapping[CompiledFusion, torch.device]) -> None:
+        self._lock = threading.Lock()
+        self._waiting = dict(fusions)
+
+    def __call__(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        programs: dict[torch.device, list[tuple[Kernel, ...]]] = {}
+        if len(waiting) > 1:
+            for fusion, device in waiting.items():
+                try:
+                    programs.setdefault(device, []).append(fusion.foresee(device))
+                except Exception as error:
+                    _log.info("%s is written when it is called: %s", fusion.name, error)
+        for device, found in programs.items():
+            try:
+                compile_ahead(found, device)
+            except Exception as error:
+                _log.info("the fusions on %s are compiled one by one: %s", device, error)
