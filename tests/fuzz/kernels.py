@@ -110,6 +110,7 @@ def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Re
     with (
         mock.patch("thunder_fuser.compile.target_for", return_value=state.batch),
         mock.patch("thunder_fuser.compile.planned_for", return_value=device.planned_for),
+        mock.patch("thunder_fuser.frontends.thunder.first_calls.compile_ahead"),
         mock.patch.object(_Later, "__call__", launched),
         mock.patch.object(steps, "allocator", zeroed),
         mock.patch.dict(host_build._KERNEL_FLAGS, {None: flags}),

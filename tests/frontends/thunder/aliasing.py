@@ -115,6 +115,7 @@ def interpreted() -> Iterator[None]:
     with (
         mock.patch.object(CompiledFusion, "__call__", run),
         mock.patch("thunder_fuser.compile.compile_kernels", compiled),
+        mock.patch("thunder_fuser.frontends.thunder.first_calls.compile_ahead"),
     ):
         yield
 
