@@ -11,14 +11,15 @@ it is.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from thunder_fuser.ir import index_maps
-from thunder_fuser.ir.domain import Merge, Resize, Split, static
+from thunder_fuser.ir.domain import IterDomain, Merge, Resize, Split, Transform, static
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     CatOp,
@@ -76,7 +77,7 @@ def push(expr: Expr, k: int, shard: Shard) -> Pushed:
     """
     x = tensors_of(expr)[k]
     if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
-        return _push_view(expr, shard)
+        return _push_view(_view_of(expr), shard)
     if isinstance(expr, CatOp) and shard.dim == expr.dim:
         return shard if _cat_keeps(expr, shard) else None
     if isinstance(expr, GatherOp) and k == 0 and shard.dim == expr.dim:
@@ -99,7 +100,7 @@ def pull(expr: Expr, k: int, shard: Shard) -> Shard | Replicate | None:
     """
     x = tensors_of(expr)[k]
     if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
-        return _pull_view(expr, shard)
+        return _pull_view(_view_of(expr), shard)
     if isinstance(expr, CatOp) and shard.dim == expr.dim:
         return shard if _cat_keeps(expr, shard) else None
     axes = axes_of(expr)
@@ -282,6 +283,20 @@ def _cat_keeps(expr: CatOp, shard: Shard) -> bool:
     return True
 
 
+class _View(NamedTuple):
+    """What a view does, whatever it is done to: those of equal layers are decided once."""
+
+    name: str
+    operand: tuple[IterDomain, ...]
+    transforms: tuple[Transform, ...]
+    sizes: tuple[int, ...]
+
+
+def _view_of(expr: MoveOp) -> _View:
+    domain = expr.output.domain
+    return _View(expr.op, expr.input.domain.logical, domain.transforms, expr.output.sizes)
+
+
 @dataclass(frozen=True, slots=True)
 class _Map:
     """A view as forms: `point` is the element of the operand for each element `index` of the
@@ -294,14 +309,11 @@ class _Map:
     padded: frozenset[int]
 
 
-def _map_of(expr: MoveOp) -> _Map:
+def _map_of(view: _View) -> _Map:
     context = Context()
-    index = tuple(
-        context.var(f"o{k}", 0, max(size - 1, 0)) for k, size in enumerate(expr.output.sizes)
-    )
-    transforms = expr.output.domain.transforms
-    point, guards = index_maps.pull(index, expr.input.domain.logical, transforms, context.const(0))
-    regroups = any(isinstance(step, Split | Merge) for step in transforms)
+    index = tuple(context.var(f"o{k}", 0, max(size - 1, 0)) for k, size in enumerate(view.sizes))
+    point, guards = index_maps.pull(index, view.operand, view.transforms, context.const(0))
+    regroups = any(isinstance(step, Split | Merge) for step in view.transforms)
     # A device's part of a view is again that view, of fewer elements, for all but strided slices
     # and pads; resized dimensions are compared at `_keeps_windows`.
     padded = frozenset(
@@ -309,7 +321,7 @@ def _map_of(expr: MoveOp) -> _Map:
         for k, at in enumerate(index)
         if not at.is_constant and any(_form(guard.index).depends_on(at) for guard in guards)
     )
-    return _Map(index, point, expr.op == "reshape" or not regroups, padded)
+    return _Map(index, point, view.name == "reshape" or not regroups, padded)
 
 
 def _form(index: object) -> Form:
@@ -317,33 +329,35 @@ def _form(index: object) -> Form:
     return index
 
 
-def _push_view(expr: MoveOp, shard: Shard) -> Shard | None:
-    view = _map_of(expr)
-    if not view.is_local:
+@functools.lru_cache(maxsize=4096)
+def _push_view(view: _View, shard: Shard) -> Shard | None:
+    known = _map_of(view)
+    if not known.is_local:
         return None
-    digit = view.point[shard.dim] // shard.width % shard.size
-    for dim, size in enumerate(expr.output.sizes):
-        if dim in view.padded:
+    digit = known.point[shard.dim] // shard.width % shard.size
+    for dim, size in enumerate(view.sizes):
+        if dim in known.padded:
             continue
         for width in _widths(size, shard):
-            if view.index[dim] // width % shard.size == digit and _keeps_windows(expr, shard):
+            if known.index[dim] // width % shard.size == digit and _keeps_windows(view, shard):
                 return Shard(dim, width, shard.size)
     return None
 
 
-def _pull_view(expr: MoveOp, shard: Shard) -> Shard | Replicate | None:
-    view = _map_of(expr)
-    if not view.is_local or shard.dim in view.padded:
+@functools.lru_cache(maxsize=4096)
+def _pull_view(view: _View, shard: Shard) -> Shard | Replicate | None:
+    known = _map_of(view)
+    if not known.is_local or shard.dim in known.padded:
         return None
-    at = view.index[shard.dim]
+    at = known.index[shard.dim]
     digit = at // shard.width % shard.size
-    for dim, size in enumerate(expr.input.sizes):
-        for width in _widths(size, shard):
+    for dim, domain in enumerate(view.operand):
+        for width in _widths(static(domain.size), shard):
             found = Shard(dim, width, shard.size)
-            if view.point[dim] // width % shard.size == digit and _keeps_windows(expr, found):
+            if known.point[dim] // width % shard.size == digit and _keeps_windows(view, found):
                 return found
     is_repeated = (
-        not any(form.depends_on(at) for form in view.point) if not at.is_constant else False
+        not any(form.depends_on(at) for form in known.point) if not at.is_constant else False
     )
     return REPLICATE if is_repeated else None
 
@@ -358,11 +372,11 @@ def _widths(extent: int, shard: Shard) -> Iterator[int]:
     yield from dict.fromkeys([*likely, *small, *(most // w for w in reversed(small))])
 
 
-def _keeps_windows(expr: MoveOp, shard: Shard) -> bool:
+def _keeps_windows(view: _View, shard: Shard) -> bool:
     """Whether a slice along the sharded dimension of its operand begins and ends between units."""
     unit = shard.width * shard.size
-    axes = list(range(expr.input.rank))
-    for step in expr.output.domain.transforms:
+    axes = list(range(len(view.operand)))
+    for step in view.transforms:
         if isinstance(step, Resize) and step.axis < len(axes) and axes[step.axis] == shard.dim:
             return static(step.left) % unit == 0 and static(step.right) % unit == 0
     return True

@@ -20,6 +20,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.plans.whole_trace import WholeTrace, whole_trace
+from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.sharding.annotations import Placed, annotated
 from thunder_fuser.sharding.mesh import DeviceMesh, Partial, Sharding
@@ -27,6 +28,7 @@ from thunder_fuser.sharding.plan import MeshPlan, mesh_plan
 from thunder_fuser.sharding.propagate import propagate
 
 
+@uncollected()
 def mesh_plans(source: Any, mesh: DeviceMesh, placed: Placed) -> tuple[MeshPlan, ...]:
     """What each rank of a mesh runs, holds and sends: of the forward, then of the backward.
 
