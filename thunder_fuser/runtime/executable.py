@@ -8,8 +8,9 @@ boundary's memory can go.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -149,8 +150,25 @@ class Executable:
     ) -> tuple[Step, ...]:
         found: list[Step] = []
         known = set(self.plan.fusion.tensor_inputs)
+        root = self.plan.placement.root
+        # Collectives under way: what waits for each, and then makes views of its result.
+        under_way: dict[int, list[Step]] = {}
+        sent: dict[TensorView, int] = {}
         for segment in self.plan.segments:
-            if segment.kind == "alias":
+            if segment.kind == "alias" and sent.get(root(segment.inputs[0])) in under_way:
+                under_way[sent[root(segment.inputs[0])]] += self._aliases(segment)
+                continue
+            for number in [
+                k for k in under_way if self.plan.segments[k].awaited_by == segment.index
+            ]:
+                found += under_way.pop(number)
+            if segment.awaited_by is not None:
+                start, arrive = self._start(segment)
+                found.append(start)
+                under_way[segment.index] = [arrive]
+                sent[root(segment.outputs[0])] = segment.index
+                known.update(segment.outputs)
+            elif segment.kind == "alias":
                 found += self._aliases(segment)
             elif segment.kind == "opaque":
                 found.append(self._call(segment))
@@ -165,10 +183,15 @@ class Executable:
                 launch = launches[segment.index]
                 found += self._launch(segment.index, launch, generated[segment.index])
             found += self._freed_after(segment)
+        found += chain.from_iterable(under_way.values())
         for update in self.plan.fusion.updates:
             if not isinstance(self.plan.placement.get(update.value), Updates):
                 found.append(steps.copy(self._slot(update.target), self._slot(update.value)))
         return tuple(found)
+
+    def _awaited(self, segment: Segment, under_way: Iterable[int]) -> list[int]:
+        """Collectives that a segment waits for."""
+        return [k for k in under_way if self.plan.segments[k].awaited_by == segment.index]
 
     def _allocate(self, tensor: TensorView) -> Step:
         strides = self.plan.placement.layouts[tensor].strides
@@ -245,6 +268,20 @@ class Executable:
 
     def _call(self, segment: Segment) -> Step:
         """A call of torch, on tensors in memory; results lie as the plan has them."""
+        results, operands, places = self._of_call(segment)
+        call = steps.call(results[0], operands, places)
+        self._called[call] = segment.index
+        return call
+
+    def _start(self, segment: Segment) -> tuple[Step, Step]:
+        """The start of a collective, and what waits for it."""
+        (expr,), operands, (made,) = self._of_call(segment)
+        start = steps.start(expr, operands, made.slot)
+        self._called[start] = segment.index
+        return start, steps.arrive(expr, made)
+
+    def _of_call(self, segment: Segment) -> tuple[list[OpaqueOp], list[Read], list[steps.Made]]:
+        """The results of a call, its operands, and where results go."""
         results = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
         names = segment.values
         layouts = self.plan.placement.layouts
@@ -259,9 +296,7 @@ class Executable:
             assert isinstance(whole, TensorView)
             made = steps.Made(expr.result, self._slot(whole), whole.sizes, layouts[whole].strides)
             places.append(made)
-        call = steps.call(results[0], operands, places)
-        self._called[call] = segment.index
-        return call
+        return results, operands, places
 
     def _operand(self, tensor: TensorView) -> Read:
         """A tensor as torch's operations know it."""

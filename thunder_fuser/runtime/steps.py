@@ -260,6 +260,28 @@ def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[Made]) -> S
     return step
 
 
+def start(expr: OpaqueOp, operands: Sequence[Read], slot: Slot) -> Step:
+    """A collective: what is in the slot is a result that is on its way."""
+    begin, attributes = opaque.lookup(expr.op).start, dict(expr.attributes)
+    assert begin is not None
+    named = tuple(zip(expr.parameters, operands, strict=True))
+
+    def step(values: Values) -> None:
+        with torch.no_grad():
+            values[slot] = begin(**{name: read(values) for name, read in named}, **attributes)
+
+    return step
+
+
+def arrive(expr: OpaqueOp, made: Made) -> Step:
+    """Waits for what a collective has put on its way."""
+
+    def step(values: Values) -> None:
+        values[made.slot] = _laid_out(values[made.slot].wait(), made, expr)
+
+    return step
+
+
 def _laid_out(found: torch.Tensor, made: Made, expr: OpaqueOp) -> torch.Tensor:
     if tuple(found.shape) != made.sizes:
         raise InternalError(f"torch's {expr.op} gave sizes {list(found.shape)}, not {made.sizes}")

@@ -1,16 +1,21 @@
-"""Time of a plan whose collectives run beside its kernels: each starts when its operand is there,
-and the first that reads its result waits for it. Collectives on one link follow each other.
+"""Overlap of communication: collectives run beside kernels and calls. Each starts when its operand
+is there, and the first that reads its result waits for it. Those on one link follow each other.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView
-from thunder_fuser.ir.tables.collectives import ROUNDS
+from thunder_fuser.ir.tables.collectives import ROUNDS, sent
+from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Segment
+
+_UNKNOWN_LINK = 0.1
+"""Of the bandwidth of memory, where nobody knows what connects devices."""
 
 
 def collective_of(segment: Segment) -> OpaqueOp | None:
@@ -19,6 +24,63 @@ def collective_of(segment: Segment) -> OpaqueOp | None:
         return None
     calls = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
     return calls[0] if calls and calls[0].op in ROUNDS else None
+
+
+def awaited(segments: Sequence[Segment], placement: Placement) -> list[Segment]:
+    """The same segments, where collectives know who waits for them: the first that reads the
+    result, or that overwrites what they read. Views of what is under way wait for nothing.
+    """
+    found: dict[int, int] = {}
+    under_way: dict[int, tuple[set[TensorView], set[TensorView]]] = {}
+    root = placement.root
+    for k, segment in enumerate(segments):
+        if segment.kind == "alias":
+            continue
+        written = set(map(root, segment.outputs))
+        touched = written.union(map(root, segment.inputs))
+        for number, (result, read) in list(under_way.items()):
+            if not (result.isdisjoint(touched) and read.isdisjoint(written)):
+                found[number] = k
+                del under_way[number]
+        if collective_of(segment) is not None:
+            under_way[k] = written, set(map(root, segment.inputs))
+    found |= dict.fromkeys(under_way, -1)
+    return [replace(s, awaited_by=found.get(k)) for k, s in enumerate(segments)]
+
+
+def link_seconds(call: OpaqueOp, device: DeviceInfo) -> float | None:
+    """What a collective takes to send what it must, in the steps of a ring; None where nobody knows
+    a link that reaches all its devices.
+    """
+    given = dict(call.attributes)
+    size, span = given["size"], given["span"]
+    assert isinstance(size, int)
+    assert isinstance(span, int)
+    link = device.link(span)
+    if link is None or size == 1:
+        return None
+    return link.seconds(_sent(call, size), ROUNDS[call.op] * (size - 1))
+
+
+def _sent(call: OpaqueOp, size: int) -> int:
+    return sent(call.op, max(int(call.inputs[0].bytes), int(call.output.bytes)), size)
+
+
+def rough_seconds(segment: Segment, device: DeviceInfo) -> float:
+    """What a segment takes, as far as that can be said before its kernel is lowered."""
+    call = collective_of(segment)
+    if call is not None:
+        known = link_seconds(call, device)
+        if known is None:
+            size = dict(call.attributes)["size"]
+            assert isinstance(size, int)
+            known = _sent(call, size) / (_UNKNOWN_LINK * device.copy_bandwidth)
+        return device.collective_seconds + known
+    if segment.kind in ("alias", "concat"):
+        return 0.0
+    sizes = [t.dtype.itemsize for t in segment.inputs if t.dtype.is_floating]
+    arithmetic = int(segment.flops) / device.product_rate(next(iter(sizes), 4))
+    return device.launch_seconds + max(int(segment.bytes) / device.copy_bandwidth, arithmetic)
 
 
 @dataclass(slots=True)

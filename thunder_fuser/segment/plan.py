@@ -59,6 +59,7 @@ class Segment:
     folds          the reductions and scans that it does, in order
     refusals       why it is not one kernel with those before it that share data with it
     flops          arithmetic of a call of torch
+    awaited_by     the segment that waits for a collective; -1: it arrives before the caller goes on
     estimator      tells what its kernel takes, on the device that the plan is for
     """
 
@@ -78,6 +79,7 @@ class Segment:
     folds: tuple[FoldOp, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     flops: int = 0
+    awaited_by: int | None = None
     estimator: Callable[[Segment], Estimate] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -145,6 +147,9 @@ class Segment:
         if self.kind == "opaque":
             cost = f"{self.bytes_read:,} B read, {self.bytes_written:,} B written"
             work = f", {self.flops:,} FLOPs" if self.flops else ""
+            if self.awaited_by is not None:
+                end = "the end" if self.awaited_by < 0 else f"segment {self.awaited_by}"
+                return f"{self.head}: {self.operations[0]}, {cost}, under way until {end}"
             return f"{self.head}: torch's {self.operations[0]}, {cost}{work}"
         if not self.kernels:
             why = (

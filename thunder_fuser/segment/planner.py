@@ -35,6 +35,7 @@ from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import limited
 from thunder_fuser.segment.order import in_program_order
+from thunder_fuser.segment.overlap import awaited
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
@@ -210,7 +211,10 @@ class _Partition:
             [Writer((t,), program.stops, is_reduction=True) for t in program.calls],
         )
         with conditions() as assumed:
-            segments = in_program_order(self._segments(), self.fusion, self.placement)
+            made, device = self._segments(), program.prices.device
+            segments = awaited(
+                in_program_order(made, self.fusion, self.placement, device), self.placement
+            )
             ideal = self._ideal(sum(s.bytes for s in segments if s.kind == "opaque"))
         return SegmentedFusion(
             self.fusion,
@@ -258,11 +262,17 @@ class _Partition:
         found = Placement(table.layouts, kept)
         owned = set(map(found.root, self.fusion.results))
         last = {found.root(t): s.index for s in segments for t in s.inputs}
+        # What a collective reads stays until that has arrived.
+        for segment in segments:
+            if segment.awaited_by is not None:
+                # What a collective reads stays until its result has arrived.
+                end = segment.awaited_by if segment.awaited_by >= 0 else len(segments) - 1
+                last |= {t: max(last[t], end) for t in map(found.root, segment.inputs)}
         for segment in segments:
             for tensor in map(found.owner, segment.outputs if segment.kind != "alias" else ()):
                 if tensor not in found:
-                    end = None if tensor in owned else max(segment.index, last.get(tensor, 0))
-                    found.put(tensor, Buffer(tensor, tensor.bytes, segment.index, end))
+                    until = None if tensor in owned else max(segment.index, last.get(tensor, 0))
+                    found.put(tensor, Buffer(tensor, tensor.bytes, segment.index, until))
         return found
 
     def _free(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from thunder_fuser.errors import FuserError, FuserValueError
-from thunder_fuser.ir.tables.collectives import folded
+from thunder_fuser.ir.tables.collectives import Arrived, folded
 from thunder_fuser.sharding.mesh import DeviceMesh
 
 
@@ -55,17 +57,18 @@ class SimulatedRank:
     def devices(self, axis: int) -> int:
         return self.meeting.mesh.shape[axis]
 
-    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
-        return self._exchanged(x, axis, "all_gather")
+    def all_gather(self, x: Tensor, axis: int) -> Arrived:
+        return Arrived(torch.stack(self._exchanged(x, axis, "all_gather")))
 
-    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
-        return folded(self._exchanged(x, axis, "all_reduce"), op)
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Arrived:
+        return Arrived(folded(self._exchanged(x, axis, "all_reduce"), op))
 
-    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
-        return folded([part[at] for part in self._exchanged(x, axis, "reduce_scatter")], op)
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Arrived:
+        found = self._exchanged(x, axis, "reduce_scatter")
+        return Arrived(folded([part[at] for part in found], op))
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
-        return torch.stack([part[at] for part in self._exchanged(x, axis, "all_to_all")])
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Arrived:
+        return Arrived(torch.stack([p[at] for p in self._exchanged(x, axis, "all_to_all")]))
 
     def _exchanged(self, x: Tensor, axis: int, name: str) -> list[Tensor]:
         every = self.meeting.exchange(self.rank, x, name)
@@ -110,29 +113,49 @@ class ProcessGroups:
     def devices(self, axis: int) -> int:
         return int(dist.get_world_size(self._groups[axis]))
 
-    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
-        found = [torch.empty_like(x) for _ in range(self.devices(axis))]
-        with _named("all_gather", axis):
-            dist.all_gather(found, x, group=self._groups[axis])
-        return found
+    def all_gather(self, x: Tensor, axis: int) -> Sent:
+        found = x.new_empty((self.devices(axis), *x.shape))
+        group = self._groups[axis]
+        start = partial(dist.all_gather, list(found.unbind()), x, group=group)
+        return _started("all_gather", axis, start, found, x)
 
-    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Sent:
         found = x.clone()
-        with _named("all_reduce", axis):
-            dist.all_reduce(found, _OPS[op], group=self._groups[axis])
-        return found
+        start = partial(dist.all_reduce, found, _OPS[op], group=self._groups[axis])
+        return _started("all_reduce", axis, start, found, x)
 
-    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
-        found = torch.empty_like(x[at])
-        with _named("reduce_scatter", axis):
-            dist.reduce_scatter(found, list(x.unbind()), _OPS[op], group=self._groups[axis])
-        return found
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Sent:
+        found, parts, group = torch.empty_like(x[at]), list(x.unbind()), self._groups[axis]
+        start = partial(dist.reduce_scatter, found, parts, _OPS[op], group=group)
+        return _started("reduce_scatter", axis, start, found, x)
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Sent:
         found = torch.empty_like(x)
-        with _named("all_to_all", axis):
-            dist.all_to_all_single(found, x, group=self._groups[axis])
-        return found
+        start = partial(dist.all_to_all_single, found, x, group=self._groups[axis])
+        return _started("all_to_all", axis, start, found, x)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective of torch.distributed that has been started; it keeps what it reads."""
+
+    name: str
+    axis: int
+    work: dist.Work
+    result: Tensor
+    operand: Tensor
+
+    def wait(self) -> Tensor:
+        with _named(self.name, self.axis):
+            self.work.wait()
+        return self.result
+
+
+def _started(
+    name: str, axis: int, start: Callable[..., dist.Work], result: Tensor, operand: Tensor
+) -> Sent:
+    with _named(name, axis):
+        return Sent(name, axis, start(async_op=True), result, operand)
 
 
 def _patience() -> timedelta | None:

@@ -215,7 +215,7 @@ class DTensorProgram:
         """The numbers that the first rank of the mesh brings. A collective."""
         found = torch.tensor(numbers, dtype=torch.int64, device=device)
         for axis in range(len(self.mesh.shape)):
-            found = self.groups.all_gather(found, axis)[0]
+            found = self.groups.all_gather(found, axis).wait()[0]
         return [int(n) for n in found]
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp
-from thunder_fuser.ir.tables.collectives import ROUNDS, sent
 from thunder_fuser.lower.estimate import Estimate
+from thunder_fuser.segment.overlap import collective_of, link_seconds
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.choose import BY_NAME, schedule_segment
 from thunder_fuser.templates.lower import lower
@@ -66,23 +66,17 @@ def _estimate_call(segment: Segment, device: DeviceInfo) -> Estimate:
     sectors = float(segment.sector_bytes + segment.bytes_written)
     moved, flops = int(segment.bytes), int(segment.flops)
     found = estimate_call(moved, flops, next(iter(sizes), 4), device, sectors)
-    calls = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp) and e.op in ROUNDS]
-    return _of_collective(found, calls[0], device) if calls else found
+    call = collective_of(segment)
+    return found if call is None else _of_collective(found, call, device)
 
 
 def _of_collective(found: Estimate, call: OpaqueOp, device: DeviceInfo) -> Estimate:
     """A collective takes its steps and what is sent, as a ring does, or its memory if that is more.
     Devices of which no link is known do not wait for each other.
     """
-    given = dict(call.attributes)
-    size, span = given["size"], given["span"]
-    assert isinstance(size, int)
-    assert isinstance(span, int)
-    link = device.link(span)
-    if link is None or size == 1:
+    links = link_seconds(call, device)
+    if links is None:
         return found
-    whole = max(int(call.inputs[0].bytes), int(call.output.bytes))
-    links = link.seconds(sent(call.op, whole, size), ROUNDS[call.op] * (size - 1))
     parts = {"launch": device.collective_seconds, "memory": found.parts["memory"], "links": links}
     return replace(
         found,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -35,24 +36,41 @@ def sent(name: str, whole: int, size: int) -> int:
     return ROUNDS[name] * whole * (size - 1) // size
 
 
+class Arriving(Protocol):
+    """A result that is on its way."""
+
+    def wait(self) -> Tensor:
+        """The result, once it is there; asked for once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A result that did not have to be waited for."""
+
+    result: Tensor
+
+    def wait(self) -> Tensor:
+        return self.result
+
+
 class Communicator(Protocol):
-    """A device's way to the others along an axis of its mesh. Every method is a collective: all
-    devices along the axis call it, in one order.
+    """A device's way to the others along an axis of its mesh. Every method starts a collective: all
+    devices along the axis call it, in one order. Operands stay as they are until it has arrived.
     """
 
     def devices(self, axis: int) -> int:
         """How many there are along the axis. The only one that waits for nobody."""
 
-    def all_gather(self, x: Tensor, axis: int) -> list[Tensor]:
-        """What each device along the axis has given, in their order."""
+    def all_gather(self, x: Tensor, axis: int) -> Arriving:
+        """What each device along the axis has given, stacked in their order."""
 
-    def all_reduce(self, x: Tensor, axis: int, op: str) -> Tensor:
+    def all_reduce(self, x: Tensor, axis: int, op: str) -> Arriving:
         """What all have given, folded element by element; `op` is one of REDUCTIONS."""
 
-    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Tensor:
+    def reduce_scatter(self, x: Tensor, axis: int, op: str, at: int) -> Arriving:
         """Of the parts along the first dimension, this device's, `at`, folded."""
 
-    def all_to_all(self, x: Tensor, axis: int, at: int) -> Tensor:
+    def all_to_all(self, x: Tensor, axis: int, at: int) -> Arriving:
         """Part `at` of what each device has given, stacked in their order."""
 
 
@@ -84,27 +102,48 @@ def _communicator(name: str, axis: int, size: int) -> Communicator:
     return found
 
 
-def all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Tensor:
-    """What all devices have, stacked along a new first dimension."""
+def start_all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Arriving:
     found = _communicator("all_gather", axis, size)
-    return torch.stack(found.all_gather(arg.contiguous(), axis))
+    return found.all_gather(arg.contiguous(), axis)
 
 
-def all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Tensor:
-    """What all devices have, folded element by element."""
+def start_all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Arriving:
     found = _communicator("all_reduce", axis, size)
     return found.all_reduce(arg.contiguous(), axis, REDUCTIONS[op])
 
 
-def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0) -> Tensor:
-    """Part `at` of what all devices have, folded; parts lie along the first dimension."""
+def start_reduce_scatter(
+    arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0
+) -> Arriving:
     found = _communicator("reduce_scatter", axis, size)
     return found.reduce_scatter(arg.contiguous(), axis, REDUCTIONS[op], at)
 
 
+def start_all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Arriving:
+    return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
+
+
+# The same, waited for.
+
+
+def all_gather(arg: Tensor, axis: int, size: int, span: int = 0) -> Tensor:
+    """What all devices have, stacked along a new first dimension."""
+    return start_all_gather(arg, axis, size, span).wait()
+
+
+def all_reduce(arg: Tensor, axis: int, size: int, op: int, span: int = 0) -> Tensor:
+    """What all devices have, folded element by element."""
+    return start_all_reduce(arg, axis, size, op, span).wait()
+
+
+def reduce_scatter(arg: Tensor, axis: int, size: int, op: int, at: int, span: int = 0) -> Tensor:
+    """Part `at` of what all devices have, folded; parts lie along the first dimension."""
+    return start_reduce_scatter(arg, axis, size, op, at, span).wait()
+
+
 def all_to_all(arg: Tensor, axis: int, size: int, at: int, span: int = 0) -> Tensor:
     """Part `at` of each device, stacked in the devices' order."""
-    return _communicator("all_to_all", axis, size).all_to_all(arg.contiguous(), axis, at)
+    return start_all_to_all(arg, axis, size, at, span).wait()
 
 
 def folded(parts: Sequence[Tensor], op: str) -> Tensor:

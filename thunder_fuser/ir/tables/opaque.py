@@ -81,6 +81,7 @@ class Call:
                 is one element of an operand
     is_random   whether it draws from torch's generator: equal calls have different results then
     reference   the same in float64, where `run` does not take that
+    start       the same of a collective, which is waited for later
     """
 
     run: Callable[..., Any]
@@ -92,6 +93,7 @@ class Call:
     terms: Callable[[Operands, Attributes], int] = _nothing
     is_random: Callable[[Attributes], bool] = _never
     reference: Callable[..., Any] | None = None
+    start: Callable[..., collectives.Arriving] | None = None
 
     @property
     def name(self) -> str:
@@ -427,10 +429,10 @@ def _one_of_stack(o: Operands, a: Attributes) -> Results:
 
 
 _ROWS = (
-    Call(collectives.all_gather, _stacked),
-    Call(collectives.all_reduce, _as_given),
-    Call(collectives.reduce_scatter, _one_of_stack),
-    Call(collectives.all_to_all, _as_given),
+    Call(collectives.all_gather, _stacked, start=collectives.start_all_gather),
+    Call(collectives.all_reduce, _as_given, start=collectives.start_all_reduce),
+    Call(collectives.reduce_scatter, _one_of_stack, start=collectives.start_reduce_scatter),
+    Call(collectives.all_to_all, _as_given, start=collectives.start_all_to_all),
     Call(
         torch_calls.linear, _linear, equal=_linear_equal, answer=Answer.LINEAR,
         flops=_product_flops(_linear, "arg1"), terms=_inner("arg1", "bias"),
