@@ -116,16 +116,18 @@ def partition(
 
 def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
-    others wrote, or read for their reductions, and views of what others wrote for it.
+    others wrote, or read for their reductions, and views of what others wrote for it. Calls of
+    torch write nothing in pieces.
     """
-    consumers = {k for b in pulled.boundaries for k in b.consumers}
+    written = [b for b in pulled.boundaries if pulled.segments[b.producer].kernels]
+    consumers = {k for b in written for k in b.consumers}
     folded = {t for s in pulled.segments if s.folds for t in s.inputs}
     late = [
         s
         for s in pulled.segments
         if s.index in consumers or (s.kind == "pointwise" and not folded.isdisjoint(s.inputs))
     ]
-    between = {boundary.tensor for boundary in pulled.boundaries}
+    between = {boundary.tensor for boundary in written}
     shown = [t for t, view in pulled.placement.views.items() if view.base in between]
     layouts = {
         t: pulled.placement.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))
