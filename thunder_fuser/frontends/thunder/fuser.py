@@ -61,6 +61,7 @@ from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
+from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
@@ -146,6 +147,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """How many more fusions may be made."""
         self._tank.set(value)
 
+    @uncollected()
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """The trace with every region that is worth it replaced by one call; a trace in which we
         make a mistake as it is.

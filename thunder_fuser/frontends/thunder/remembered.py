@@ -6,7 +6,7 @@ A copy forgets them all, even one that has other tags alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -47,28 +47,34 @@ def relabelled(bsym: BoundSymbol, **labels: Any) -> BoundSymbol:
 
 
 def proxies_in(tree: object) -> tuple[Proxy, ...]:
-    """The proxies of arguments or results, in the order of Thunder's own flattening: that takes
+    """The proxies of arguments or results."""
+    return tuple(x for x in leaves_in(tree) if isinstance(x, Proxy))
+
+
+def leaves_in(tree: object) -> list[Any]:
+    """What arguments or results consist of, in the order of Thunder's own flattening: that takes
     tens of microseconds, and a trace has thousands of symbols.
     """
+    found: list[Any] = []
     try:
-        return tuple(_proxies(tree))
+        _add_leaves(tree, found)
     except TypeError:
-        flat, _ = tree_flatten_with_dataclass(tree)
-        return tuple(x for x in flat if isinstance(x, Proxy))
+        found, _ = tree_flatten_with_dataclass(tree)
+    return found
 
 
-def _proxies(tree: Any) -> Iterator[Proxy]:
+def _add_leaves(tree: Any, found: list[Any]) -> None:
     """TypeError at what is neither a leaf nor a plain container."""
     kind: type = type(tree)
-    if isinstance(tree, Proxy):
-        yield tree
-    elif kind in (tuple, list):
+    if kind in (tuple, list):
         for part in tree:
-            yield from _proxies(part)
+            _add_leaves(part, found)
     elif kind is dict:
         for key in sorted(tree):
-            yield from _proxies(tree[key])
-    elif not _is_leaf(kind):
+            _add_leaves(tree[key], found)
+    elif _is_leaf(kind):
+        found.append(tree)
+    else:
         raise TypeError(kind)
 
 

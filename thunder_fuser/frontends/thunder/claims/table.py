@@ -9,7 +9,6 @@ from typing import Any
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
-from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import Refusal
@@ -27,7 +26,7 @@ from thunder_fuser.frontends.thunder.claims import (
 )
 from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending, Role
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
-from thunder_fuser.frontends.thunder.remembered import proxies_in, remembered
+from thunder_fuser.frontends.thunder.remembered import leaves_in, proxies_in, remembered
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {
@@ -136,8 +135,7 @@ def refuse(bsym: BoundSymbol) -> Iterator[Refusal]:
 
 def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
     """For a primitive that gives tensors other names: the new proxies, each with the old one."""
-    old, _ = tree_flatten_with_dataclass(prim.args)
-    new, _ = tree_flatten_with_dataclass(prim.output)
+    old, new = leaves_in(prim.args), leaves_in(prim.output)
     yield from ((n, o) for n, o in zip(new, old, strict=True) if isinstance(n, Proxy))
 
 

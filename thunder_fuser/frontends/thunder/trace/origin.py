@@ -21,7 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import LiesAs
-from thunder_fuser.frontends.thunder.remembered import relabelled
+from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
 
 _COPY = "bw_"
@@ -48,6 +48,8 @@ class Recorded:
         _, stats = _compile_data.get()
         traces = (stats.last_traces if stats is not None else None) or [trace]
         self.symbols: list[BoundSymbol] = traces[-1].bound_symbols
+        for recorded in (traces[0], traces[-1]):
+            look_through(recorded.bound_symbols)
         self._originals = originals
         # Of whatever gives a value, whether as a whole or in one of its parts. What is computed
         # again in the backward may have the names of the forward's parts.
@@ -173,7 +175,8 @@ def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
 
     def number(prim: BoundSymbol) -> tuple[object, ...]:
         operands = (
-            same.get(x.name, x.name) if isinstance(x, Proxy) else repr(x) for x in prim.flat_args
+            same.get(x.name, x.name) if isinstance(x, Proxy) else repr(x)
+            for x in leaves_in((prim.args, prim.kwargs))
         )
         return prim.sym.id, *operands
 
