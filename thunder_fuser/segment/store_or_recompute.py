@@ -103,10 +103,11 @@ class _Problem:
     def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
         self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
-        own = _own_operands(values, self.wanted)
-        self._least = [_LeastOfComputing(values, own, names) for names in self.wanted]
+        self._own = _own_operands(values, self.wanted)
+        self._least = [_LeastOfComputing(values, self._own, names) for names in self.wanted]
         self.subgraphs = [
-            self._worth_asking(k, lambda v: values[v].write).keys() for k in range(len(wanted))
+            _worth_asking(values, names, least, lambda v: values[v].write).keys()
+            for names, least in zip(self.wanted, self._least, strict=True)
         ]
         self.users = Counter(v for subgraph in self.subgraphs for v in subgraph)
         self.shared = [v for v in sorted(self.users) if self.users[v] > 1 and values[v].write]
@@ -123,49 +124,7 @@ class _Problem:
 
     def respond(self, consumer: int, extra: Prices) -> Choice:
         """The cheapest choice of one consumer."""
-        reads = self._worth_asking(consumer, extra)
-        rows: dict[int, _Row] = {}
-        for v in sorted(reads):
-            compute, operands = self.values[v].compute, self.values[v].operands
-            if compute is None or reads[v] <= self._least[consumer](v):
-                rows[v] = _Row(reads[v], None, ())
-            else:
-                rows[v] = _Row(reads[v], compute, operands)
-        # What is read anyway is there for whatever is computed from it.
-        read = {v for v in self.wanted[consumer] if rows[v].compute is None}
-        wanted = set(self.wanted[consumer]) - read
-        computed: set[int] = set()
-        for part in _independent(rows, read):
-            places = {v: k for k, v in enumerate(part)}
-            found = _cheapest(
-                tuple(
-                    rows[v]._replace(
-                        operands=tuple(places[u] for u in rows[v].operands if u in places)
-                    )
-                    for v in part
-                ),
-                tuple(places[v] for v in part if v in wanted),
-            )
-            read.update(part[k] for k in found[0])
-            computed.update(part[k] for k in found[1])
-        return Choice(frozenset(read), frozenset(computed))
-
-    def _worth_asking(self, consumer: int, extra: Prices) -> dict[int, int]:
-        """The prices of reading what a consumer wants, and what it would compute that from where
-        reading is not as cheap as any way of computing: a network that does not grow with the
-        program behind it.
-        """
-
-        found: dict[int, int] = {}
-
-        def producers(v: int) -> Sequence[int]:
-            value = self.values[v]
-            found[v] = value.read + extra(v)
-            is_dear = value.compute is not None and found[v] > self._least[consumer](v)
-            return value.operands if is_dear else ()
-
-        backward_slice(self.wanted[consumer], producers)
-        return found
+        return _response(self.values, self.wanted[consumer], self._least[consumer], extra)
 
     def answers(self, stored: Set[int]) -> list[Choice]:
         """What each does where some values are stored and the others are at its own expense."""
@@ -185,8 +144,9 @@ class _Problem:
     def as_one(self) -> frozenset[int]:
         """What would be stored if each value were read by all who could, or computed by all."""
         alike = Lazily(self._by_all)
-        one = _Problem(alike, [[v for names in self.wanted for v in names]])
-        return one.respond(0, lambda v: alike[v].write).read
+        wanted = tuple(dict.fromkeys(v for names in self.wanted for v in names))
+        least = _LeastOfComputing(alike, self._own, wanted)
+        return _response(alike, wanted, least, lambda v: alike[v].write).read
 
     def _by_all(self, v: int) -> Value:
         """A value, at the prices that all who could pay together."""
@@ -239,6 +199,54 @@ class _Problem:
                 lambda v: NEVER if v == banned else 0 if v in stored else self.values[v].write,
             )
         return self._answers[key]
+
+
+def _response(
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: Prices
+) -> Choice:
+    """The cheapest choice of a consumer that wants some values."""
+    reads = _worth_asking(values, wanted, least, extra)
+    rows: dict[int, _Row] = {}
+    for v in sorted(reads):
+        value = values[v]
+        if value.compute is None or reads[v] <= least(v):
+            rows[v] = _Row(reads[v], None, ())
+        else:
+            rows[v] = _Row(reads[v], value.compute, value.operands)
+    # What is read anyway is there for whatever is computed from it.
+    read = {v for v in wanted if rows[v].compute is None}
+    computed: set[int] = set()
+    for part in _independent(rows, read):
+        places = {v: k for k, v in enumerate(part)}
+        found = _cheapest(
+            tuple(
+                rows[v]._replace(operands=tuple(places[u] for u in rows[v].operands if u in places))
+                for v in part
+            ),
+            tuple(sorted(places[v] for v in wanted if v in places)),
+        )
+        read.update(part[k] for k in found[0])
+        computed.update(part[k] for k in found[1])
+    return Choice(frozenset(read), frozenset(computed))
+
+
+def _worth_asking(
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: Prices
+) -> dict[int, int]:
+    """The prices of reading what a consumer wants, and what it would compute that from where
+    reading is not as cheap as any way of computing: a network that does not grow with the program
+    behind it.
+    """
+    found: dict[int, int] = {}
+
+    def producers(v: int) -> Sequence[int]:
+        value = values[v]
+        found[v] = value.read + extra(v)
+        is_dear = value.compute is not None and found[v] > least(v)
+        return value.operands if is_dear else ()
+
+    backward_slice(wanted, producers)
+    return found
 
 
 class _Row(NamedTuple):

@@ -241,7 +241,8 @@ def test_a_bug_in_the_fusion_pass_leaves_the_region_to_torch(
     def fail(*args: Any) -> Any:
         raise InternalError("planted")
 
-    monkeypatch.setattr(sys.modules["thunder_fuser.frontends.thunder.fuser"], "build", fail)
+    building = sys.modules["thunder_fuser.frontends.thunder.regions.to_fusion"]
+    monkeypatch.setattr(building, "build", fail)
     x = torch.randn(7)
     compiled = jit(scaled)
     with options(strict=False), pytest.warns(RuntimeWarning, match="planted"):

@@ -9,7 +9,7 @@ these are replaced (`runtime/fallback.py`).  No tensor outlives its call here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from thunder_fuser.config import current
 from thunder_fuser.errors import FuserTypeError, FuserValueError, Refusal
 from thunder_fuser.frontends.thunder import repro
 from thunder_fuser.frontends.thunder.distributed.dtensors import FusionOnDTensors, has_dtensors
+from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.ir.fusion import Fusion, Val
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.bind import bind
@@ -47,25 +48,32 @@ class FusionCall:
     def __init__(
         self,
         name: str,
-        fusion: Fusion,
-        device: torch.device,
-        known: dict[Fusion, CompiledFusion] | None = None,
+        program: RegionProgram,
+        known: dict[Hashable, CompiledFusion] | None = None,
     ) -> None:
-        """`known`: of the same trace. The layers of a model are equal fusions, which are planned
-        and compiled once.
+        """`known`: of the same trace, by signature and by fusion. The layers of a model are equal
+        fusions, which are built, planned and compiled once.
         """
         self.name = name
-        self.fusion = fusion
-        self.device = device
-        new = CompiledFusion(fusion, name)
-        self.compiled = new if known is None else known.setdefault(fusion, new)
+        self.device = program.device
+        self.compiled, self._fusion = _compiled(name, program, {} if known is None else known)
+        self._program: RegionProgram | None = program
         self._is_broken = False
         self.shardings: Shardings | None = None
         self._on_dtensors: FusionOnDTensors | None = None
+        fusion = self.compiled.fusion
         updated = {u.value: fusion.inputs.index(u.target) for u in fusion.updates}
         self._updated = tuple(
             (k, updated[value]) for k, value in enumerate(fusion.outputs) if value in updated
         )
+
+    @property
+    def fusion(self) -> Fusion:
+        """The fusion in the names of the trace, equal to `compiled.fusion`."""
+        if self._fusion is None:
+            assert self._program is not None
+            self._fusion = self._program.build()
+        return self._fusion
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         if self._is_broken or wants_operations():
@@ -97,7 +105,7 @@ class FusionCall:
 
     def __getstate__(self) -> dict[str, Any]:
         """What can be copied and kept: no process groups."""
-        return {**self.__dict__, "_on_dtensors": None}
+        return {**self.__dict__, "_fusion": self.fusion, "_program": None, "_on_dtensors": None}
 
     def plan(self) -> SegmentedFusion:
         """The plan of the latest new kind of inputs, or, before any call, of dense inputs."""
@@ -178,6 +186,20 @@ class FusionCall:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.fusion.exprs)} expressions on {self.device}>"
+
+
+def _compiled(
+    name: str, program: RegionProgram, known: dict[Hashable, CompiledFusion]
+) -> tuple[CompiledFusion, Fusion | None]:
+    """What runs a region, and its fusion if that had to be built."""
+    signature = program.signature
+    if signature is not None and signature in known:
+        return known[signature], None
+    fusion = program.build()
+    found = known.setdefault(fusion, CompiledFusion(fusion, name))
+    if signature is not None:
+        known[signature] = found
+    return found, fusion
 
 
 def _has_kind(x: Any) -> bool:

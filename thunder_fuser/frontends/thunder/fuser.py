@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ from thunder_fuser.frontends.thunder.memory.rematerialization import Remateriali
 from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values, with_shared_values
 from thunder_fuser.frontends.thunder.memory.split import take_apart
 from thunder_fuser.frontends.thunder.regions import formation
-from thunder_fuser.frontends.thunder.regions.to_fusion import build
+from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.frontends.thunder.remembered import look_through
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
@@ -62,7 +62,6 @@ from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
 from thunder_fuser.frontends.thunder.trace.single_assignment import single_assignment
 from thunder_fuser.garbage import uncollected
-from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
 
@@ -265,7 +264,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         return self._fuse(region, fusion_counter, {})
 
     def _fuse(
-        self, region: Any, fusion_counter: int, known: dict[Fusion, CompiledFusion]
+        self, region: Any, fusion_counter: int, known: dict[Hashable, CompiledFusion]
     ) -> BoundSymbol:
         inputs: list[Proxy] = [unvariableify(x) for x in region.inputs]
         outputs: list[Proxy] = [unvariableify(x) for x in region.outputs]
@@ -277,7 +276,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         inputs = [p for p in inputs if p.name in read]
         device = formation.device_of_region(prims, outputs)
         name = f"{self._prefix}{fusion_counter}"
-        call = FusionCall(name, build(inputs, prims, outputs, device), device, known)
+        call = FusionCall(name, RegionProgram(inputs, prims, outputs, device), known)
         logger.info(
             "%s: %d primitives, %d inputs, %d outputs", name, *map(len, (prims, inputs, outputs))
         )
@@ -314,7 +313,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """
         while True:
             found: dict[int, _Fused] = {}
-            known: dict[Fusion, CompiledFusion] = {}
+            known: dict[Hashable, CompiledFusion] = {}
             regions = rematerialize(parts, prims)
             for k, region in regions.items():
                 number = sum(bool(fused.call) for fused in found.values())

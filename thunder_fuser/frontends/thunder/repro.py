@@ -16,8 +16,10 @@ class Reproducible(Protocol):
     """What a script is made from."""
 
     name: str
-    fusion: Fusion
     device: torch.device
+
+    @property
+    def fusion(self) -> Fusion: ...
 
 
 def script(of: Reproducible) -> str:

@@ -7,7 +7,9 @@ does too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -34,6 +36,83 @@ def build(
     for prim in prims:
         region.add(prim)
     return region.finish(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionProgram:
+    """A region to be built: what `build` takes."""
+
+    inputs: Sequence[Proxy]
+    prims: Sequence[BoundSymbol]
+    outputs: Sequence[Proxy]
+    device: torch.device
+
+    def build(self) -> Fusion:
+        return build(self.inputs, self.prims, self.outputs, self.device)
+
+    @property
+    def signature(self) -> Hashable:
+        """All that building goes by but names and lines, which do not tell fusions apart: regions
+        of one signature are equal fusions. None where something in it cannot be compared.
+        """
+        numbering = _Numbering()
+        try:
+            found = (
+                *map(numbering, self.inputs),
+                *map(numbering.of_symbol, self.prims),
+                *map(numbering, self.outputs),
+                self.device,
+            )
+            hash(found)
+        except TypeError:
+            return None
+        return found
+
+
+class _Numbering:
+    """Arguments with numbers for the names of proxies, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of_symbol(self, prim: BoundSymbol) -> Hashable:
+        """TypeError for an argument that cannot be told from others."""
+        kwargs = [(name, self(x)) for name, x in prim.kwargs.items()]
+        read = prim.sym.id, *map(self, prim.args), *kwargs
+        # Tags speak of what is there already.
+        return (*read, *self._of_tags(prim.tags), self(prim.output))
+
+    def __call__(self, x: Any) -> Hashable:
+        if isinstance(x, Proxy):
+            number = self._numbers.get(x.name)
+            if number is not None:
+                return Proxy, number
+            self._numbers[x.name] = len(self._numbers)
+            if isinstance(x, TensorProxy):
+                return (tuple(map(self._size, x.shape)), x.dtype, x.device)
+            if isinstance(x, NumberProxy):
+                return Proxy, x.python_type
+            raise TypeError(type(x))
+        if isinstance(x, (tuple, list)):
+            return (type(x), *map(self, x))
+        # 0.0 and -0.0 are equal, as 1, 1.0 and True are.
+        return type(x), repr(x) if isinstance(x, (float, complex)) else x
+
+    def _size(self, size: Any) -> Hashable:
+        return self(size) if isinstance(size, Proxy) else size
+
+    def _of_tags(self, tags: Iterable[object]) -> list[Hashable]:
+        found: list[tuple[str, Hashable]] = []
+        for tag in tags:
+            match tag:
+                case Ending():
+                    found.append((tag.name, ()))
+                case LiesAs():
+                    found.append(("as", tuple(map(self._numbers.get, tag.names))))
+                case LiesAsIndexed():
+                    both = map(self._numbers.get, (tag.source, tag.index))
+                    found.append(("indexed", (*both, tag.dim)))
+        return sorted(found, key=repr) if len(found) > 1 else list(found)
 
 
 class _Region:
