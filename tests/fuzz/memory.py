@@ -98,7 +98,8 @@ def _peak(
                 if bsym.sym.id is PrimIDs.RETURN:
                     break
                 made.clear()
-                exec(text_of(bsym, trace), trace.python_ctx(), values)
+                # A trace's text imports torch before anything else.
+                exec(text_of(bsym, trace), {"torch": torch, **trace.python_ctx()}, values)
                 held = dict(_storages(values)) | own
                 found = max(found, sum(held.values()))
     finally:

@@ -7,6 +7,7 @@ with 470 MB between them; what must move is 353,132,544 bytes, and one kernel of
 from __future__ import annotations
 
 import pytest
+import thunder
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -17,10 +18,12 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DEVICES, H200, H200_SLICE
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
+from thunder_fuser.frontends.thunder import executor, fusions
 from thunder_fuser.ir.integer.counts import evaluated
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float, Null = DataType.BFloat16, DataType.Float, DataType.Null
@@ -135,6 +138,9 @@ def test_one_kernel_moves_what_must_move() -> None:
     mapping = schedule.mapping
     assert (mapping.row_groups, mapping.portions, mapping.partials) == (56, 392, 132)
     assert plan.bytes + 2 * schedule.workspace_bytes <= 1.03 * plan.bytes_ideal
+    told = estimated(plan, H200)
+    assert told.workspace_bytes == 2 * schedule.workspace_bytes
+    assert f"{told.workspace_bytes:,} B through workspaces" in told.listing(times=True)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
@@ -206,3 +212,28 @@ def test_numbers(
     for ours, right in zip(run(given), exact([t.cpu() for t in given]), strict=True):
         error = (ours.cpu().double() - right).abs().max() / right.abs().max()
         assert error <= 2**-8
+
+
+def test_expanded_gradients_through_thunder_cost_their_elements_once() -> None:
+    """Scales and shifts of a batch are expanded over its rows, forward and backward."""
+
+    def modulated(
+        x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+    ) -> torch.Tensor:
+        normal = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+        return normal * (1 + scale[:, None]) + shift[:, None]
+
+    batch, rows, columns = FULL
+    shapes = FULL, (batch, columns), (batch, columns), (columns,), (columns,)
+    jitted = thunder.jit(modulated, executors=[executor])
+    with FakeTensorMode():
+        given = [
+            torch.empty(s, dtype=torch.bfloat16, device="cuda", requires_grad=True) for s in shapes
+        ]
+        jitted(*given)
+    forward, backward = (report.plan for report in fusions(jitted))
+    whole, small = 2 * batch * rows * columns, 2 * batch * columns
+    statistics = 2 * 4 * batch * rows
+    assert forward.kernels == backward.kernels == 1
+    assert forward.bytes == 2 * whole + 2 * small + 2 * 2 * columns + statistics
+    assert backward.bytes == 353_132_544

@@ -57,18 +57,20 @@ _ROUNDS = 60
 class Estimate:
     """What a kernel takes.
 
-    seconds       of it, launch included
-    bound         what it waits for most: memory, sectors, L2, issue, a pipe's name, latency, launch
-    bytes         that memory moves
-    cache_bytes   that the L2 cache moves to and from multiprocessors: what is read again, too
-    sector_bytes  of memory sectors that threads ask for, each time that they do
-    wanted_bytes  of what they ask for: less than `sector_bytes` where sectors are used in part
-    instructions  of all threads, by pipe
-    resident      blocks that a multiprocessor holds at a time
-    waves         rounds in which all blocks had their turn
-    copy_seconds  what a copy takes that moves the distinct bytes of the kernel's tensors
-    bandwidth     that a copy reaches
-    parts         seconds of each resource, were it all that counts; waiting as "latency"
+    seconds          of it, launch included
+    bound            what it waits for most: memory, sectors, L2, issue, a pipe's name, latency,
+                     launch
+    bytes            that memory moves
+    cache_bytes      that the L2 cache moves to and from multiprocessors: what is read again, too
+    sector_bytes     of memory sectors that threads ask for, each time that they do
+    wanted_bytes     of what they ask for: less than `sector_bytes` where sectors are used in part
+    instructions     of all threads, by pipe
+    resident         blocks that a multiprocessor holds at a time
+    waves            rounds in which all blocks had their turn
+    copy_seconds     what a copy takes that moves the distinct bytes of the kernel's tensors
+    bandwidth        that a copy reaches
+    parts            seconds of each resource, were it all that counts; waiting as "latency"
+    workspace_bytes  that blocks write for each other, and read: parts of grid reductions
     """
 
     seconds: float
@@ -83,6 +85,7 @@ class Estimate:
     copy_seconds: float
     bandwidth: float
     parts: Mapping[str, float]
+    workspace_bytes: int = 0
 
     @property
     def copy_fraction(self) -> float:
@@ -101,6 +104,8 @@ class Estimate:
             text += f"; {round(self.bytes_again):,} B read again"
         if 2 * self.wanted_bytes < self.sector_bytes:
             text += f"; {round(self.sector_bytes):,} B of sectors asked for"
+        if self.workspace_bytes:
+            text += f"; {self.workspace_bytes:,} B through a workspace"
         return text
 
 
@@ -174,7 +179,14 @@ class _Model:
             traffic.distinct / self.bandwidth,
             self.bandwidth,
             parts,
+            self._workspace_bytes,
         )
+
+    @property
+    def _workspace_bytes(self) -> int:
+        """Each part is written once and read once; the words of a barrier are none."""
+        bound = (p.bound for p in self.kernel.parameters)
+        return sum(2 * b.bytes for b in bound if isinstance(b, ir.Scratch) and not b.is_counter)
 
     @property
     def _waves(self) -> float:

@@ -246,6 +246,15 @@ class SegmentedFusion:
         return sum(s.bytes for s in self.segments) + sum(2 * t.bytes for t in self._copied)
 
     @property
+    def workspace_bytes(self) -> int:
+        """Bytes that blocks of a kernel write for each other and read, beside `bytes`: they belong
+        to the schedules, which the device's multiprocessors and caches decide. 0 where there is no
+        device.
+        """
+        found = (s.estimate for s in self.segments if s.kernels)
+        return sum(e.workspace_bytes for e in found if e is not None)
+
+    @property
     def seconds(self) -> float:
         """Estimated time of all kernels and calls of torch, one after the other; 0 where that is
         not known.
@@ -295,6 +304,8 @@ class SegmentedFusion:
         if times and self.device is not None and self.seconds:
             speed = f"{self.copy_fraction:.0%} of a copy's speed"
             head += f"; {1e6 * self.seconds:.1f} us expected on {self.device.name}, {speed}"
+            if self.workspace_bytes:
+                head += f"; {self.workspace_bytes:,} B through workspaces"
         told = {boundary.reason for boundary in self.boundaries}
         rows: list[object] = []
         for segment in self.segments:
