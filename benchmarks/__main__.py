@@ -4,6 +4,7 @@ python -m benchmarks                                  everything
 python -m benchmarks --section speed --filter rope    some tables, some rows
 python -m benchmarks --section model                  what is expected of a GPU; none is needed
 python -m benchmarks --section models                 what of whole models torch keeps; likewise
+python -m benchmarks --section definitions            plans of nvFuser's benchmarks; likewise
 python -m benchmarks --out                            also into benchmarks/results
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import growing, models, symint
+from benchmarks import definitions, growing, models, symint
 from benchmarks.compiling import compiled
 from benchmarks.contenders import FAST, OURS, PEERS
 from benchmarks.dispatching import dispatched
@@ -29,7 +30,16 @@ from benchmarks.workloads import WORKLOADS, Size
 from thunder_fuser.config import options
 
 RESULTS = Path(__file__).parent / "results"
-SECTIONS = ("compilation", "model", "models", "growth", "speed", "dispatch", "algebra")
+SECTIONS = (
+    "compilation",
+    "model",
+    "models",
+    "definitions",
+    "growth",
+    "speed",
+    "dispatch",
+    "algebra",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +93,8 @@ def _tables(chosen: argparse.Namespace, devices: Sequence[torch.device]) -> Iter
         yield modelled(workloads, "small" if chosen.small else "full")
     if "models" in chosen.section:
         yield models.table(chosen.filter, 1 if chosen.small else None)
+    if "definitions" in chosen.section:
+        yield definitions.table(chosen.filter)
     if "growth" in chosen.section:
         yield growing.table()
     for device in devices:

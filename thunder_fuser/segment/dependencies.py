@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.ir.fusion import CutOp, FoldOp, IotaOp, OpaqueOp, RandomOp, TensorView, Val
+from thunder_fuser.segment.anchors import Anchor, AnchorGraph, Anchors, Dependencies, members, union
 
 NEIGHBOURS = 8
 """Anchors that are near the next one for the same reason: what is far apart in a program rarely
@@ -19,7 +19,8 @@ goes together.
 
 class DependencyGraph:
     """needs  for each anchor, those that must be done before what it is computed from is there
-    near   for each anchor, those that it needs, that meet with it, or that read what it reads
+    near   for each anchor, those that it needs, that meet with it, that read what it reads, or
+           that are made of the same random numbers or counts as a result that reads nothing
     """
 
     def __init__(self, program: AnchorGraph) -> None:
@@ -34,6 +35,7 @@ class DependencyGraph:
             for other in members(self.needs[k]):
                 self._below[other] |= self._below[k] | 1 << k
         readers: dict[tuple[TensorView, object], list[int]] = {}
+        made_of = _factories(program)
         for k, anchor in enumerate(program.anchors):
             met: list[int] = []
             for other in members(self.needs[k]):
@@ -47,6 +49,8 @@ class DependencyGraph:
                     continue
                 for kind in (None, points):
                     self._join(readers.setdefault((source, kind), []), k)
+            for factory in made_of.get(k, ()):
+                self._join(readers.setdefault((factory, None), []), k)
 
     def _link(self, a: int, b: int) -> None:
         self.near[a] |= 1 << b
@@ -120,6 +124,37 @@ class DependencyGraph:
                     freed.append(n)
             ready = freed
         return found if len(found) == len(parts) else None
+
+
+def _factories(program: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
+    """For each anchor, the random numbers and counts that it is made of and that a result is, too,
+    which is made of nothing else: that reads nothing that others read. Whoever draws a dropout's
+    mask may write it.
+    """
+    if not any(map(_reads_nothing, program.anchors)):
+        return {}
+    made_of: dict[Val, tuple[TensorView, ...]] = {}
+    found: dict[int, tuple[TensorView, ...]] = {}
+    for expr in program.fusion.exprs:
+        output = expr.output
+        if not isinstance(output, TensorView):
+            continue
+        if isinstance(expr, (RandomOp, IotaOp)) and output.numel > 1:
+            made_of[output] = (output,)
+        elif not isinstance(expr, (CutOp, OpaqueOp)):
+            met = dict.fromkeys(f for operand in expr.inputs for f in made_of.get(operand, ()))
+            if met:
+                made_of[output] = tuple(met)
+        if output in made_of and output in program.number:
+            found[program.number[output]] = made_of[output]
+            if isinstance(expr, FoldOp):
+                del made_of[output]
+    alone = {f for k, met in found.items() if _reads_nothing(program.anchors[k]) for f in met}
+    return {k: tuple(f for f in met if f in alone) for k, met in found.items()}
+
+
+def _reads_nothing(anchor: Anchor) -> bool:
+    return anchor.fold is None and anchor.reach == Dependencies()
 
 
 class Order:

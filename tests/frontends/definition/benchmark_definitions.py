@@ -414,6 +414,37 @@ def dropout_rmsnorm_bwd_eager(
     return gradients(lambda x, y, w: rms_eager(y + x * m / KEPT, w)[0], g, x, y, w)
 
 
+def dropout_layernorm_bwd(
+    fd: FusionDefinition, x: Any, y: Any, mask: Any, mean: Any, invstd: Any, grad: Any, weight: Any
+) -> None:
+    a, r, g, w = wide(fd, x, y, grad, weight)
+    m = fd.ops.cast(mask, dtype=DataType.Float)
+    S = fd.define_scalar(1 / KEPT, dtype=DataType.Double)
+    total = fd.ops.add(r, fd.ops.mul(fd.ops.mul(a, m), S))
+    shape, share = a.shape(), fd.ops.reciprocal(a.size(1))
+    centre = fd.ops.broadcast_in_dim(fd.ops.broadcast(mean, [False, True]), shape, [0, 1])
+    scale = fd.ops.broadcast_in_dim(invstd, shape=shape, broadcast_dims=[0, 1])
+    z = fd.ops.mul(fd.ops.sub(total, centre), scale)
+    scaled = fd.ops.mul(g, row(fd, w, a))
+    along = fd.ops.mul(fd.ops.sum(scaled, dims=[1], keepdim=False), share)
+    dot = fd.ops.mul(fd.ops.sum(fd.ops.mul(scaled, z), dims=[1], keepdim=False), share)
+    whole = fd.ops.sub(scaled, column(fd, along, a))
+    whole = fd.ops.mul(fd.ops.sub(whole, fd.ops.mul(z, column(fd, dot, a))), scale)
+    of_weight = fd.ops.sum(fd.ops.mul(g, z), dims=[0], keepdim=False)
+    of_bias = fd.ops.sum(g, dims=[0], keepdim=False)
+    out(fd, x, fd.ops.mul(fd.ops.mul(whole, S), m), whole, of_weight, of_bias)
+
+
+def dropout_layernorm_bwd_eager(
+    x: torch.Tensor, y: torch.Tensor, m: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor,
+    g: torch.Tensor, w: torch.Tensor,
+) -> Tensors:  # fmt: skip
+    def norm(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(y + x * m / KEPT, w.shape, w, b, EPS)
+
+    return gradients(norm, g, x, y, w, torch.zeros_like(w))
+
+
 # ---- attention
 
 
@@ -438,20 +469,27 @@ def hf_attention_eager(x: torch.Tensor, mask: torch.Tensor) -> Tensors:
     return [a, a, torch.ones_like(a, dtype=torch.bool)]
 
 
-def hf_attention_bwd(fd: FusionDefinition, grad: Any, attn: Any, mask: Any) -> None:
-    g, a = wide(fd, grad, attn)
-    g = fd.ops.mul(fd.ops.mul(g, fd.define_scalar(1 / KEPT)), fd.ops.cast(mask, DataType.Float))
-    total = fd.ops.sum(fd.ops.mul(a, g), dims=[2], keepdim=False, dtype=DataType.Null)
-    V = fd.define_vector([a.size(0), a.size(1), 1], dtype=DataType.Int)
-    total = fd.ops.broadcast_in_dim(total, shape=V, broadcast_dims=[0, 1])
-    total = fd.ops.broadcast_in_dim(total, shape=a.shape(), broadcast_dims=[0, 1, 2])
-    y = fd.ops.mul(a, fd.ops.sub(g, total))
-    out(fd, grad, fd.ops.reshape(y, new_shape=fd.define_vector([2, 3, a.size(1), a.size(2)])))
+def hf_attention_bwd(batch: int, heads: int) -> Callable[..., None]:
+    def define(fd: FusionDefinition, grad: Any, attn: Any, mask: Any) -> None:
+        g, a = wide(fd, grad, attn)
+        g = fd.ops.mul(fd.ops.mul(g, fd.define_scalar(1 / KEPT)), fd.ops.cast(mask, DataType.Float))
+        total = fd.ops.sum(fd.ops.mul(a, g), dims=[2], keepdim=False, dtype=DataType.Null)
+        V = fd.define_vector([a.size(0), a.size(1), 1], dtype=DataType.Int)
+        total = fd.ops.broadcast_in_dim(total, shape=V, broadcast_dims=[0, 1])
+        total = fd.ops.broadcast_in_dim(total, shape=a.shape(), broadcast_dims=[0, 1, 2])
+        y = fd.ops.mul(a, fd.ops.sub(g, total))
+        V = fd.define_vector([batch, heads, a.size(1), a.size(2)])
+        out(fd, grad, fd.ops.reshape(y, new_shape=V))
+
+    return define
 
 
-def hf_attention_bwd_eager(g: torch.Tensor, a: torch.Tensor, mask: torch.Tensor) -> Tensors:
-    (y,) = softmax_bwd_eager(a, g * mask / KEPT, -1)
-    return [y.unflatten(0, (2, 3))]
+def hf_attention_bwd_eager(batch: int, heads: int) -> Callable[..., Tensors]:
+    def eager(g: torch.Tensor, a: torch.Tensor, mask: torch.Tensor) -> Tensors:
+        (y,) = softmax_bwd_eager(a, g * mask / KEPT, -1)
+        return [y.unflatten(0, (batch, heads))]
+
+    return eager
 
 
 def nanogpt_attention(fd: FusionDefinition, x: Any, bias: Any) -> None:
@@ -592,6 +630,37 @@ def groupnorm(fd: FusionDefinition, x: Any, weight: Any, bias: Any) -> None:
     fd.add_output(fd.ops.reshape(y, new_shape=shape))
 
 
+def groupnorm_bwd(
+    fd: FusionDefinition, x: Any, grad: Any, weight: Any, mean: Any, invstd: Any
+) -> None:
+    """Of the input, whose rows are a group, and of the weight and the bias, whose are a channel."""
+    groups = 4
+    G = fd.define_scalar(groups, dtype=DataType.Int)
+    C = fd.ops.div(x.size(1), G)
+    V = fd.define_vector([x.size(0), groups, C, x.size(2), x.size(3)], dtype=DataType.Int)
+    a, g, w = wide(fd, fd.ops.reshape(x, new_shape=V), fd.ops.reshape(grad, new_shape=V), weight)
+    w = fd.ops.reshape(w, new_shape=fd.define_vector([1, groups, C, 1, 1]))
+    share = fd.define_scalar(1)
+    for axis in (2, 3, 4):
+        share *= a.size(axis)
+    share = fd.ops.reciprocal(share)
+    z, scaled = fd.ops.mul(fd.ops.sub(a, mean), invstd), fd.ops.mul(g, w)
+    along = fd.ops.mul(fd.ops.sum(scaled, dims=[2, 3, 4], keepdim=True), share)
+    dot = fd.ops.mul(fd.ops.sum(fd.ops.mul(scaled, z), dims=[2, 3, 4], keepdim=True), share)
+    y = fd.ops.mul(fd.ops.sub(fd.ops.sub(scaled, along), fd.ops.mul(z, dot)), invstd)
+    of_channels = [
+        fd.ops.reshape(fd.ops.sum(t, dims=[0, 3, 4]), new_shape=weight.shape())
+        for t in (fd.ops.mul(g, z), g)
+    ]
+    out(fd, x, fd.ops.reshape(y, new_shape=x.shape()), *of_channels)
+
+
+def groupnorm_bwd_eager(
+    x: torch.Tensor, g: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor
+) -> Tensors:
+    return gradients(lambda x, w, b: F.group_norm(x, 4, w, b, EPS), g, x, w, torch.zeros_like(w))
+
+
 def adaptive_layernorm(fd: FusionDefinition, x: Any, scale: Any, shift: Any) -> None:
     a, s, b = wide(fd, x, scale, shift)
     var, mean = fd.ops.var_mean(a, dims=[2], correction=0, keepdim=True)
@@ -603,6 +672,30 @@ def adaptive_layernorm(fd: FusionDefinition, x: Any, scale: Any, shift: Any) -> 
 
 def adaptive_layernorm_eager(x: torch.Tensor, s: torch.Tensor, b: torch.Tensor) -> Tensors:
     return [F.layer_norm(x, x.shape[2:], eps=1e-6) * (1 + s[:, None]) + b[:, None]]
+
+
+def adaptive_layernorm_bwd(
+    fd: FusionDefinition, x: Any, grad: Any, mean: Any, invstd: Any, scale: Any
+) -> None:
+    """Of the input, and of scale and shift, of which each sample has its own."""
+    a, g, s = wide(fd, x, grad, scale)
+    V = fd.define_vector([a.size(0), 1, a.size(2)], dtype=DataType.Int)
+    s = fd.ops.add(1.0, fd.ops.broadcast_in_dim(s, shape=V, broadcast_dims=[0, 2]))
+    z, scaled = fd.ops.mul(fd.ops.sub(a, mean), invstd), fd.ops.mul(g, s)
+    share = fd.ops.reciprocal(a.size(2))
+    along = fd.ops.mul(fd.ops.sum(scaled, dims=[2], keepdim=True), share)
+    dot = fd.ops.mul(fd.ops.sum(fd.ops.mul(scaled, z), dims=[2], keepdim=True), share)
+    y = fd.ops.mul(fd.ops.sub(fd.ops.sub(scaled, along), fd.ops.mul(z, dot)), invstd)
+    out(fd, x, y, fd.ops.sum(fd.ops.mul(g, z), dims=[1]), fd.ops.sum(g, dims=[1]))
+
+
+def adaptive_layernorm_bwd_eager(
+    x: torch.Tensor, g: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, s: torch.Tensor
+) -> Tensors:
+    return gradients(
+        lambda x, s, b: F.layer_norm(x, x.shape[2:], eps=EPS) * (1 + s[:, None]) + b[:, None],
+        g, x, s, torch.zeros_like(s),
+    )  # fmt: skip
 
 
 def many_segments(fd: FusionDefinition, x: Any) -> None:
@@ -646,42 +739,54 @@ def turned(fd: FusionDefinition, x: Any, half: int) -> Any:
     return fd.ops.cat([negated, first], dim=-1, manual_padding=0)
 
 
-def rope(fd: FusionDefinition, q: Any, k: Any, cos: Any, sin: Any) -> None:
+def rope(per_group: int, half: int) -> Callable[..., None]:
     """Queries and keys that lie with their heads inside; keys are repeated for their group."""
-    found = []
-    for x in (q, k):
-        c, s = (
-            fd.ops.broadcast_in_dim(t, shape=x.shape(), broadcast_dims=[0, 2, 3])
-            for t in (cos, sin)
-        )
-        a, t, c, s = wide(fd, x, turned(fd, x, 8), c, s)
-        y = fd.ops.add(fd.ops.mul(a, c), fd.ops.mul(t, s))
-        found.append(fd.ops.cast(y, dtype=x.dtype()))
-    fd.add_output(found[0])
-    keys = found[1]
-    V = fd.define_vector([keys.size(0), keys.size(1), 3, keys.size(2), keys.size(3)])
-    repeated = fd.ops.broadcast_in_dim(keys, shape=V, broadcast_dims=[0, 1, 3, 4])
-    repeated = fd.ops.reshape(repeated, new_shape=q.shape())
-    fd.add_output(fd.ops.stride_order(repeated, stride_order=[3, 2, 1, 0]))
+
+    def define(fd: FusionDefinition, q: Any, k: Any, cos: Any, sin: Any) -> None:
+        found = []
+        for x in (q, k):
+            c, s = (
+                fd.ops.broadcast_in_dim(t, shape=x.shape(), broadcast_dims=[0, 2, 3])
+                for t in (cos, sin)
+            )
+            a, t, c, s = wide(fd, x, turned(fd, x, half), c, s)
+            y = fd.ops.add(fd.ops.mul(a, c), fd.ops.mul(t, s))
+            found.append(fd.ops.cast(y, dtype=x.dtype()))
+        fd.add_output(found[0])
+        keys = found[1]
+        V = fd.define_vector([keys.size(0), keys.size(1), per_group, keys.size(2), keys.size(3)])
+        repeated = fd.ops.broadcast_in_dim(keys, shape=V, broadcast_dims=[0, 1, 3, 4])
+        repeated = fd.ops.reshape(repeated, new_shape=q.shape())
+        fd.add_output(fd.ops.stride_order(repeated, stride_order=[3, 2, 1, 0]))
+
+    return define
 
 
 def rope_eager(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Tensors:
+    per_group = q.shape[1] // k.shape[1]
     q, k = (turned_eager(x, cos[:, None], sin[:, None]) for x in (q, k))
-    return [q, k.repeat_interleave(3, 1)]
+    return [q, k.repeat_interleave(per_group, 1)]
 
 
-def rope_bwd(fd: FusionDefinition, grad: Any, cos: Any, sin: Any) -> None:
+def rope_bwd(half: int) -> Callable[..., None]:
     """The turn goes the other way, as pads that are added up."""
-    c, s = (
-        fd.ops.broadcast_in_dim(t, shape=grad.shape(), broadcast_dims=[0, 2, 3]) for t in (cos, sin)
-    )
-    g, c, s = wide(fd, grad, c, s)
-    through = fd.ops.mul(g, s)
-    ends = [g.size(0), g.size(1), g.size(2)]
-    first = fd.ops.slice(through, [0, 0, 0, 0], [*ends, 8], manual_normalization=0)
-    second = fd.ops.slice(through, [0, 0, 0, 8], [*ends, 16], manual_normalization=0)
-    back = fd.ops.add(fd.ops.pad(second, [0, 8]), fd.ops.pad(fd.ops.neg(first), [8, 0], 0.0))
-    out(fd, grad, fd.ops.add(fd.ops.mul(g, c), back))
+
+    def define(fd: FusionDefinition, grad: Any, cos: Any, sin: Any) -> None:
+        c, s = (
+            fd.ops.broadcast_in_dim(t, shape=grad.shape(), broadcast_dims=[0, 2, 3])
+            for t in (cos, sin)
+        )
+        g, c, s = wide(fd, grad, c, s)
+        through = fd.ops.mul(g, s)
+        ends = [g.size(0), g.size(1), g.size(2)]
+        first = fd.ops.slice(through, [0, 0, 0, 0], [*ends, half], manual_normalization=0)
+        second = fd.ops.slice(through, [0, 0, 0, half], [*ends, 2 * half], manual_normalization=0)
+        back = fd.ops.add(
+            fd.ops.pad(second, [0, half]), fd.ops.pad(fd.ops.neg(first), [half, 0], 0.0)
+        )
+        out(fd, grad, fd.ops.add(fd.ops.mul(g, c), back))
+
+    return define
 
 
 def rope_bwd_eager(g: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Tensors:
@@ -714,9 +819,29 @@ def statistics(x: torch.Tensor, axes: Sequence[int], keepdim: bool = False) -> T
     return [x.mean(axes, keepdim=keepdim), (var + EPS).rsqrt()]
 
 
-def benchmarks() -> list[Benchmark]:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """matrix   rows and columns of a norm
+    samples  samples and rows of each, of that many columns
+    image    [N, C, H, W]
+    scores   batch, heads, and how many positions see as many
+    rotated  batch, time, heads of queries and of keys, and their size
+    """
+
+    matrix: tuple[int, int]
+    samples: tuple[int, int]
+    image: tuple[int, int, int, int]
+    scores: tuple[int, int, int]
+    rotated: tuple[int, int, int, int, int]
+
+
+SMALL = Sizes((24, 40), (3, 7), (3, 8, 5, 6), (2, 3, 12), (2, 10, 6, 2, 16))
+FULL = Sizes((8192, 4096), (8, 1024), (64, 256, 56, 56), (8, 32, 1024), (2, 4096, 24, 8, 128))
+
+
+def benchmarks(sizes: Sizes = SMALL) -> list[Benchmark]:
     """Every workload once, in 16 bits and in 32 by turns."""
-    R, C = 24, 40
+    R, C = sizes.matrix
     x, y, g = (numbers(R, C, seed=k) for k in range(3))
     x32, y32, g32 = (t.float() for t in (x, y, g))
     w, b = numbers(C, seed=3), numbers(C, seed=4)
@@ -726,19 +851,26 @@ def benchmarks() -> list[Benchmark]:
     root = (x.float().square().mean(1, keepdim=True) + EPS).sqrt()
     sum_ = y + x * mask / KEPT
     root_of_sum = (sum_.float().square().mean(1, keepdim=True) + EPS).sqrt()
-    image, image_grad = numbers(3, 8, 5, 6), numbers(3, 8, 5, 6, seed=1)
+    mean_of_sum, invstd_of_sum = statistics(sum_, [1])
+    statistics_of_sum = mean_of_sum, invstd_of_sum[:, None]
+    samples, sample_grad = (numbers(*sizes.samples, C, seed=k) for k in range(2))
+    style, shift = (numbers(sizes.samples[0], C, seed=k) for k in range(2))
+    image, image_grad = numbers(*sizes.image), numbers(*sizes.image, seed=1)
     image32, image_grad32 = image.float(), image_grad.float()
-    cw, cb = numbers(8, seed=3), numbers(8, seed=4)
-    running = [torch.zeros(8), torch.ones(8)]
-    scores, scores_mask = numbers(2, 3, 12, 12), numbers(2, 3, 12, 12, seed=1)
+    channels = sizes.image[1]
+    cw, cb = numbers(channels, seed=3), numbers(channels, seed=4)
+    running = [torch.zeros(channels), torch.ones(channels)]
+    B, H, T = sizes.scores
+    scores, scores_mask = numbers(B, H, T, T), numbers(B, H, T, T, seed=1)
     attn = scores.float().softmax(-1)
-    causal = torch.ones(12, 12).tril().view(1, 1, 12, 12)
-    q = numbers(2, 10, 6, 16).transpose(1, 2)
-    k = numbers(2, 10, 2, 16).transpose(1, 2)
-    cos, sin = numbers(2, 10, 16, seed=1), numbers(2, 10, 16, seed=2)
+    causal = torch.ones(T, T).tril().view(1, 1, T, T)
+    NB, NT, heads, groups, width = sizes.rotated
+    q = numbers(NB, NT, heads, width).transpose(1, 2)
+    k = numbers(NB, NT, groups, width).transpose(1, 2)
+    cos, sin = numbers(NB, NT, width, seed=1), numbers(NB, NT, width, seed=2)
     batch, instance, last = ([0, 2, 3], 1), ([2, 3], 1), ([0, 1, 2], 3)
     nhwc = image.permute(0, 2, 3, 1).contiguous()
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         ("layernorm", layernorm, (x, w, b), layernorm_eager),
         ("layernorm_bwd", layernorm_bwd, (x, g, mean, invstd[:, None], w), layernorm_bwd_eager),
         ("rmsnorm", rmsnorm, (x32, w32), rms_eager),
@@ -769,23 +901,25 @@ def benchmarks() -> list[Benchmark]:
          lambda b, x: [x + b[:, None]]),
         ("pointwise_mul", pointwise_mul, (x, y), lambda x, y: [x * y]),
         ("many_pointwise_ops", many_pointwise, (x, y), many_pointwise_eager),
-        ("transpose", transposed, (numbers(4, 6, 10), numbers(4, 6, 10, seed=1)),
+        ("transpose", transposed, (samples, sample_grad),
          lambda x, y: [F.relu(x + y).transpose(1, 2)]),
         ("reduction_rows", reduction(1), (x,), lambda x: [x.sum(1)]),
         ("reduction_columns", reduction(0), (x32,), lambda x: [x.sum(0)]),
         ("reduction_epilogue", reduction_epilogue, (x, b), lambda x, e: [x.sum(0) + e]),
         ("reduction_prologue", reduction_prologue, (x32, y32), lambda x, y: [(x.exp() * y).sum(1)]),
         ("dropout_layernorm", dropout_layernorm, (x, y, w, b), dropout_layernorm_eager),
+        ("dropout_layernorm_bwd", dropout_layernorm_bwd,
+         (x, y, mask, *statistics_of_sum, g, w), dropout_layernorm_bwd_eager),
         ("dropout_rmsnorm", dropout_rmsnorm, (x32, y32, w32), dropout_rmsnorm_eager),
         ("dropout_rmsnorm_bwd", dropout_rmsnorm_bwd, (x, y, mask, root_of_sum, g, w),
          dropout_rmsnorm_bwd_eager),
         ("huggingface_attn", hf_attention, (scores, scores_mask), hf_attention_eager),
-        ("huggingface_attn_bwd", hf_attention_bwd,
-         (numbers(6, 12, 12), attn.flatten(0, 1).to(B16), masks(6, 12, 12)),
-         hf_attention_bwd_eager),
+        ("huggingface_attn_bwd", hf_attention_bwd(B, H),
+         (numbers(B * H, T, T), attn.flatten(0, 1).to(B16), masks(B * H, T, T)),
+         hf_attention_bwd_eager(B, H)),
         ("nanogpt_attn", nanogpt_attention, (scores, causal), nanogpt_attention_eager),
         ("nanogpt_attn_bwd", nanogpt_attention_bwd,
-         (numbers(2, 3, 12, 12, dtype=F32), attn, masks(2, 3, 12, 12), masks(2, 3, 12, 12)),
+         (numbers(B, H, T, T, dtype=F32), attn, masks(B, H, T, T), masks(B, H, T, T)),
          nanogpt_attention_bwd_eager),
         ("batchnorm", channel_norm(*batch), (image, cw, cb, *running), channel_norm_eager(*batch)),
         ("batchnorm_bwd", channel_norm_bwd(*batch),
@@ -798,12 +932,19 @@ def benchmarks() -> list[Benchmark]:
          (image32, image_grad32, cw.float(), *statistics(image, instance[0])),
          channel_norm_bwd_eager(*instance)),
         ("groupnorm", groupnorm, (image, cw, cb), lambda x, w, b: [F.group_norm(x, 4, w, b, EPS)]),
+        ("groupnorm_bwd", groupnorm_bwd,
+         (image, image_grad, cw, *statistics(image.unflatten(1, (4, -1)), [2, 3, 4], keepdim=True)),
+         groupnorm_bwd_eager),
         ("adaptive_layernorm", adaptive_layernorm,
-         (numbers(3, 7, C), numbers(3, C), numbers(3, C, seed=1)), adaptive_layernorm_eager),
+         (samples, style, shift), adaptive_layernorm_eager),
+        ("adaptive_layernorm_bwd", adaptive_layernorm_bwd,
+         (samples, sample_grad, *statistics(samples, [2], keepdim=True), style),
+         adaptive_layernorm_bwd_eager),
         ("many_segments", many_segments, (x32,), many_segments_eager),
-        ("rope", rope, (q, k, cos, sin), rope_eager, True),
-        ("rope_bwd", rope_bwd, (numbers(2, 6, 10, 16), cos, sin), rope_bwd_eager, True),
-        ("embedding", embedding, (labels.view(4, 6), numbers(C, 16)),
+        ("rope", rope(heads // groups, width // 2), (q, k, cos, sin), rope_eager, True),
+        ("rope_bwd", rope_bwd(width // 2), (numbers(NB, heads, NT, width), cos, sin),
+         rope_bwd_eager, True),
+        ("embedding", embedding, (labels.view(4, -1), numbers(C, R)),
          lambda i, w: [F.embedding(i, w)]),
     ]  # fmt: skip
     return [Benchmark(*row) for row in rows]

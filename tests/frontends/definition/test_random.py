@@ -381,3 +381,28 @@ def test_bounds_and_deviations_are_checked() -> None:
         fd.ops.uniform(2.0, 1.0, [4])
     with pytest.raises(FuserValueError, match="std must not be negative"):
         fd.ops.normal(0.0, -1.0, [4])
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["random", "counts"])
+def test_a_reduction_writes_what_it_drew(counts: bool) -> None:
+    """A result that reads nothing, as the mask of a dropout, and a norm that uses it."""
+    rows, columns, kept = 6, 40, 0.5
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns])
+        if counts:
+            drawn = fd.ops.iota(fd.define_scalar(columns), dtype=DataType.Int)
+            mask = fd.ops.broadcast_in_dim(fd.ops.lt(drawn, 24), [rows, columns], [1])
+            fd.add_output(fd.ops.lt(drawn, 24))
+        else:
+            mask = fd.ops.lt(fd.ops.uniform(0.0, 1.0, [rows, columns], dtype=DataType.Float), kept)
+            fd.add_output(mask)
+        masked = fd.ops.mul(x, mask)
+        fd.add_output(fd.ops.div(masked, fd.ops.sum(fd.ops.mul(masked, masked), [1], keepdim=True)))
+    given = torch.randn(rows, columns)
+    mask, found = fd.execute([given])
+    masked = given.double() * mask
+    torch.testing.assert_close(found.double(), masked / masked.square().sum(1, True))
+    assert 0 < int(mask.sum()) < mask.numel()
+    plan = fd.plan()
+    assert plan.bytes == plan.bytes_ideal
+    assert plan.kernels == 1 + counts, "each column's count is not written by each row"
