@@ -67,7 +67,7 @@ def held(trace: TraceCtx, values: dict[str, Any]) -> list[tuple[str, int]]:
         for bsym in trace.bound_symbols:
             if bsym.sym.id is PrimIDs.RETURN:
                 break
-            exec(text_of(bsym, trace), trace.python_ctx(), values)
+            exec(text_of(bsym, trace), {"torch": torch, **trace.python_ctx()}, values)
             found.append((bsym.sym.name, _bytes([*values.values(), *arguments])))
     return found
 

@@ -118,6 +118,11 @@ def views(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return y.t(), x[2:], (y @ w)[:, :3] * 2, y
 
 
+def same(x: Tensor, w: Tensor) -> Tensor:
+    """Torch's cast to the dtype that a tensor has is the tensor, and nothing else names torch."""
+    return x.type_as(w)
+
+
 def copies(x: Tensor, w: Tensor) -> Tensor:
     """Of a transpose there is no view that is flat."""
     return torch.cumsum(torch.sin((x @ w).t().reshape(64)), 0) * 2
@@ -147,10 +152,10 @@ def compare(plan: SegmentedTrace, measured: list[tuple[str, int]]) -> None:
         assert planned >= real if is_more else real <= planned <= real + state, name
 
 
-@pytest.mark.parametrize("program", [layers, heads, one_image, views, copies, updates])
+@pytest.mark.parametrize("program", [layers, heads, one_image, views, same, copies, updates])
 def test_a_plan_of_a_trace_has_what_is_in_memory(program: Any) -> None:
     """In each step, forward and backward, as storages are counted while the traces run."""
-    grad = program is not updates
+    grad = program not in (updates, same)
     inputs = [torch.randn(8, 8, requires_grad=grad) for _ in range(2)]
     function = jit(program)
     function(*inputs)

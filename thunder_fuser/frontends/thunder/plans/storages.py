@@ -40,7 +40,8 @@ class Storages:
         self._values: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
         self._trace = trace
-        self._context = trace.python_ctx()
+        # The text of a trace imports torch before anything else.
+        self._context = {"torch": torch, **trace.python_ctx()}
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def share(self, proxies: Iterable[Proxy], other: Storages) -> None:
