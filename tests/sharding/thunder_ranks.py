@@ -26,6 +26,7 @@ from torch.distributed.tensor import (
     distribute_module,
     distribute_tensor,
 )
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional
 
 import thunder_fuser
@@ -161,6 +162,56 @@ def as_torch_places() -> None:
             torch.testing.assert_close(a.grad.to_local(), b.grad.to_local())
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q * 2, k, v, is_causal=True).exp()
+
+
+def with_attention() -> None:
+    """Batches and heads stay where they are; what is cut otherwise is made whole."""
+    wholes = [numbers(2, 4, 6, 8) + k for k in range(3)]
+    compiled, alone = jit(attended), jit(attended)
+    line, grid = init_device_mesh("cpu", (SIZE,)), init_device_mesh("cpu", (2, 2))
+    heads, positions, channels = Shard(1), Shard(2), Shard(3)
+    cases: tuple[tuple[DeviceMesh, list[Sequence[Placement]]], ...] = (
+        (line, [[heads]] * 3),
+        (line, [[Replicate()], [heads], [Partial()]]),
+        (line, [[Replicate()], [Replicate()], [channels]]),
+        (grid, [[Shard(0), heads]] * 3),
+        (grid, [[Shard(0), positions], [Shard(0), Replicate()], [Replicate(), heads]]),
+    )
+    for mesh, kinds in cases:
+        leaves = [placed(t, mesh, k) for t, k in zip(wholes, kinds, strict=True)]
+        compare(compiled, attended, wholes, leaves)
+        found = alone(*(t.detach() for t in leaves))
+        torch.testing.assert_close(found.full_tensor(), attended(*wholes))
+    leaves = [placed(t, line, [heads]) for t in wholes]
+    cotangent = placed(numbers(2, 4, 6, 8), line, [heads]).detach()
+    with CommDebugMode() as sent:
+        y = compiled(*leaves)
+        y.backward(cotangent)
+    assert sent.get_total_counts() == 0
+    assert y.placements == (heads,)
+    masked = functional.scaled_dot_product_attention
+    for mask in (numbers(6, 6) > 0, numbers(2, 1, 6, 6) > 0, numbers(2, 4, 6, 6)):
+        mask = mask | torch.eye(6, dtype=torch.bool) if mask.dtype is torch.bool else mask
+        given = [t.clone().requires_grad_() for t in wholes]
+        mine = [placed(t, grid, [Shard(0), heads]) for t in wholes]
+        expected = masked(*given, attn_mask=mask)
+        on_mesh = distribute_tensor(mask, grid, [Replicate()] * 2)
+        for form in (mask, on_mesh):
+            found = jit(lambda q, k, v, m: masked(q, k, v, attn_mask=m))(*mine, form)
+            torch.testing.assert_close(found.full_tensor(), expected.detach())
+        expected.sum().backward()
+        found.sum().backward()
+        for a, b in zip(mine, given, strict=True):
+            assert isinstance(a.grad, DTensor)
+            torch.testing.assert_close(a.grad.full_tensor(), b.grad)
+    with pytest.raises(FuserTypeError, match=r"expected dropout_p 0, got 0\.5"):
+        jit(lambda q: masked(q, q, q, dropout_p=0.5))(leaves[0])
+    with pytest.raises(FuserTypeError, match="got a plain tensor"):
+        jit(lambda q, k: masked(q, k, k))(leaves[0], wholes[1].requires_grad_())
+
+
 def dropped() -> None:
     """All ranks drop the same, in the backward as well, whatever their generators are at."""
     mesh = init_device_mesh("cpu", (2, 2))
@@ -239,7 +290,8 @@ def main(rank: int, file: str) -> None:
     torch.set_num_threads(1)
     with_kernels()
     CompiledFusion.__call__ = CompiledFusion.in_torch  # type: ignore[method-assign]
-    for check in (as_torch_places, on_a_line, on_a_grid, dropped, kept_and_updated, mistakes):
+    checks = as_torch_places, on_a_line, on_a_grid, with_attention, dropped, kept_and_updated
+    for check in (*checks, mistakes):
         check()
         dist.barrier()
     compiled = jit(torch.exp)

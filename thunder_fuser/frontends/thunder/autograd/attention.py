@@ -31,6 +31,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
+from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 
 ID = ltorch.scaled_dot_product_attention.id
@@ -173,78 +175,112 @@ class Saved(NamedTuple):
 
 
 def _whole(*args: Any) -> Tensor:
-    *call, scale = Attention(*args)
-    return torch.nn.functional.scaled_dot_product_attention(*call, scale=scale)
+    call = Attention(*args)
+    heads = heads_of(call.operands)
+    if heads is not None:
+        with torch.no_grad():
+            return heads.whole(_whole(*_on_shards(call, heads)), call.query.shape[:-2])
+    *options, scale = call
+    return torch.nn.functional.scaled_dot_product_attention(*options, scale=scale)
 
 
 def _forward(*args: Any) -> Saved:
+    call = Attention(*args)
     with torch.no_grad():
-        call = _added(Attention(*args))
-        query, key, value, mask, dropout_p, is_causal, scale = call
-        kernel = call.kernel()
-        nothing = query.new_empty(0)
-        if kernel == SDPBackend.FLASH_ATTENTION and not query.is_cuda:
-            output, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu(
-                *call.operands, dropout_p, is_causal, attn_mask=mask, scale=scale
+        heads = heads_of(call.operands)
+        if heads is None:
+            return _run(call)
+        found = _run(_on_shards(call, heads))
+        return found._replace(output=heads.whole(found.output, call.query.shape[:-2]))
+
+
+def _on_shards(call: Attention, heads: Heads) -> Attention:
+    """What this device does of a call of DTensors."""
+    if call.dropout_p:
+        raise FuserTypeError(
+            f"attention of DTensors: expected dropout_p 0, got {call.dropout_p}: devices would "
+            "have to draw numbers of one sequence; drop elements of its result instead"
+        )
+    query, key, value = map(heads.local, call.operands)
+    mask = heads.local_mask(call.attn_mask, call.query.ndim)
+    return Attention(query, key, value, mask, *call[4:])
+
+
+def _run(call: Attention) -> Saved:
+    call = _added(call)
+    query, key, value, mask, dropout_p, is_causal, scale = call
+    kernel = call.kernel()
+    nothing = query.new_empty(0)
+    if kernel == SDPBackend.FLASH_ATTENTION and not query.is_cuda:
+        output, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu(
+            *call.operands, dropout_p, is_causal, attn_mask=mask, scale=scale
+        )
+        return Saved(output, logsumexp, nothing, nothing)
+    if kernel == SDPBackend.FLASH_ATTENTION:
+        output, logsumexp, _, _, _, _, seed, offset, _ = (
+            _aten._scaled_dot_product_flash_attention(
+                *map(_padded, call.operands), dropout_p, is_causal, False,
+                scale=call.scores_factor,
             )
-            return Saved(output, logsumexp, nothing, nothing)
-        if kernel == SDPBackend.FLASH_ATTENTION:
-            output, logsumexp, _, _, _, _, seed, offset, _ = (
-                _aten._scaled_dot_product_flash_attention(
-                    *map(_padded, call.operands), dropout_p, is_causal, False,
-                    scale=call.scores_factor,
-                )
-            )  # fmt: skip
-            return Saved(output[..., : value.shape[-1]], logsumexp, seed, offset)
-        if kernel == SDPBackend.EFFICIENT_ATTENTION:
-            return Saved(
-                *_aten._scaled_dot_product_efficient_attention(
-                    *call.operands, _aligned(mask, query, key), True, dropout_p, is_causal,
-                    scale=scale,
-                )
-            )  # fmt: skip
-        if kernel == SDPBackend.CUDNN_ATTENTION:
-            output, logsumexp, _, _, _, _, seed, offset, _ = (
-                _aten._scaled_dot_product_cudnn_attention(
-                    *call.operands, mask, True, dropout_p, is_causal, False, scale=scale
-                )
+        )  # fmt: skip
+        return Saved(output[..., : value.shape[-1]], logsumexp, seed, offset)
+    if kernel == SDPBackend.EFFICIENT_ATTENTION:
+        return Saved(
+            *_aten._scaled_dot_product_efficient_attention(
+                *call.operands, _aligned(mask, query, key), True, dropout_p, is_causal,
+                scale=scale,
             )
-            return Saved(output, logsumexp, seed, offset)
-        seed = _generator_state(query) if dropout_p else nothing
-        return Saved(call.formula(), nothing, seed, nothing)
+        )  # fmt: skip
+    if kernel == SDPBackend.CUDNN_ATTENTION:
+        output, logsumexp, _, _, _, _, seed, offset, _ = _aten._scaled_dot_product_cudnn_attention(
+            *call.operands, mask, True, dropout_p, is_causal, False, scale=scale
+        )
+        return Saved(output, logsumexp, seed, offset)
+    seed = _generator_state(query) if dropout_p else nothing
+    return Saved(call.formula(), nothing, seed, nothing)
 
 
 def _backward(g: Tensor, *args: Any) -> tuple[Tensor, ...]:
     count = len(Saved._fields)
+    saved, call = Saved(*args[:count]), Attention(*args[count:])
     with torch.no_grad():
-        saved, call = Saved(*args[:count]), _added(Attention(*args[count:]))
-        if not saved.logsumexp.numel():
-            return _formula_backward(g, saved.seed, call)
-        query, key, _, mask, dropout_p, is_causal, scale = call
-        output, logsumexp, seed, offset = saved
-        lengths = query.shape[-2], key.shape[-2]
-        shared = (g, *call.operands)
-        found: tuple[Tensor, ...]
-        if not query.is_cuda:
-            found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *shared, output, logsumexp, dropout_p, is_causal, attn_mask=mask, scale=scale
-            )
-        elif seed.dtype is torch.uint64:
-            wide = _aten._scaled_dot_product_flash_attention_backward(
-                *map(_padded, (*shared, output)), logsumexp, None, None, *lengths, dropout_p,
-                is_causal, seed, offset, scale=call.scores_factor,
-            )  # fmt: skip
-            found = tuple(x[..., : t.shape[-1]] for x, t in zip(wide, call.operands, strict=True))
-        elif logsumexp.dim() == 4:
-            found = _aten._scaled_dot_product_cudnn_attention_backward(
-                *shared, *saved, mask, None, None, *lengths, dropout_p, is_causal, scale=scale
-            )
-        else:
-            found = _aten._scaled_dot_product_efficient_attention_backward(
-                *shared, _aligned(mask, query, key), *saved, dropout_p,
-                [True, True, True, False], is_causal, scale=scale,
-            )  # fmt: skip
-        return found[:3]
+        heads = heads_of(call.operands)
+        if heads is None:
+            return _run_backward(g, saved, call)
+        saved = saved._replace(output=heads.local(saved.output))
+        found = _run_backward(heads.local(g), saved, _on_shards(call, heads))
+        return tuple(heads.whole(t, call.query.shape[:-2]) for t in found)
+
+
+def _run_backward(g: Tensor, saved: Saved, call: Attention) -> tuple[Tensor, ...]:
+    call = _added(call)
+    if not saved.logsumexp.numel():
+        return _formula_backward(g, saved.seed, call)
+    query, key, _, mask, dropout_p, is_causal, scale = call
+    output, logsumexp, seed, offset = saved
+    lengths = query.shape[-2], key.shape[-2]
+    shared = (g, *call.operands)
+    found: tuple[Tensor, ...]
+    if not query.is_cuda:
+        found = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *shared, output, logsumexp, dropout_p, is_causal, attn_mask=mask, scale=scale
+        )
+    elif seed.dtype is torch.uint64:
+        wide = _aten._scaled_dot_product_flash_attention_backward(
+            *map(_padded, (*shared, output)), logsumexp, None, None, *lengths, dropout_p,
+            is_causal, seed, offset, scale=call.scores_factor,
+        )  # fmt: skip
+        found = tuple(x[..., : t.shape[-1]] for x, t in zip(wide, call.operands, strict=True))
+    elif logsumexp.dim() == 4:
+        found = _aten._scaled_dot_product_cudnn_attention_backward(
+            *shared, *saved, mask, None, None, *lengths, dropout_p, is_causal, scale=scale
+        )
+    else:
+        found = _aten._scaled_dot_product_efficient_attention_backward(
+            *shared, _aligned(mask, query, key), *saved, dropout_p,
+            [True, True, True, False], is_causal, scale=scale,
+        )  # fmt: skip
+    return found[:3]
 
 
 def _added(call: Attention) -> Attention:

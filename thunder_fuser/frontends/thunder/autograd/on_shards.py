@@ -1,0 +1,88 @@
+"""Attention on the shards of DTensors: batches and heads are independent of each other.
+
+Each device attends to its own batches and heads, and nothing is sent for it; a shard of positions
+or of channels, and a partial sum, are made whole before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thunder_fuser.errors import FuserTypeError
+
+if torch.distributed.is_available():
+    from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+
+class Heads:
+    """Where the batches and heads of some operands of one attention are."""
+
+    def __init__(self, operands: Sequence[Any]) -> None:
+        plain = [t for t in operands if not isinstance(t, DTensor)]
+        if plain:
+            raise FuserTypeError(
+                "attention of DTensors and of plain tensors: expected DTensors for query, key and "
+                f"value, got a plain tensor {list(plain[0].shape)}; DTensor.from_local(...) or "
+                "distribute_tensor(...) makes it one"
+            )
+        self.mesh = operands[0].device_mesh
+        if any(t.device_mesh != self.mesh for t in operands):
+            raise FuserTypeError(
+                "attention of DTensors on different meshes: expected one mesh for query, key and "
+                f"value, got {', '.join(str(t.device_mesh) for t in operands)}"
+            )
+        independent = operands[0].ndim - 2
+        self.placements = [
+            _common([t.placements[axis] for t in operands], independent)
+            for axis in range(self.mesh.ndim)
+        ]
+
+    def local(self, x: Tensor) -> Tensor:
+        """What this device has of an operand, or of a tensor with all its batches and heads."""
+        assert isinstance(x, DTensor)
+        found: Tensor = x.redistribute(self.mesh, self.placements).to_local()
+        return found
+
+    def local_mask(self, mask: Tensor | None, rank: int) -> Tensor | None:
+        """The same of a mask, whose leading dimensions may be missing, or of one element."""
+        if mask is None:
+            return None
+        if not isinstance(mask, DTensor):
+            mask = DTensor.from_local(mask, self.mesh, [Replicate()] * self.mesh.ndim)
+        placed: list[Placement] = []
+        for placement in self.placements:
+            dim = placement.dim - rank + mask.ndim if isinstance(placement, Shard) else -1
+            placed.append(Shard(dim) if dim >= 0 and mask.shape[dim] > 1 else Replicate())
+        found: Tensor = mask.redistribute(self.mesh, placed).to_local()
+        return found
+
+    def whole(self, local: Tensor, batch: Sequence[int]) -> Tensor:
+        """The DTensor of which a device has `local`; `batch`: its leading dimensions."""
+        shape = torch.Size((*batch, *local.shape[len(batch) :]))
+        # Dense, with its dimensions in the order of the local tensor's.
+        strides, count = [0] * len(shape), 1
+        for dim in sorted(range(len(shape)), key=lambda k: (local.stride(k), -k)):
+            strides[dim], count = count, count * shape[dim]
+        found: Tensor = DTensor.from_local(
+            local, self.mesh, self.placements, run_check=False, shape=shape, stride=tuple(strides)
+        )
+        return found
+
+
+def heads_of(operands: Sequence[Any]) -> Heads | None:
+    """None where no operand is a DTensor."""
+    if not torch.distributed.is_available():
+        return None
+    return Heads(operands) if any(isinstance(t, DTensor) for t in operands) else None
+
+
+def _common(placements: Sequence[Placement], independent: int) -> Placement:
+    """The first shard of batches or heads, or nothing but the whole."""
+    for placement in placements:
+        if isinstance(placement, Shard) and placement.dim % (independent + 2) < independent:
+            return Shard(placement.dim % (independent + 2))
+    return Replicate()
