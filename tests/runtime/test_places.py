@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import thunder
@@ -164,6 +166,26 @@ def test_workspaces_of_dead_processes_are_swept(tmp_path: Path) -> None:
     with folder.workspace() as used:
         folder.keep(b"content", "name", "key")
         assert sorted(tmp_path.iterdir()) == sorted([new, used, tmp_path / "name"])
+
+
+def test_a_workspace_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may sweep between the making of a folder and its opening."""
+    tmp_path.chmod(0o700)
+    make, swept = tempfile.mkdtemp, []
+
+    def mkdtemp(**words: Any) -> str:
+        path = make(**words)
+        if not swept:
+            swept.append(path)
+            private.sweep(tmp_path, "")
+        return path
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    with Folder(tmp_path).workspace() as work:
+        assert [str(work)] != swept
+        assert list(tmp_path.iterdir()) == [work]
 
 
 def test_what_was_not_used_for_longest_makes_room(

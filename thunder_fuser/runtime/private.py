@@ -194,7 +194,10 @@ def _locked(folder: Path, prefix: str) -> tuple[Path, int]:
     """A new folder and the descriptor that locks it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # swept before it was opened
+            continue
         with contextlib.suppress(OSError):  # a file system without locks: nobody can take it either
             fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():  # and was not swept before it was locked
