@@ -11,7 +11,15 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
 from thunder_fuser.segment.min_cut import INFINITE, Network
-from thunder_fuser.segment.store_or_recompute import Choice, Value, _cheapest, materialize
+from thunder_fuser.segment.store_or_recompute import (
+    Choice,
+    Value,
+    _cheapest,
+    _own_operands,
+    _Problem,
+    _without_vain,
+    materialize,
+)
 
 Problem = tuple[list[Value], list[list[int]]]
 
@@ -173,3 +181,41 @@ def test_equal_layers_are_cut_once_and_alike() -> None:
                 for c in here
             ] == first
     assert cuts[8] == cuts[32]
+
+
+def residual_stream(count: int) -> Problem:
+    """Sums of what torch gives, each of the one before it, and what consumers compute from them."""
+    values, wanted = [Value((), 0, 10, None)], []
+    stream = 0
+    for _ in range(count):
+        product = len(values)
+        values += [
+            Value((), 10, 10, None),
+            Value((stream, product), 10, 10, 1),
+            Value((product + 1,), 20, 10, 1),
+        ]
+        stream = product + 1
+        wanted.append([product + 2])
+    return values, wanted
+
+
+def test_a_residual_stream_is_no_network_of_all_its_layers() -> None:
+    asked = {}
+    for count in (8, 32):
+        values, wanted = residual_stream(count)
+        asked[count] = sum(map(len, _Problem(values, wanted).subgraphs))
+        found = materialize(values, wanted)
+        assert [choice.read for choice in found] == [{names[0] - 1} for names in wanted]
+    assert asked[32] == 4 * asked[8]
+
+
+def test_what_is_never_computed_costs_nothing() -> None:
+    """The least price is the same without the values that are vain to compute."""
+    left_out = 0
+    for seed in range(40):
+        values, wanted = made_up(seed)
+        kept = _without_vain(values, _own_operands(values, wanted), wanted)
+        fewer = [kept.get(v, value) for v, value in enumerate(values)]
+        left_out += fewer != values
+        assert least(fewer, wanted) == least(values, wanted), seed
+    assert left_out > 10

@@ -81,30 +81,43 @@ def output_orders(
     return tuple(orders[t] for t in fusion.outputs)
 
 
+def order_behind(
+    chain: Sequence[TensorView], order: Sequence[int], fusion: Fusion
+) -> tuple[int, ...] | None:
+    """The order of what a chain of views ends at, by that of the tensor at its begin; None where it
+    does not follow. Dimensions that are merged are neighbours.
+    """
+    found: Sequence[int] | None = order
+    for tensor in chain[:-1]:
+        expr = fusion.definitions()[tensor]
+        found = _order_behind(expr, found) if isinstance(expr, MoveOp) and found else None
+    return None if found is None else tuple(found)
+
+
 def _order_behind(expr: MoveOp, order: Sequence[int]) -> tuple[int, ...] | None:
     """The order of what a view looks at, by that of the view; None where it does not follow."""
     if not isinstance(expr, ViewOp) or expr.op == "stride_order":
         return None
-    dims: list[int | None] = list(range(expr.input.rank))
+    dims: list[tuple[int, ...]] = [(k,) for k in range(expr.input.rank)]
     gone: list[int] = []
     for step in expr.output.domain.transforms:
         match step:
             case Reorder(places):
                 dims = [dims[k] for k in places]
             case NewBroadcast(axis):
-                dims.insert(axis, None)
+                dims.insert(axis, ())
             case Squeeze(axis):
-                gone += [k for k in [dims.pop(axis)] if k is not None]
-            case Split() | Merge():
+                gone += dims.pop(axis)
+            case Merge(axis):
+                dims[axis : axis + 2] = [dims[axis] + dims[axis + 1]]
+            case Split():
                 return None
-    return (*gone, *(k for k in map(dims.__getitem__, order) if k is not None))
+    return (*gone, *(k for own in map(dims.__getitem__, order) for k in own))
 
 
 def _in_order(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether strides give that order to the dimensions that have one."""
-    found = iteration_order(sizes, [strides])
-    long, wanted = ([k for k in o if sizes[k] != 1] for o in (found, order))
-    return long == wanted
+    """Whether strides give that order to the dimensions."""
+    return iteration_order(sizes, [strides]) == tuple(order)
 
 
 def iteration_order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:

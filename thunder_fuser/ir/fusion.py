@@ -94,7 +94,7 @@ class Scalar:
         if not isinstance(other, Scalar):
             return NotImplemented
         same = self.id == other.id and self.dtype is other.dtype
-        return same and _exactly(self.value) == _exactly(other.value)
+        return same and exactly(self.value) == exactly(other.value)
 
     def __hash__(self) -> int:
         return self.id
@@ -117,7 +117,7 @@ class Scalar:
     __repr__ = __str__
 
 
-def _exactly(value: Number | Form | None) -> object:
+def exactly(value: Number | Form | None) -> object:
     """What tells a number from all others."""
     return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
 

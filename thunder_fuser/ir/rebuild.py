@@ -220,7 +220,15 @@ def specialise(fusion: Fusion, sizes: Mapping[Form, int]) -> Fusion:
 
 def rebound(fusion: Fusion, bound: Callable[[Extent], Extent]) -> Fusion:
     """The fusion with other extents for those that it has."""
-    new = Rebuild(fusion, bound)
+    return _copied(fusion, Rebuild(fusion, bound))
+
+
+def renumbered(fusion: Fusion) -> Fusion:
+    """The fusion with its values numbered in order."""
+    return _copied(fusion, Rebuild(fusion))
+
+
+def _copied(fusion: Fusion, new: Rebuild) -> Fusion:
     for expr in fusion.exprs:
         new.copy(expr)
     return new.finish(fusion)

@@ -183,13 +183,14 @@ class _Insert(Rewrite):
         self._wanted = wanted
         super().__init__(fusion)
 
-    def _copy_input(self, value: Val) -> Val:
+    def _input(self, value: Val) -> Val:
         inserted = self._wanted.get(value)
         if inserted is None or not isinstance(value, TensorView):
-            return super()._copy_input(value)
+            return super()._input(value)
         domain = value.domain
         steps = (*domain.transforms, *_steps(inserted))
-        return super()._copy_input(replace(value, domain=tensor_domain(domain.root, steps)))
+        shown = replace(value, domain=tensor_domain(domain.root, steps))
+        return self.builder.adopt_input(shown, domain.root)
 
     def insert(self, expr: Expr) -> bool:
         """Whether the expression is now there with its dimensions. Pointwise ones get them from

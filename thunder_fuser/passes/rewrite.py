@@ -14,9 +14,10 @@ from math import prod
 from typing import Literal
 
 from thunder_fuser.analysis.aliases import memory_behind_results
+from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Expand, Transform, static
-from thunder_fuser.ir.fusion import Expr, Fusion, TensorView, Val, shows_memory
-from thunder_fuser.ir.rebuild import Rebuild
+from thunder_fuser.ir.fusion import Expr, Fusion, Scalar, TensorView, Val, shows_memory
+from thunder_fuser.ir.rebuild import Rebuild, renumbered
 
 Precision = Literal["strict", "fast"]
 """strict: no bit of a result changes. fast: roundings of intermediate values may be skipped."""
@@ -41,14 +42,17 @@ def where(holds: Callable[[Expr], bool]) -> Callable[[Pass], Pass]:
 
 
 class Rewrite(Rebuild):
-    """Copies a fusion expression by expression, except where a pass replaces.
+    """Walks through a fusion expression by expression, and keeps them except where a pass replaces.
 
     Passes match on the old fusion's values and replace by new ones: `rewrite[old]` is the new value
-    for an old one, itself rewritten already.
+    for an old one, itself rewritten already. It is the old one as long as nothing that it is
+    computed from was replaced: most passes find nothing most of the time, and copy nothing.
     """
 
     def __init__(self, fusion: Fusion) -> None:
-        super().__init__(fusion)
+        builder = FusionBuilder.behind(fusion)
+        self.builder = builder
+        super().__init__(fusion, builder=builder, inputs=[*map(self._input, fusion.inputs)])
         self._fusion = fusion
         self.results = frozenset(fusion.results)
         self._behind = memory_behind_results(fusion)
@@ -61,6 +65,17 @@ class Rewrite(Rebuild):
         self._returned: dict[Val, Val] = {}
         self.fired = False
 
+    def _input(self, value: Val) -> Val:
+        """The new input for an old one."""
+        self.builder.keep_input(value)
+        return value
+
+    def __getitem__(self, old: Val) -> Val:
+        if isinstance(old, Scalar) and old.value is not None:
+            # A constant is what it is.
+            return self._new.get(old, old)
+        return super().__getitem__(old)
+
     def walk(self) -> Iterator[Expr]:
         """The old expressions in order; what is built meanwhile gets the present one's origin."""
         for expr in self._fusion.exprs:
@@ -72,7 +87,11 @@ class Rewrite(Rebuild):
         return self._fusion.definitions().get(old)
 
     def copy(self, expr: Expr) -> Val:
-        new = self._copy(expr)
+        if all(self[v] is v for v in expr.inputs):
+            self.builder.keep(expr)
+            new = expr.output
+        else:
+            new = self._copy(expr)
         if shows_memory(expr):
             self._looks_at(new, self[expr.input], expr.output.domain.transforms)
         self._settle(expr.output, new)
@@ -140,7 +159,7 @@ class Rewrite(Rebuild):
 
     def result(self) -> Fusion:
         """The rewritten fusion, or the very same one if nothing was replaced."""
-        return self.finish(self._fusion) if self.fired else self._fusion
+        return renumbered(self.finish(self._fusion)) if self.fired else self._fusion
 
     def _memory_of(self, new: Val) -> Val:
         return self._memory.get(new, new)

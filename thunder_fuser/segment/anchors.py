@@ -16,10 +16,10 @@ from operator import or_
 
 from thunder_fuser.analysis.aliases import View, aligned_layout, copy_chain, view_of
 from thunder_fuser.analysis.footprint import Footprint
+from thunder_fuser.analysis.isomorphism import Parts
 from thunder_fuser.analysis.layout import dense_layout, layouts_of_inputs
 from thunder_fuser.analysis.region import Region, everything
 from thunder_fuser.analysis.sectors import sector_bytes
-from thunder_fuser.analysis.torch_strides import memory_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
@@ -34,6 +34,7 @@ from thunder_fuser.ir.fusion import (
     Val,
 )
 from thunder_fuser.segment.cat_slices import Sliced
+from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.time_model import Prices
 
@@ -98,6 +99,7 @@ class AnchorGraph:
                are their inputs seen from behind the cut
     anchors    in program order; `number` finds them by their tensors
     prices     of the device that kernels are for
+    parts      of the fusion, and what was found out about those that are alike
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class AnchorGraph:
         self.layouts = self.placement.layouts
         self.fusion = fusion
         self.sliced = sliced or Sliced(fusion, {}, {}, {})
-        orders = memory_orders(fusion, self.layouts, promised)
+        orders = inner_orders(fusion, self.layouts, promised)
         self.orders: dict[TensorView, Sequence[int]] = {**orders, **self.sliced.orders}
         self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
         for piece, view in self.sliced.slices.items():
@@ -140,6 +142,7 @@ class AnchorGraph:
         self._written = self.sliced.written
         self._updating = {u.value for u in self.fusion.updates}
         self._has_folds = any(isinstance(expr, FoldOp) for expr in fusion.exprs)
+        self.parts = Parts(fusion)
         self._walk()
         # What torch computes, and reads.
         self.calls = {e.output: e for e in calls if e.output in self.layouts}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -94,7 +93,7 @@ class Cost:
         key = group.anchors, tuple(group.outputs), frozenset(group.reads)
         if key not in self._exact:
             program = self.program
-            found = footprint(program.fusion, group.outputs, group.loads(program))
+            found = program.parts.footprint(group.outputs, group.loads(program))
             read = sum(program.bytes_read(t, f) for t, f in found.items() if not t.is_cpu)
             written = sum(map(program.bytes_of, group.outputs))
             price = program.prices(1, read + written)

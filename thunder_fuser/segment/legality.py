@@ -7,7 +7,7 @@ where these are ready.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
@@ -39,22 +39,36 @@ class Legal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Without(Mapping[TensorView, Layout]):
-    """Memory without what some tensors have there."""
+class _Loadable(Mapping[TensorView, Layout]):
+    """What a kernel may load, as far as legality asks: what it finds in memory, but for its own
+    folds, and whatever is stored that none of these is read for. Perhaps it computes that again,
+    which it can wherever it could load it.
+    """
 
+    program: AnchorGraph
     memory: Mapping[TensorView, Layout]
-    hidden: AbstractSet[TensorView]
+    folds: Anchors
+    outputs: AbstractSet[TensorView]
 
-    def __contains__(self, tensor: object) -> bool:
-        return tensor in self.memory and tensor not in self.hidden
+    def __contains__(self, value: object) -> bool:
+        number = self.program.number.get(value)  # type: ignore[call-overload]
+        if number is None:
+            return value in self.memory
+        if self.folds >> number & 1:
+            return False
+        if value in self.memory:
+            return True
+        anchor = self.program.anchors[number]
+        waits = anchor.reach.folds & self.folds
+        return anchor.is_stored and not waits and value not in self.outputs
 
     def __getitem__(self, tensor: TensorView) -> Layout:
-        if tensor in self.hidden:
+        if tensor not in self:
             raise KeyError(tensor)
-        return self.memory[tensor]
+        return self.memory[tensor] if tensor in self.memory else self.program.layout_of(tensor)
 
     def __iter__(self) -> Iterator[TensorView]:
-        return (tensor for tensor in self.memory if tensor not in self.hidden)
+        return iter([t for t in (*self.memory, *self.program.number) if t in self])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -80,6 +94,7 @@ class Legality:
         self.program = program
         self._known: dict[Anchors, Legal | Refusal] = {}
         self._writable: dict[object, bool] = {}
+        self._legal: set[Hashable] = set()
         folds = [a.tensor for a in program.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions and scans of other kernels.
         self._ends = {t: program.layouts[t] for t in program.stops}
@@ -220,11 +235,33 @@ class Legality:
 
     def _refuse(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> Refusal | None:
         # What it folds itself it cannot load, whoever else does.
-        memory = _Without(self.memory, {fold.output for fold in folds})
+        own = union(1 << self.program.number[fold.output] for fold in folds)
+        memory = _Loadable(self.program, self.memory, own, frozenset(outputs))
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         scans = [fold for fold in folds if isinstance(fold, ScanOp)]
         body = KernelBody(self.program.definitions, memory, outputs, reductions, scans=scans)
-        return refuse_scans(body) if scans else refuse_rows(body)
+        # What one kernel can compute, one can that does the same to other tensors; what it cannot
+        # is told with the names of these.
+        key = self._likeness(body, folds)
+        if key in self._legal:
+            return None
+        refusal = refuse_scans(body) if scans else refuse_rows(body)
+        if refusal is None and key is not None:
+            self._legal.add(key)
+        return refusal
+
+    def _likeness(self, body: KernelBody, folds: Sequence[FoldOp]) -> Hashable:
+        """What is the same of bodies that do the same; None where nothing tells."""
+        parts = self.program.parts
+        if not parts.is_static:
+            return None
+        part = parts.of([*body.outputs, *(fold.input for fold in folds)], body.loads)
+        made = tuple(
+            (parts.kind(fold), part.numbers[fold.input], part.numbers.get(fold.output))
+            for fold in folds
+        )
+        loaded = (v for v in part.numbers if isinstance(v, TensorView) and v in body.loads)
+        return part.key, made, tuple(map(body.loads.__getitem__, loaded))
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""

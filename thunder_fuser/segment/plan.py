@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Literal
 
 from thunder_fuser.analysis.aliases import View
@@ -24,9 +23,10 @@ from thunder_fuser.ir.fusion import (
     Val,
     with_values,
 )
-from thunder_fuser.ir.integer.counts import Condition, most
+from thunder_fuser.ir.integer.counts import Condition
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.estimate import Estimate
+from thunder_fuser.segment.liveness import Liveness, Step
 from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
@@ -281,12 +281,15 @@ class SegmentedFusion:
     @property
     def peak_bytes(self) -> int:
         """Most bytes alive at once that the plan allocates (outputs and boundaries; not inputs)."""
-        change = [0] * (len(self.segments) + 1)
-        for buffer in self.buffers:
-            change[buffer.first] += buffer.bytes
+        gives: list[set[int]] = [set() for _ in self.segments]
+        reads: list[set[int]] = [set() for _ in self.segments]
+        for k, buffer in enumerate(self.buffers):
+            gives[buffer.first].add(k)
             if buffer.last is not None:
-                change[buffer.last + 1] -= buffer.bytes
-        return most(accumulate(change))
+                reads[buffer.last].add(k)
+        steps = tuple(Step(frozenset(r), frozenset(g)) for r, g in zip(reads, gives, strict=True))
+        kept = frozenset(k for k, buffer in enumerate(self.buffers) if buffer.last is None)
+        return Liveness(steps, [buffer.bytes for buffer in self.buffers], kept).peak()
 
     def __str__(self) -> str:
         return self.listing()

@@ -16,7 +16,7 @@ from typing import TypeVar
 from thunder_fuser.analysis.aliases import copy_chain, view_of
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs
-from thunder_fuser.analysis.torch_strides import memory_orders, output_orders
+from thunder_fuser.analysis.torch_strides import output_orders
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
@@ -31,6 +31,7 @@ from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tensors
 from thunder_fuser.segment.cost import Cost
+from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import limited
@@ -96,7 +97,7 @@ def partition(
 
     @functools.cache
     def orders() -> Mapping[TensorView, Sequence[int]]:
-        return memory_orders(within.fusion, layouts_of_inputs(within.fusion, layouts), promised)
+        return inner_orders(within.fusion, layouts_of_inputs(within.fusion, layouts), promised)
 
     best = planned(())
     joined: tuple[TensorView, ...] = ()
@@ -116,8 +117,7 @@ def partition(
 
 def _collected(pulled: SegmentedFusion) -> list[TensorView]:
     """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
-    others wrote, or read for their reductions, and views of what others wrote for it. Calls of
-    torch write nothing in pieces.
+    others wrote, or read for their reductions. Calls of torch write nothing in pieces.
     """
     written = [b for b in pulled.boundaries if pulled.segments[b.producer].kernels]
     consumers = {k for b in written for k in b.consumers}
@@ -127,11 +127,7 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
         for s in pulled.segments
         if s.index in consumers or (s.kind == "pointwise" and not folded.isdisjoint(s.inputs))
     ]
-    between = {boundary.tensor for boundary in written}
-    shown = [t for t, view in pulled.placement.views.items() if view.base in between]
-    layouts = {
-        t: pulled.placement.layouts[t] for t in (*shown, *(t for s in late for t in s.outputs))
-    }
+    layouts = {t: pulled.placement.layouts[t] for s in late for t in s.outputs}
     return joined_tensors(pulled.fusion, layouts) if late else []
 
 
@@ -282,8 +278,11 @@ class _Partition:
     ) -> Segment:
         """A segment that launches nothing."""
         found = extract(self.fusion, (tensor,), set(sources), {})
+        # A pad of no elements reads these beside its pieces.
+        read = (v for v in map(found.whole, found.fusion.tensor_inputs) if not v.numel)
+        inputs = tuple(dict.fromkeys((*sources, *read)))
         layouts = self._layouts_of(found)
-        return Segment(index, kind, sources, (tensor,), (), found.fusion, found.values, layouts)
+        return Segment(index, kind, inputs, (tensor,), (), found.fusion, found.values, layouts)
 
     def _called(self, expr: OpaqueOp, index: int) -> Segment:
         """A segment that is a call of torch."""
@@ -291,7 +290,7 @@ class _Partition:
         outputs = tuple(e.output for e in results)
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
         found = extract(self.fusion, outputs, set(expr.inputs), {})
-        reads = footprint(self.fusion, outputs, set(expr.inputs))
+        reads = self.program.parts.footprint(outputs, set(expr.inputs))
         shapes = shapes_of(dict(zip(expr.parameters, expr.inputs, strict=True)))
         return Segment(
             index,
@@ -330,7 +329,7 @@ class _Partition:
     ) -> Segment:
         outputs = tuple(group.outputs)
         computed, loaded = computed_and_loaded(self.program, group)
-        reads = footprint(self.fusion, outputs, self._memory_of(group, loaded))
+        reads = self.program.parts.footprint(outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, read)))
         made = extract(

@@ -10,11 +10,11 @@ that are no smaller, or from what it reads anyway.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.footprint import Footprint, demanded, footprint
+from thunder_fuser.analysis.footprint import Footprint
 from thunder_fuser.ir.dag import backward_slice, topological_order
 from thunder_fuser.ir.domain import Resize
 from thunder_fuser.ir.fusion import (
@@ -35,6 +35,8 @@ from thunder_fuser.segment.min_cut import INFINITE
 from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
 
 _NEVER = INFINITE >> 20
+NEAR = 2
+"""Values in memory, one behind the other, that a kernel may compute again instead of loading."""
 _FEWER = "it moves fewer bytes than computing it again would"
 
 
@@ -148,7 +150,17 @@ class _Boundaries:
     def choose(self) -> None:
         """Give each group what it reads, and to others what they write for it."""
         for group in self.groups:
-            self._read(group, _Subgraph(self.program, group))
+            self._read(group, _Subgraph(self.program, group, self._before(group)))
+
+    def _before(self, reader: Group) -> Callable[[Val], bool]:
+        """Whether a value is in memory anyway when a group runs."""
+        place = self.place[reader]
+
+        def is_written(value: Val) -> bool:
+            writer = self.writer.get(value)
+            return writer is not None and self.place[writer] < place
+
+        return is_written
 
     def _read(self, group: Group, subgraph: _Subgraph) -> None:
         """Decide what a group reads, and what it computes."""
@@ -258,28 +270,53 @@ class _Boundaries:
 
     def _reads_more(self, group: Group, v: TensorView) -> bool:
         """Whether a group reads only some of what a value is computed from."""
-        fusion, loaded = self.program.fusion, group.loads(self.program)
+        footprint, loaded = self.program.parts.footprint, group.loads(self.program)
         made = [self.program.anchors[k].tensor for k in members(group.anchors)]
         done = list(dict.fromkeys((*made, *group.outputs)))
-        return footprint(fusion, [*done, v], loaded) != footprint(fusion, done, loaded)
+        return footprint([*done, v], loaded) != footprint(done, loaded)
 
 
 class _Subgraph:
-    """Everything that a kernel computes, back to where it stops; operands come before results."""
+    """Everything that a kernel computes, back to where it stops; operands come before results.
 
-    def __init__(self, program: AnchorGraph, group: Group) -> None:
+    is_written  whether a value is in memory anyway
+    far         such values behind NEAR others: what they are computed from is not asked. Without
+                them, each layer of a model would be asked whether to begin again at the first one
+    """
+
+    def __init__(
+        self, program: AnchorGraph, group: Group, is_written: Callable[[Val], bool]
+    ) -> None:
         self.program = program
         # What it computes, whoever else does.
         anchors = [program.anchors[k].tensor for k in members(group.anchors)]
         self.roots = dict.fromkeys(anchors)
         self.stops = program.stops
+        self.far: AbstractSet[Val] = frozenset()
+        self.far = self._found_far(is_written)
         self.order = topological_order(list[Val](self.roots), self._operands)
         self.numbers = {v: k for k, v in enumerate(self.order)}
 
+    def _found_far(self, is_written: Callable[[Val], bool]) -> AbstractSet[Val]:
+        waiting, seen = list[Val](self.roots), set[Val](self.roots)
+        for _ in range(NEAR + 1):
+            written: list[Val] = []
+            while waiting:
+                for operand in self._operands(waiting.pop()):
+                    if operand not in seen:
+                        seen.add(operand)
+                        is_end = self.is_inner(operand) and is_written(operand)
+                        (written if is_end else waiting).append(operand)
+            waiting = written
+        return frozenset(waiting)
+
     def _operands(self, v: Val) -> tuple[Val, ...]:
         expr = self.program.definitions.get(v)
-        stops = (v in self.stops or self.is_foreign(v)) and v not in self.roots
+        stops = self._is_stop(v) and v not in self.roots
         return () if expr is None or stops or self._is_empty(v) else expr.inputs
+
+    def _is_stop(self, v: Val) -> bool:
+        return v in self.stops or v in self.far or self.is_foreign(v)
 
     def _is_empty(self, v: Val) -> bool:
         """Whether a value is a result without elements, which is not computed."""
@@ -313,9 +350,8 @@ class _Subgraph:
         exprs = map(self.program.definitions.get, self.order)
         if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
             return {}
-        stops = {v for v in self.order if v in self.stops or self.is_foreign(v)}
-        found = {v for v in stops if isinstance(v, TensorView)}
-        return demanded(self.program.fusion, list(self.roots), found)
+        found = {v for v in self.order if isinstance(v, TensorView) and self._is_stop(v)}
+        return self.program.parts.demanded(list(self.roots), found)
 
     def _value(
         self, v: Val, asked: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool

@@ -101,9 +101,9 @@ class _Problem:
     """
 
     def __init__(self, values: Values, wanted: Sequence[Iterable[int]]) -> None:
-        self.values = values
         self.wanted = [tuple(dict.fromkeys(names)) for names in wanted]
         self._own = _own_operands(values, self.wanted)
+        self.values = values = _without_vain(values, self._own, self.wanted)
         self._least = [_LeastOfComputing(values, self._own, names) for names in self.wanted]
         self.subgraphs = [
             _worth_asking(values, names, least, lambda v: values[v].write).keys()
@@ -312,6 +312,32 @@ def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, 
     }
     readers = Counter(u for found in operands.values() for u in found)
     return {v: [u for u in found if readers[u] == 1] for v, found in operands.items()}
+
+
+def _without_vain(
+    values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[Iterable[int]]
+) -> Mapping[int, Value]:
+    """The values that anybody could want, of which none can be computed that it is never cheaper
+    for all who do to compute than to read: a sum of which one term is wanted by nobody else, and
+    takes as much to keep. What lies behind such values no consumer has to look at, so that the
+    residual stream of a transformer does not make one network of its layers.
+    """
+    roots = {v for names in wanted for v in names}
+    found: dict[int, Value] = {}
+    # What having a value takes at least: once, and of each who has it.
+    least: dict[int, tuple[int, int]] = {}
+    for v in sorted(own):
+        value = found[v] = values[v]
+        once, each = value.write, value.read
+        if value.compute is not None:
+            parts = [least[u] for u in own[v] if u not in roots]
+            together = sum(part[0] for part in parts)
+            alone = value.compute + sum(part[1] for part in parts)
+            if once <= together and each <= alone:
+                found[v] = value._replace(compute=None)
+            once, each = min(once, together), min(each, alone)
+        least[v] = once, each
+    return found
 
 
 class _LeastOfComputing:

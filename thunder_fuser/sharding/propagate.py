@@ -113,6 +113,11 @@ class _Axis:
         self.reads: dict[tuple[int, int], Placement] = {}
         self.paid: set[tuple[TensorView, Placement]] = set()
         self.results = frozenset(found.fusion.results)
+        # What annotated tensors of the same sizes are.
+        self._asked_of: dict[tuple[int, ...], dict[Placement, None]] = {}
+        for tensor, sharding in asked.items():
+            self._asked_of.setdefault(tensor.sizes, {})[sharding[axis]] = None
+        self._even: dict[tuple[tuple[int, ...], Sharding], bool] = {}
         self._calls: dict[int, tuple[Placement, ...]] = {}
         self._readers: dict[TensorView, list[Expr]] = {}
         for expr in found.fusion.exprs:
@@ -144,9 +149,9 @@ class _Axis:
         if isinstance(expr, OpaqueOp) and expr.call in self._calls:
             chosen = self._of_call(expr, operands)
         else:
-            strategies = [
-                s for s in self._strategies(expr, operands, asked) if self._fits(s, k, expr)
-            ]
+            # Operands that are placed alike ask for the same.
+            found = dict.fromkeys(self._strategies(expr, operands, asked))
+            strategies = [s for s in found if self._fits(s, k, expr)]
             # The first of equal ones: strategies come in the order of the operands.
             chosen = min(strategies, key=lambda s: self._price(s, expr, operands, output, asked))
         if isinstance(expr, OpaqueOp):
@@ -213,8 +218,7 @@ class _Axis:
         """What a partial result may be scattered to: what all annotated tensors of its sizes are.
         Where they differ, as whole residuals and heads do, others would gather it again.
         """
-        like = (t for t in self.asked if t.sizes == partial.sizes)
-        found = dict.fromkeys(self.asked[t][self.axis] for t in like)
+        found = self._asked_of.get(partial.sizes, {})
         return (placed for placed in found if isinstance(placed, Shard) and len(found) == 1)
 
     def _can_be_parts(self, operands: Sequence[TensorView], wanted: Sequence[Placement]) -> bool:
@@ -275,13 +279,24 @@ class _Axis:
         """Whether what expression `k` reads and makes is even beside the axes before."""
         found, output = self.found, expr.output
         assert isinstance(output, TensorView)
-        operands = zip(rules.tensors_of(expr), strategy.operands, strict=True)
-        shardings = [(t, (*found.reads.get((k, n), ()), p)) for n, (t, p) in enumerate(operands)]
-        shardings.append((output, (*found.made.get(output, ()), strategy.result)))
+        if isinstance(strategy.result, Shard) and not self._is_even(
+            output, (*found.made.get(output, ()), strategy.result)
+        ):
+            return False
         return all(
-            not isinstance(sharding[-1], Shard) or fits(tensor.sizes, sharding)
-            for tensor, sharding in shardings
+            self._is_even(tensor, (*found.reads.get((k, n), ()), placed))
+            for n, (tensor, placed) in enumerate(
+                zip(rules.tensors_of(expr), strategy.operands, strict=True)
+            )
+            if isinstance(placed, Shard)
         )
+
+    def _is_even(self, tensor: TensorView, sharding: Sharding) -> bool:
+        key = tensor.sizes, sharding
+        known = self._even.get(key)
+        if known is None:
+            known = self._even[key] = fits(*key)
+        return known
 
     def _price(
         self,

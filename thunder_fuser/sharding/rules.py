@@ -141,10 +141,10 @@ def axes_of(expr: Expr) -> Axes:
     """How the dimensions of operands and result correspond."""
     operands, rank = tensors_of(expr), _rank(expr.output)
     match expr:
-        case PointwiseOp() | CatOp():
-            labels = tuple(str(k) for k in range(rank))
-            named = _but(labels, expr)
-            return Axes(tuple(named[rank - t.rank :] for t in operands), named)
+        case PointwiseOp():
+            return _aligned(rank, tuple(t.rank for t in operands), None)
+        case CatOp():
+            return _aligned(rank, tuple(t.rank for t in operands), expr.dim)
         case ScanOp():
             own = tuple(None if k == expr.dim else str(k) for k in range(rank))
             return Axes((own,), own)
@@ -163,10 +163,11 @@ def _rank(value: object) -> int:
     return value.rank if isinstance(value, TensorView) else 0
 
 
-def _but(labels: tuple[str, ...], expr: Expr) -> tuple[str | None, ...]:
-    if not isinstance(expr, CatOp):
-        return labels
-    return tuple(None if k == expr.dim else label for k, label in enumerate(labels))
+@functools.cache
+def _aligned(rank: int, ranks: tuple[int, ...], whole: int | None) -> Axes:
+    """Operands of these ranks whose dimensions align at the right; one is `whole`."""
+    named = tuple(None if k == whole else str(k) for k in range(rank))
+    return Axes(tuple(named[rank - own :] for own in ranks), named)
 
 
 def _axes_of_gather(expr: GatherOp) -> Axes:

@@ -40,6 +40,24 @@ __all__ = ["FusionBuilder", "Size", "allocation_order"]
 class FusionBuilder(ScanBuilder, IndexBuilder, RandomBuilder, OpaqueBuilder):
     """Collects a Fusion. `origin` is attached to every expression made while it is set."""
 
+    @classmethod
+    def behind(cls, fusion: Fusion) -> FusionBuilder:
+        """One that can keep expressions of a static fusion as they are, beside new ones: its values
+        are numbered from where the fusion's end.
+        """
+        new = cls()
+        numbers = [v.id for expr in fusion.exprs for v in (*expr.inputs, expr.output)]
+        new._next_id = 1 + max((*numbers, *(v.id for v in fusion.inputs)), default=-1)
+        return new
+
+    def keep_input(self, value: Val) -> None:
+        """An input of that fusion as the next one."""
+        self._inputs.append(value)
+
+    def keep(self, expr: Expr) -> None:
+        """An expression of that fusion, whose operands were kept, as the next one."""
+        self._exprs.append(expr)
+
     def size(self, x: TensorView, dim: int) -> Scalar:
         """The size of a dimension, usable in shapes and arithmetic."""
         return self.scalar(x.domain.logical[self._axis("size", x, dim)].size, DataType.Int)
