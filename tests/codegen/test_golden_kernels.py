@@ -112,8 +112,10 @@ def computes(schedule: ReductionSchedule) -> bool:
 
 
 REDUCTIONS: tuple[Mode[ReductionSchedule], ...] = (
-    Mode("persistent_registers", lambda: rms_norm(512, 16384),
+    Mode("persistent_registers", lambda: rms_norm(128, 16384),
         lambda s: bool(s.row_cache.registers) and s.rows_per_block == 1),
+    Mode("persistent_in_two_blocks", lambda: rms_norm(512, 16384),
+        lambda s: s.mapping.blocks_per_sm == 2 and not s.totals),
     Mode("persistent_shared_memory", lambda: rms_norm(512, 65536),
         lambda s: bool(s.row_cache.shared)),
     Mode("reread", lambda: rms_norm(512, 262144),

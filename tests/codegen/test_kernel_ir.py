@@ -43,7 +43,7 @@ def kernel_ir_of(definition: FusionDefinition) -> ir.KernelIR:
 @pytest.mark.parametrize(
     ("name", "definition"),
     [
-        ("reduction_persistent_registers", rms_norm(512, 16384)),
+        ("reduction_persistent_registers", rms_norm(128, 16384)),
         ("reduction_grid_with_epilogue", norm_of_all(1 << 24)),
         ("reduction_rows_and_column_accumulators", norm_backward(4096, 1024)),
         ("transpose_partial_tiles", transposed(1000, 333)),

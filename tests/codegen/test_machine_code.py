@@ -6,6 +6,7 @@ Schedules are those of a GPU of each architecture; no GPU is needed.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.codegen.kernels import kernel_of, kernels_of
 from tests.support.generator import random_case
 from tests.tools import sass
+from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import BY_NAME, WORKLOADS
 from thunder_fuser.codegen.kernel import Kernel
@@ -93,6 +95,18 @@ def test_steps_that_are_taken_together_leave_room_for_totals(device: DeviceInfo)
             kernels.append(found.kernel)
     for name, resources in compile_cubin(kernels, device.arch).resources.items():
         assert resources.spill_store_bytes + resources.spill_load_bytes <= most[name], name
+
+
+@DEVICES
+def test_rows_of_two_blocks_fit_into_their_registers(device: DeviceInfo) -> None:
+    """Launch bounds leave each thread 64: what it has of a row, and what it computes with."""
+    kernels: dict[str, Kernel] = {}
+    for norm, columns in itertools.product(NORMS, (10000, 16384, 32768)):
+        plan = norm.definition(4096, columns, DataType.BFloat16).plan()
+        found = (made.kernel for made in generate_kernels(plan, device).values())
+        kernels |= {k.name: k for k in found if "__launch_bounds__(512, 2)" in k.source}
+    assert len(kernels) >= 16
+    assert_no_spills(compile_cubin(list(kernels.values()), device.arch))
 
 
 @DEVICES

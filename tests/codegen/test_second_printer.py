@@ -84,6 +84,7 @@ PROGRAMS = [
     pytest.param(lambda: rms_norm(5, 1024), id="a row a block"),
     pytest.param(lambda: rms_norm(50, 64), id="rows a block"),
     pytest.param(lambda: softmax(6, 1000, 1), id="partial vectors"),
+    pytest.param(lambda: rms_norm(133, 8704), id="two blocks a multiprocessor"),
 ]
 
 

@@ -14,7 +14,7 @@ from tests.zoo.norms import NORMS, Norm
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import WARP_SIZE as WARP
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import A100, H200
+from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
@@ -22,11 +22,13 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.occupancy import registers_of_thread, resident_blocks
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
+from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -64,8 +66,44 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
     assert not found.row_cache.reread
     assert found.lane_axis == "columns"
     assert found.lanes.vector * 2 == 16
-    assert found.threads == (1024 if "softmax" in norm.name else 256)
+    threads = {"softmax": 512, "log_softmax": 512, "softmax_backward": 1024}
+    assert found.threads == threads.get(norm.name, 256)
     assert found.stages == (2 if norm.name in ("layer_norm", "softmax", "log_softmax") else 1)
+
+
+def resident(found: ReductionSchedule, device: DeviceInfo) -> int:
+    """Blocks that a multiprocessor holds, of threads with all registers that they may have."""
+    together = max(found.mapping.blocks_per_sm, 1)
+    registers = registers_of_thread(device, found.block_threads, together)
+    return resident_blocks(device, found.block_threads, registers, shared_bytes(found))
+
+
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
+@pytest.mark.parametrize("dtype", [BFloat16, Float])
+def test_two_blocks_have_long_rows_by_turns(
+    norm: Norm, dtype: DataType, device: DeviceInfo
+) -> None:
+    """One works while the other waits for memory, and neither reads anything again."""
+    columns = 24576 // dtype.itemsize
+    (found,) = row_schedules(norm.definition(4096, columns, dtype).plan(), device)
+    assert found.threads == MAX_THREADS // 2
+    assert resident(found, device) == 2
+    assert not found.row_cache.reread
+    # A multiprocessor that has one row, or none, has all of its threads for it.
+    few = norm.definition(device.sm_count, columns, dtype).plan()
+    assert [s.threads for s in row_schedules(few, device)] == [MAX_THREADS]
+    # Lanes of misaligned rows ask for each sector several times, so that caches count.
+    odd = norm.definition(4096, columns - 3, dtype).plan()
+    assert [s.threads for s in row_schedules(odd, device)] == [MAX_THREADS]
+
+
+def test_rows_that_two_blocks_have_no_room_for_keep_one() -> None:
+    # A row and its gradient: 128 KB, of which shared memory holds half for each of two blocks.
+    gradient = next(n for n in NORMS if n.name == "softmax_backward")
+    (found,) = row_schedules(gradient.definition(4096, 32768, BFloat16).plan())
+    assert (found.threads, resident(found, H200)) == (MAX_THREADS, 1)
+    assert not found.row_cache.reread
 
 
 def test_statistics_over_rows_and_over_columns_go_through_memory_and_say_why() -> None:

@@ -45,6 +45,7 @@ from thunder_fuser.templates.reduction.cached_values import choose_held, choose_
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
 from thunder_fuser.templates.reduction.row_cache import (
+    MAX_STEPS,
     BlockBudget,
     RowCache,
     choose_row_cache,
@@ -63,6 +64,7 @@ from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,
     choose_thread_mapping,
+    in_two_blocks,
 )
 
 MAX_ACCUMULATORS = 48
@@ -155,13 +157,17 @@ class _Candidate:
         if isinstance(mapping, Refusal):
             return mapping
         bare = self._mapped(pulled, lanes, mapping)
+        made = self._on_chip(bare)
+        if self.axis == "rows" or self.arrangement.grid_split != "none":
+            return made
+        return (self._row_by_row if self.device.threads_are_serial else self._halved)(bare, made)
+
+    def _on_chip(self, bare: ReductionSchedule) -> ReductionSchedule:
+        """The schedule with what is kept on chip, unrolled and loaded ahead."""
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
-        made = replace(made, paired=self.device.threads_are_serial and _can_pair(made))
-        if self.axis == "rows" or self.arrangement.grid_split != "none":
-            return made
-        return self._row_by_row(bare, made) if self.device.threads_are_serial else made
+        return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
 
     def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
         space, split = self.arrangement.space, self.arrangement.grid_split
@@ -217,6 +223,19 @@ class _Candidate:
         single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
         single = replace(single, row_cache=self._residency(single))
         return single if len(single.row_cache.held) > len(made.row_cache.held) else made
+
+    def _halved(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
+        """Two blocks of a multiprocessor, where one would leave memory idle whenever its threads
+        wait for each other, if each has room for a row. In registers and in shared memory at once
+        there is none: what is computed of either needs as many registers again. Rows that are read
+        lane by lane ask for each sector several times, and caches have room for few of them.
+        """
+        mapping = in_two_blocks(bare.mapping, bare.rows, self.device)
+        if mapping is None or bare.inside or mapping.steps(bare.lanes.vectors) > MAX_STEPS:
+            return made
+        found = self._on_chip(replace(bare, mapping=mapping))
+        cache = found.row_cache
+        return made if cache.reread or (cache.registers and cache.shared) else found
 
     def _residency(self, schedule: ReductionSchedule) -> RowCache:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
@@ -54,7 +54,8 @@ class ThreadMapping:
     row_groups       of rows that have totals of their own
     portions         of the rows, of each group as many, the first group's first: a block works on
                      one, or on one after the other where they are more than partials
-    blocks_per_sm    that must be able to run together, where blocks wait for each other; else 0
+    blocks_per_sm    that a multiprocessor must have room for, because blocks wait for each other
+                     or because one works while the other waits; else 0
     """
 
     threads_per_row: int
@@ -166,6 +167,15 @@ def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
         while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
             threads *= 2
     return threads, max(1, 128 // threads) if threads <= WARP_SIZE else 1
+
+
+def in_two_blocks(mapping: ThreadMapping, rows: int, device: DeviceInfo) -> ThreadMapping | None:
+    """The mapping in blocks of half the threads, two of which a multiprocessor holds; None where it
+    holds two anyway, or has a row or none to work on.
+    """
+    if mapping.threads_per_row < MAX_THREADS or rows <= device.sm_count:
+        return None
+    return replace(mapping, threads_per_row=MAX_THREADS // 2, blocks_per_sm=2)
 
 
 def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
