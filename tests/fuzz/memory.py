@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import thunder
@@ -42,7 +42,7 @@ def misjudged_peaks(
     forward, *backward = (t[-1] for t in (entry.computation_traces, entry.backward_traces) if t)
     plans = thunder_fuser.segments(function)
     values = dict(zip([p.name for p in forward.args], inputs, strict=True))
-    peaks = [_peak(forward, values, rehearsal, given)]
+    peaks = [_peak(forward, values, rehearsal, _held(given, (), values))]
     for trace in backward:
         results, (saved, others) = forward.bound_symbols[-1].args
         outputs = [values[p.name] for p in results["flat_output"] if hasattr(p, "name")]
@@ -58,8 +58,7 @@ def misjudged_peaks(
                 for p in given_back
             ],
         }
-        read = dict(_storages(arguments))
-        kept = [t for t in (*given, *outputs) if t.untyped_storage().data_ptr() in read]
+        kept = _held(given, outputs, arguments)
         peaks.append(_peak(trace, arguments, rehearsal, kept))
     return [
         Difference("peak", plan.name, real, plan.peak_bytes)
@@ -68,19 +67,30 @@ def misjudged_peaks(
     ]
 
 
-def _peak(
-    trace: TraceCtx, values: dict[str, Any], rehearsal: Rehearsal, given: Sequence[torch.Tensor]
-) -> int:
-    """Most bytes at once; `values` are the arguments, by name, and in the end what is left.
+def _held(
+    given: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], arguments: dict[str, Any]
+) -> dict[int, int]:
+    """What the caller holds of a trace's arguments, address and bytes: the rest is no part of its
+    plan. What it gave counts as if it had no gaps; one that is expanded has fewer bytes than
+    elements would take.
+    """
+    read = dict(_storages(arguments))
+    found: dict[int, int] = {}
+    for t in given:
+        ((place, size),) = _storages(t)
+        found[place] = max(found.get(place, 0), min(t.nbytes, size))
+    found = dict(_storages(outputs)) | found
+    return {place: size for place, size in found.items() if place in read}
 
-    What the caller gave counts as if it had no gaps, and is held to the end.
+
+def _peak(
+    trace: TraceCtx, values: dict[str, Any], rehearsal: Rehearsal, own: Mapping[int, int]
+) -> int:
+    """Most bytes at once; `values` are the arguments, by name, and in the end what is left. `own`,
+    address and bytes, is held to the end.
     """
     found = 0
-    own: dict[int, int] = {}
-    for t in given:
-        place = t.untyped_storage().data_ptr()
-        own[place] = max(own.get(place, 0), t.nbytes)
-    held = dict(_storages(values)) | own
+    held = dict(_storages(values)) | dict(own)
     made: list[weakref.ref[torch.Tensor]] = []
 
     def allocated(t: torch.Tensor) -> None:
@@ -100,7 +110,7 @@ def _peak(
                 made.clear()
                 # A trace's text imports torch before anything else.
                 exec(text_of(bsym, trace), {"torch": torch, **trace.python_ctx()}, values)
-                held = dict(_storages(values)) | own
+                held = dict(_storages(values)) | dict(own)
                 found = max(found, sum(held.values()))
     finally:
         rehearsal.allocated = None

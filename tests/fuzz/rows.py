@@ -29,10 +29,12 @@ _ACTIVATIONS = (
     *("hardsigmoid", "hardswish", "hardtanh", "mish", "selu", "softplus", "softshrink"),
     *("softsign", "tanhshrink"),
 )
+# Torch's gradient of NaN there depends on where in memory it is: whole vectors let none through.
+_NUMBERS = dict.fromkeys(("hardshrink", "softshrink"), "torch.nan_to_num({x})")
 
 POINTWISE = (
     *(Row(f"torch.{name}({{x}})", "ffffibc", 0.35) for name in _UNARY),
-    *(Row(f"F.{name}({{x}})", "f", 0.3) for name in _ACTIVATIONS),
+    *(Row(f"F.{name}({_NUMBERS.get(name, '{x}')})", "f", 0.3) for name in _ACTIVATIONS),
     *(Row(f"{{x}} {op} {{y}}", "ffibc", 2) for op in ("+", "-", "*")),
     *(Row(f"{{n}} {op} {{x}}", "ffibc", 0.5) for op in ("+", "-", "*", "/")),
     *(Row(f"torch.{name}({{x}}, {{y}})", "ffib", 0.5) for name in _COMPARED),
@@ -204,9 +206,9 @@ CALLS = (
     Row("torch.baddbmm({products}, {x}, {matrices})", "f"),
     Row("torch.addmm({last}, {square}, {x})", "f", 0.5),
     Row("torch.einsum('...ij,...kj->...ik', {x}, {x})", "f", 0.5),
-    Row("F.scaled_dot_product_attention({x}, {keys}, {keys})", "f", 2),
+    Row("F.scaled_dot_product_attention({x}, {keys_and_values})", "f", 2),
     Row("F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", "f"),
-    Row("F.scaled_dot_product_attention({x}, {keys}, {keys}, attn_mask={scores})", "f"),
+    Row("F.scaled_dot_product_attention({x}, {keys_and_values}, attn_mask={scores})", "f"),
     Row("F.conv1d({x}, {kernel}, padding={count})", "f", 2),
     Row("F.conv2d({x}, {kernel}, padding={count})", "f", 2),
     Row("F.conv2d({x}, {kernel}, {channels_made}, stride=2, padding=2)", "f"),

@@ -8,12 +8,13 @@ not taken, so places need not be exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from tests.fuzz.maker import Maker
+from tests.fuzz.numbers import random_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +187,22 @@ def _square(p: Maker, x: torch.Tensor) -> str:
     return p.argument([size, size], x.dtype)
 
 
-def _keys(p: Maker, x: torch.Tensor) -> str:
-    """Keys, or values, for the queries `x`; the same ones again, where they are there."""
-    found = p.one_of(
+def _keys_and_values(p: Maker, x: torch.Tensor) -> str:
+    """For the queries `x`, as many of both: torch's kernel for CPUs does not look, and writes where
+    nothing is. Often the same ones, or those of another call.
+    """
+    keys = p.one_of(
         lambda t: t.dim() == x.dim() > 2 and _alike_but(t, x, x.dim() - 2) and t.dtype == x.dtype
     )
-    if found:
-        return found
-    return p.argument([*x.shape[:-2], 3, x.shape[-1] if x.dim() else 1], x.dtype)
+    keys = keys or _of_sizes(p, [*x.shape[:-2], 3, x.shape[-1] if x.dim() else 1], x.dtype)
+    sizes = p.tensor(keys).shape
+    values = p.one_of(lambda t: t.shape == sizes and t.dtype == x.dtype)
+    return f"{keys}, {values if values and p.chance(0.7) else _of_sizes(p, sizes, x.dtype)}"
+
+
+def _of_sizes(p: Maker, sizes: Sequence[int], dtype: torch.dtype) -> str:
+    """An argument of these sizes, of which none is made 0."""
+    return p.argument(sizes, dtype, random_numbers(p.rng, sizes, dtype))
 
 
 def _alike_but(a: torch.Tensor, b: torch.Tensor, dim: int) -> bool:
@@ -303,7 +312,7 @@ PLACES: dict[str, Place] = {
     "matrices": _matrices,
     "products": _products,
     "square": _square,
-    "keys": _keys,
+    "keys_and_values": _keys_and_values,
     "scores": lambda p, x: p.argument([x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype),
     "kernel": _kernel,
     "channels_made": lambda p, x: p.argument([2], x.dtype),

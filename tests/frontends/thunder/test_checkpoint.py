@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import thunder
 import torch
 import torch.nn.functional as F
-from thunder.core.trace import TraceCtx, from_trace
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
 from torch.utils.checkpoint import checkpoint
 
 from tests.frontends.thunder.programs import jit
@@ -153,12 +154,10 @@ def test_every_definition_has_a_name_of_its_own() -> None:
 
 
 def test_a_mistake_in_a_trace_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_its_definition(trace: TraceCtx) -> TraceCtx:
-        broken = from_trace(trace)
-        broken.bound_symbols = [b for b in trace.bound_symbols if b.sym.name != "matmul"]
-        return broken
+    def without_a_definition(symbols: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+        return [b for b in symbols if b.sym.name != "matmul"]
 
-    monkeypatch.setattr(sys.modules[Fuser.__module__], "dce", without_its_definition)
+    monkeypatch.setattr(sys.modules[Fuser.__module__], "live", without_a_definition)
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.exp(torch.matmul(x * 2, x) + 1)

@@ -144,3 +144,22 @@ GRADIENTS: dict[str, Call] = {
 def test_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randn(5, 33).to(dtype).requires_grad_()
     check(GRADIENTS[name], x, device=device)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_norm_of_nothing_leaves_the_statistics_alone(
+    shape: tuple[int, ...], weighted: bool
+) -> None:
+    def program(x: torch.Tensor, mean: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        affine = (w, w + 1) if weighted else (None, None)
+        return F.batch_norm(x, mean, mean + 1, *affine, training=True)
+
+    found = []
+    for function in (program, jit(program)):
+        x, w = torch.randn(shape, requires_grad=True), torch.ones(3, requires_grad=True)
+        mean = torch.tensor([1.0, 2.0, 3.0])
+        result = function(x, mean, w)
+        read = [x, w] if weighted else [x]
+        found.append([result, mean, *torch.autograd.grad(result.sum(), read)])
+    torch.testing.assert_close(found[1], found[0])

@@ -137,6 +137,16 @@ def test_rope_with_gradients_on_fake_cuda_tensors() -> None:
     assert [report.name for report in reports] == [f"fuser{k}" for k in range(len(reports))]
 
 
+def test_rope_backward_says_what_a_second_set_of_rows_costs() -> None:
+    """Gradients of cos and sin fold batches and heads, those of shared keys a group's heads."""
+    inputs = fake((2, 1024, 768), (1024, 8), (1024, 8), dtype=torch.bfloat16, grad=True)
+    plan = traced(rope, *inputs, *ROPE)[-1].plan
+    assert (plan.kernels, plan.bytes, plan.bytes_ideal) == (2, 11_599_872, 10_551_296)
+    refusals = [why for segment in plan.segments for why in segment.refusals]
+    assert {why.code for why in refusals} == {"space"}
+    assert "a kernel has one set of rows" in str(refusals[0])
+
+
 # ---- sizes that only a plan can have
 
 

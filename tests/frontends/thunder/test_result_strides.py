@@ -303,3 +303,18 @@ def test_a_kernel_writes_such_strides() -> None:
     x = torch.randn(3, 4)
     found = jit(lambda x: F.layer_norm(x.transpose(0, 1), (3,)))(x)
     torch.testing.assert_close(found.view(-1), F.layer_norm(x.t(), (3,)).view(-1))
+
+
+@pytest.mark.parametrize("strides", [(2, 1, 2), (1, 1, 2), (1, 1, 1)])
+def test_row_major_is_row_major_along_single_elements(strides: tuple[int, ...]) -> None:
+    """Whose steps tell a convolution what format it reads."""
+    x = torch.randn(4).as_strided((1, 2, 1), strides)
+    weight = torch.randn(2, 2, 2)
+
+    def program(x: torch.Tensor) -> Any:
+        soft = torch.softmax(x, 0)
+        results = soft, torch.log_softmax(x, 1), F.layer_norm(x, (1,)), x.sum(0, keepdim=True)
+        return *results, x.masked_fill(x > 0, 1.0), torch.tril(x), F.conv1d(soft, weight, padding=4)
+
+    compiled = jit(program)
+    assert [t.stride() for t in compiled(x)] == [t.stride() for t in program(x)]

@@ -20,7 +20,6 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
-from thunder.core.transform_common import dce
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -55,6 +54,7 @@ from thunder_fuser.frontends.thunder.remembered import look_through
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
 from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 from thunder_fuser.frontends.thunder.trace.check import fault
+from thunder_fuser.frontends.thunder.trace.dead_code import live
 from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
 from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
@@ -249,8 +249,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                     compilation.fused(call.sym.name, part.symbols)
                 symbols += (*fused[k].call, *fused[k].views)
         result = from_trace(trace)
-        result.bound_symbols = list(draws.drawn(symbols))
-        result = dce(result)
+        result.bound_symbols = live(list(draws.drawn(symbols)))
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
             raise InternalError(f"in the trace with fusions, {wrong}")
         return _Planned(result, compilation, facts)

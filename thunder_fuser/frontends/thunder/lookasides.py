@@ -11,6 +11,8 @@ take apart, and become these.
 *Calls that Thunder takes apart in another dtype*: powers of bools to a bool, bools where a mask
 puts a number, logarithms of sums of integers.
 
+*Batch norms of no elements*, which in torch leave the running statistics as they are.
+
 *Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
 too, and fails on it with torch 2.12, for every graph. It is run, and not looked into.
 """
@@ -32,6 +34,7 @@ from thunder.core.symbol import Symbol
 from torch.fx import _lazy_graph_module
 
 from thunder_fuser.frontends.thunder.autograd.gradients import total_weight
+from thunder_fuser.frontends.thunder.claims.operands import is_static
 from thunder_fuser.frontends.thunder.composites import PARTS, Unusual
 
 Function = Callable[..., Any]
@@ -96,7 +99,7 @@ def lookasides() -> dict[Function, Function]:
         found[theirs] = found[symbol] = partial(_roll, symbol)
     for function in (torch.nn.functional.cross_entropy, ltorch.cross_entropy):
         found[function] = _cross_entropy
-    for name, typed in _IN_TORCHS_DTYPE.items():
+    for name, typed in _AS_IN_TORCH.items():
         symbol = getattr(ltorch, name)
         calls = [f for f, s in ltorch._torch_to_thunder_function_map.items() if s is symbol]
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
@@ -234,16 +237,34 @@ def _logsumexp(
     return symbol(x, dim, keepdim)
 
 
+def _batch_norm(
+    symbol: Symbol,
+    input: Any,
+    running_mean: TensorProxy | None = None,
+    running_var: TensorProxy | None = None,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    """There is no mean of nothing that statistics could go on with."""
+    if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
+        return symbol(input, None, None, weight, bias, True, momentum, eps)
+    return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
 def _is_bool(x: Any) -> bool:
     return isinstance(x, TensorProxy) and dtypes.is_boolean_dtype(x.dtype)
 
 
-_IN_TORCHS_DTYPE: Mapping[str, Callable[..., TensorProxy]] = {
+_AS_IN_TORCH: Mapping[str, Callable[..., TensorProxy]] = {
     "pow": _pow,
     "pow_": _pow,
     "masked_fill": _masked_fill,
     "masked_fill_": _masked_fill,
     "logsumexp": _logsumexp,
+    "batch_norm": _batch_norm,
 }
 """By Thunder's name of the call: given its symbol and arguments."""
 

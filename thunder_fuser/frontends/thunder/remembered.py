@@ -83,12 +83,13 @@ def _is_leaf(kind: type) -> bool:
     return issubclass(kind, _LEAVES)
 
 
-def look_through(symbols: Iterable[BoundSymbol]) -> None:
-    """Find the proxies of symbols and of their parts."""
+def look_through(symbols: Iterable[BoundSymbol], *, in_parts: bool = True) -> None:
+    """Find the proxies of symbols, and of their parts."""
     for bsym in symbols:
         known = bsym.__dict__
         if "flat_proxy_args" not in known:
             known["flat_proxy_args"] = proxies_in((bsym.args, bsym.kwargs))
         if "flat_proxy_outs" not in known:
             known["flat_proxy_outs"] = proxies_in(bsym.output)
-        look_through(bsym.subsymbols)
+        if in_parts and bsym.subsymbols:
+            look_through(bsym.subsymbols)

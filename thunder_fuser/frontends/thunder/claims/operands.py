@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 from thunder.core import dtypes as thunder_dtypes
-from thunder.core.devices import to_torch_device
+from thunder.core.devices import Device, to_torch_device
 from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
@@ -24,6 +24,9 @@ _NUMBERS = {
     float: DataType.Double,
     complex: DataType.ComplexDouble,
 }
+
+
+_INT = frozenset({int})
 
 
 def data_type(dtype: object) -> DataType:
@@ -57,13 +60,21 @@ def is_cpu_scalar(tensor: TensorProxy) -> bool:
 
 def device_of(tensors: Sequence[TensorProxy]) -> torch.device | None:
     """The device on which an operation on these runs: None unless there is exactly one."""
-    found = {t.device for t in tensors if not is_cpu_scalar(t)} or {t.device for t in tensors}
+    found = _devices(tensors)
     return to_torch_device(found.pop()) if len(found) == 1 else None
+
+
+def _devices(tensors: Sequence[TensorProxy]) -> set[Device]:
+    """Where tensors are, besides numbers on the CPU."""
+    found = {t.device for t in tensors}
+    if len(found) > 1:
+        found = {t.device for t in tensors if not is_cpu_scalar(t)} or found
+    return found
 
 
 def is_static(sizes: Iterable[object]) -> bool:
     """Whether no size waits for the function to run.  Symbolic sizes are NumberProxies."""
-    return all(type(size) is int for size in sizes)
+    return _INT.issuperset(map(type, sizes))
 
 
 def elements(tensor: TensorProxy | FutureTensorProxy) -> int:
@@ -118,7 +129,7 @@ def refuse_proxies(proxies: Iterable[Proxy]) -> Refusal | None:
             if refused := _refuse_tensor(proxy):
                 return refused
             tensors.append(proxy)
-    if tensors and device_of(tensors) is None:
+    if len(_devices(tensors)) > 1:
         placed = ", ".join(f"{t.name} on {t.device}" for t in tensors)
         return Refusal("device", f"tensors of one fusion are on one device, here: {placed}")
     return None

@@ -101,7 +101,8 @@ def refusal_of(bsym: BoundSymbol) -> Refusal | None:
 
 
 def _refusal(bsym: BoundSymbol) -> Refusal | None:
-    return refuse_call(bsym.sym.id, bsym.args, bsym.kwargs)
+    claim = TABLE[bsym.sym.id]
+    return refuse_proxies(bsym.flat_proxy_args) or claim.refuse(*bsym.args, **bsym.kwargs)
 
 
 def _is_claimed_whole(bsym: BoundSymbol) -> bool:

@@ -6,7 +6,7 @@ region keeps to itself takes none, and arguments are held by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import or_
@@ -22,60 +22,29 @@ from thunder_fuser.frontends.thunder.claims.table import TABLE, renamed
 from thunder_fuser.frontends.thunder.regions.formation import Region, RegionCandidate, TraceInfo
 from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
+from thunder_fuser.segment.liveness import Liveness, Step
 
 _SMALLEST = 512
 """Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What runs at once: a region, or symbols that are not fused.
-
-    reads  storages, by number
-    gives  storages that are in memory from here on
-    """
-
-    reads: frozenset[int]
-    gives: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Liveness:
-    """The storages of a trace, step by step.
+class Alive:
+    """The storages of a trace, step by step; what the caller holds is not counted.
 
     parts     the part at each step
     backward  of each step, whether it runs in the backward
-    sizes     bytes of each storage
-    kept      storages that are in memory until the end
     """
 
     parts: tuple[int, ...]
     backward: tuple[bool, ...]
-    steps: tuple[Step, ...]
-    sizes: tuple[int, ...]
-    kept: frozenset[int]
-
-    def levels(
-        self, steps: Sequence[Step], level: int, outlive: Iterable[int] = ()
-    ) -> Iterator[tuple[int, int]]:
-        """For steps that follow each other: the bytes that are held before each, and during it.
-
-        level    bytes before the first
-        outlive  storages that later steps read
-        """
-        last = {s: k for k, step in enumerate(steps) for s in (*step.reads, *step.gives)}
-        stay = {*self.kept, *outlive}
-        for k, step in enumerate(steps):
-            during = level + sum(self.sizes[s] for s in step.gives)
-            yield level, during
-            over = {s for s in step.reads | step.gives if last[s] == k} - stay
-            level = during - sum(self.sizes[s] for s in over)
+    memory: Liveness
 
     def peaks(self) -> tuple[int, int]:
         """Most bytes held in the forward, and in the backward."""
         peaks = [0, 0]
-        for (_, during), backward in zip(self.levels(self.steps, 0), self.backward, strict=True):
-            peaks[backward] = max(peaks[backward], during)
+        for level, backward in zip(self.memory.levels(), self.backward, strict=True):
+            peaks[backward] = max(peaks[backward], level.during)
         return peaks[0], peaks[1]
 
 
@@ -93,7 +62,7 @@ def liveness(
     regions: Mapping[int, Region],
     facts: TraceInfo,
     as_split: bool = True,
-) -> Liveness:
+) -> Alive:
     """Of a trace of these parts, where `regions` stand for those that have `prims`.
 
     as_split  in the order in which they will run, and not in their own
@@ -116,9 +85,8 @@ def liveness(
     # What nothing here makes is the caller's.
     kept |= set(range(len(storages.sizes))) - given
     backward = accumulate((_begins_backward(parts[k]) for k in order), or_)
-    return Liveness(
-        tuple(order), tuple(backward), tuple(steps), tuple(storages.sizes), frozenset(kept)
-    )
+    memory = Liveness(tuple(steps), storages.sizes, frozenset(kept))
+    return Alive(tuple(order), tuple(backward), memory)
 
 
 def _crossing(part: RegionCandidate, region: Region | None, is_region: bool) -> _Crossing:

@@ -25,7 +25,6 @@ from thunder_fuser.frontends.thunder.regions.formation import (
     Region,
     RegionCandidate,
     TraceInfo,
-    made_by,
     region_of,
 )
 from thunder_fuser.frontends.thunder.regions.view_replay import replay_views
@@ -76,8 +75,8 @@ def _regions(parts: Sequence[RegionCandidate], prims: Prims, facts: TraceInfo) -
         found = materialize(values, [table.wanted(k) for k in mine])
         choices.update(zip(mine, found, strict=True))
     stored = _read(choices.values())
-    made = (p for own in prims.values() for p in made_by(own))
-    kept = {p.name for p in made if table.is_outside(p) or table.number(p) in stored}
+    made = {p.name for own in prims.values() for b in own for p in b.flat_proxy_outs}
+    kept = {name for name in made if table.is_kept(name, stored)}
     leaving = replay_views(prims, kept, facts.aliases)
     regions: dict[int, Region] = {}
     for k, own in prims.items():
@@ -134,9 +133,10 @@ class _Table:
             for bsym in prims.get(k, part.symbols):
                 backward = BoundSymbolTag.BACKWARD in bsym.tags
                 for proxy in operands(bsym) if place else bsym.flat_proxy_args:
-                    number = self._numbers.get(proxy.name)
+                    name = proxy.name
+                    number = self._numbers.get(name)
                     if number is None:
-                        number = self._add(proxy, None, None, False)
+                        number = self._add(proxy, name, None, None, False)
                     if place is None:
                         self._outside.add(number)
                         if backward:
@@ -144,19 +144,24 @@ class _Table:
                     else:
                         self._wanted[k][number] = None
                 for proxy in bsym.flat_proxy_outs:
-                    if proxy.name not in self._numbers:
-                        self._add(proxy, bsym if place else None, place, backward)
+                    if (name := proxy.name) not in self._numbers:
+                        self._add(proxy, name, bsym if place else None, place, backward)
         for k, own in prims.items():
-            for proxy in made_by(own):
-                self._wanted[k].pop(self.number(proxy), None)
+            for name in {p.name for b in own for p in b.flat_proxy_outs}:
+                self._wanted[k].pop(self._numbers[name], None)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
         self._aliases = facts.aliases
         self._unsaved = facts.unsaved
 
     def _add(
-        self, proxy: Proxy, made_by: BoundSymbol | None, place: DevicePhase | None, backward: bool
+        self,
+        proxy: Proxy,
+        name: str,
+        made_by: BoundSymbol | None,
+        place: DevicePhase | None,
+        backward: bool,
     ) -> int:
-        number = self._numbers[proxy.name] = len(self._proxies)
+        number = self._numbers[name] = len(self._proxies)
         self._proxies.append(proxy)
         self.made_by.append(made_by)
         self._of_part.append(place)
@@ -190,9 +195,10 @@ class _Table:
     def number(self, proxy: Proxy) -> int:
         return self._numbers[proxy.name]
 
-    def is_outside(self, proxy: Proxy) -> bool:
-        """Whether somebody who is not a region reads it."""
-        return self._numbers[proxy.name] in self._outside
+    def is_kept(self, name: str, stored: frozenset[int]) -> bool:
+        """Whether a value is stored, or read by somebody who is not a region."""
+        number = self._numbers[name]
+        return number in self._outside or number in stored
 
     def wanted(self, part: int) -> tuple[int, ...]:
         """What a part reads and does not compute itself."""

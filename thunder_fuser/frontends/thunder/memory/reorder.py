@@ -18,11 +18,12 @@ from thunder.core.proxies import FutureTensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.frontends.thunder.claims.table import operands
-from thunder_fuser.frontends.thunder.memory.liveness import Liveness, Step, liveness
+from thunder_fuser.frontends.thunder.memory.liveness import Alive, liveness
 from thunder_fuser.frontends.thunder.memory.rematerialization import Rematerialization
 from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate
 from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
+from thunder_fuser.segment.liveness import Step
 
 _REACH = 64
 """Positions that a region may move."""
@@ -88,19 +89,19 @@ class _Order:
     position  of a part
     """
 
-    def __init__(self, parts: Sequence[RegionCandidate], prims: Prims, alive: Liveness) -> None:
-        self._alive = alive
+    def __init__(self, parts: Sequence[RegionCandidate], prims: Prims, alive: Alive) -> None:
+        self._memory = alive.memory
         self._places = [part.place if k in prims else None for k, part in enumerate(parts)]
         peaks = alive.peaks()
         self._limits = [peaks[backward] for backward in alive.backward]
         self._units: list[_Unit | None] = [
             _Unit((k,), step, *_values(parts[k], prims.get(k)))
-            for k, step in enumerate(alive.steps)
+            for k, step in enumerate(alive.memory.steps)
         ]
-        self._levels = [level for level, _ in alive.levels(alive.steps, 0)]
+        self._levels = [level.before for level in alive.memory.levels()]
         self._position = list(range(len(parts)))
         self._readers: dict[int, list[int]] = {}
-        for k, step in enumerate(alive.steps):
+        for k, step in enumerate(alive.memory.steps):
             for storage in step.reads:
                 self._readers.setdefault(storage, []).append(k)
         self._stretch: list[int] = []
@@ -127,7 +128,7 @@ class _Order:
             best: tuple[tuple[int, int], list[_Unit]] | None = None
             for order in self._orders(window):
                 levels = list(
-                    self._alive.levels([u.step for u in order], self._levels[earlier], outlive)
+                    self._memory.levels_of([u.step for u in order], self._levels[earlier], outlive)
                 )
                 price = max(during for _, during in levels), sum(during for _, during in levels)
                 if price[0] <= self._limits[position] and (best is None or price < best[0]):
@@ -190,7 +191,7 @@ class _Order:
         parts = (*first.parts, *last.parts)
         gives = first.step.gives | last.step.gives
         inside = {
-            s for s in gives - self._alive.kept if set(self._readers.get(s, ())) <= set(parts)
+            s for s in gives - self._memory.kept if set(self._readers.get(s, ())) <= set(parts)
         }
         reads = (first.step.reads | last.step.reads) - gives
         makes = first.makes | last.makes
@@ -213,7 +214,7 @@ class _Order:
         self._units[start : end + 1] = [None] * (end + 1 - start)
         steps = [u.step for u in order]
         joined = start
-        found = self._alive.levels(steps, self._levels[start], outlive)
+        found = self._memory.levels_of(steps, self._levels[start], outlive)
         for k, unit, (level, _) in zip(free, order, found, strict=False):
             self._units[k], self._levels[k] = unit, level
             for part in unit.parts:

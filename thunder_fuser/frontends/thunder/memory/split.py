@@ -43,8 +43,8 @@ def take_apart(
         # The first estimate is high, and quick: every region stores what any other one reads.
         for regions in (_storing_all, rematerialize):
             alive = liveness(parts, prims, regions(parts, prims), facts)
-            levels = zip(alive.parts, alive.backward, alive.levels(alive.steps, 0), strict=True)
-            above = {k for k, backward, (_, held) in levels if held > limits[backward]}
+            levels = zip(alive.parts, alive.backward, alive.memory.levels(), strict=True)
+            above = {k for k, backward, held in levels if held.during > limits[backward]}
             pieces = {k: pieces[k] for k in pieces if k in above}
             if not pieces:
                 break

@@ -29,6 +29,7 @@ from thunder_fuser.frontends.thunder.symbol import call_of
 from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.torch_work import work_of
 from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.liveness import Liveness, Step
 from thunder_fuser.segment.plan import Kind, SegmentedFusion, counted
 
 
@@ -243,24 +244,29 @@ def _planned(
     given = _given(trace)
     arguments = storages.of(given)
     results, saved = _results(trace)
-    touched, made = [], []
-    alive = set(arguments)
+    steps: list[SegmentedRegion | TraceSegment] = []
+    lives: list[Step] = []
+    alive, came = set(arguments), set(arguments)
     for bsym in symbols:
-        # First what it reads: a result that nobody has made lies in memory of its own.
+        # First what it reads: what nobody has made lies in memory of its own.
         read, found = storages.of(bsym.flat_proxy_args), storages.run(bsym)
-        touched.append(read | found)
-        made.append(found - read - alive)
-        alive |= found
+        came |= read - alive
+        fresh = found - read - alive
+        alive |= read | found
+        step = _step(bsym, storages, fresh)
+        within = int(step.peak_bytes) if isinstance(step, SegmentedRegion) else 0
+        steps.append(step)
+        lives.append(Step(read | found, fresh, within))
     stays = storages.of([*(p for p in given if kept is None or p.name in kept), *results, *saved])
-    steps = tuple(_step(b, storages, fresh) for b, fresh in zip(symbols, made, strict=True))
+    alive_then = Liveness(tuple(lives), storages.sizes, stays, frozenset(came))
     size = storages.sizes.__getitem__
     return SegmentedTrace(
         "backward" if _unpacked(trace) else "forward",
-        steps,
-        tuple(_levels(steps, touched, made, arguments, stays, size)),
+        tuple(steps),
+        tuple(level.during for level in alive_then.levels()),
         sum(map(size, arguments)),
         sum(map(size, storages.of(saved) - storages.of((*given, *results)))),
-        tuple(_boundaries(symbols, steps, storages, made)),
+        tuple(_boundaries(symbols, steps, storages, [step.gives for step in lives])),
     )
 
 
@@ -295,25 +301,6 @@ def _results(trace: TraceCtx) -> tuple[list[Proxy], list[Proxy]]:
     if len(returned) == 2 and isinstance(returned[0], Mapping) and "flat_output" in returned[0]:
         return _flat(returned[0]), _flat(returned[1])
     return _flat(returned), []
-
-
-def _levels(
-    steps: Sequence[SegmentedRegion | TraceSegment],
-    touched: Sequence[frozenset[int]],
-    made: Sequence[frozenset[int]],
-    arguments: frozenset[int],
-    stays: frozenset[int],
-    size: Any,
-) -> Iterator[int]:
-    """Most bytes in memory during each step."""
-    last = {s: k for k, found in enumerate(touched) for s in found}
-    level = sum(map(size, arguments))
-    level -= sum(size(s) for s in arguments - stays if s not in last)
-    for k, step in enumerate(steps):
-        fresh = sum(map(size, made[k]))
-        within = step.peak_bytes if isinstance(step, SegmentedRegion) else 0
-        yield level + max(fresh, int(within))
-        level += fresh - sum(size(s) for s in touched[k] - stays if last[s] == k)
 
 
 def _boundaries(

@@ -7,7 +7,7 @@ Where the user allows another order, `memory/reorder.py` goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,19 +87,14 @@ def region_of(
     prims: Sequence[BoundSymbol], outputs: Sequence[Proxy], views: Sequence[BoundSymbol] = ()
 ) -> Region:
     """Primitives with everything that they read and do not make."""
-    inside = {p.name for p in made_by(prims)}
-    read = {p.name: p for b in prims for p in operands(b) if p.name not in inside}
+    inside = {p.name for b in prims for p in b.flat_proxy_outs}
+    read = {p.name: p for b in prims for p in operands(b)}
     return Region(
         tuple(prims),
-        tuple(map(variableify, read.values())),
+        tuple(variableify(p) for name, p in read.items() if name not in inside),
         tuple(map(variableify, outputs)),
         tuple(views),
     )
-
-
-def made_by(prims: Iterable[BoundSymbol]) -> tuple[Proxy, ...]:
-    """What primitives compute, in order."""
-    return tuple({p.name: p for b in prims for p in b.flat_proxy_outs}.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class Memory:
 
     def accepts(self, bsym: BoundSymbol) -> bool:
         """Add a fusible symbol; False if the region has to end before it."""
-        return all(self._accepts(prim) for prim in flatten(bsym))
+        # Nothing is refused before an update.
+        return not self._aliases.updated or all(self._accepts(prim) for prim in flatten(bsym))
 
     def _accepts(self, prim: BoundSymbol) -> bool:
         role = TABLE[prim.sym.id].role

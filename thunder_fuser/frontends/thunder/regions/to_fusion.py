@@ -170,7 +170,7 @@ class _Region:
                 value = lying_as(self._builder, value, self._tensors(tag.names, value))
             if isinstance(tag, LiesAsIndexed):
                 value = self._indexed(value, tag)
-        if Ending.ROW_MAJOR in prim.tags and sum(size != 1 for size in value.sizes) > 1:
+        if Ending.ROW_MAJOR in prim.tags and _has_orders(value.sizes):
             row_major = _tensor(self._builder.full(value.sizes, 0, value.dtype))
             value = lying_as(self._builder, value, [row_major])
         if Ending.CHANNELS_LAST in prim.tags and value.rank:
@@ -238,6 +238,13 @@ class _Region:
         for name in self._updated:
             self._builder.output(_tensor(self._values[name]), _tensor(self._memory[name]))
         return self._builder.build()
+
+
+def _has_orders(sizes: Sequence[int]) -> bool:
+    """Whether anybody can tell a tensor's dimensions in one order from those in another: whoever
+    steps over several elements, and a convolution, to which steps over single ones tell a format.
+    """
+    return len(sizes) > 2 or sum(size != 1 for size in sizes) > 1
 
 
 def _broadcasts(x: TensorView, to: TensorView) -> bool:

@@ -91,7 +91,7 @@ class Aliases:
 
     def is_updated(self, name: str) -> bool:
         """Whether an update writes into the memory of a tensor, somewhere in the trace."""
-        return self.memory(name) in self.updated
+        return bool(self.updated) and self.memory(name) in self.updated
 
     def looks_like_view(self, bsym: BoundSymbol) -> bool:
         """Whether torch gives a view where the parts of a call would copy, to other strides."""

@@ -52,6 +52,8 @@ def one_input(prims: Sequence[BoundSymbol], aliases: Aliases) -> Sequence[BoundS
     """The same primitives of one region, which read a tensor that an update writes under the first
     name of several that came from outside: each name would be a value of its own.
     """
+    if not aliases.updated:
+        return prims
     made = {p.name for prim in prims for p in prim.flat_proxy_outs}
     first: dict[str, Proxy] = {}
     swaps: dict[Variable, Proxy] = {}
@@ -69,7 +71,7 @@ def _reading(
     prim: BoundSymbol, region: int, region_of: Mapping[str, int], chosen: Mapping[str, Proxy]
 ) -> BoundSymbol:
     """A primitive of a region with the chosen names for what other regions make."""
-    if all(p.name not in chosen for p in prim.flat_proxy_args):
+    if not chosen or all(p.name not in chosen for p in prim.flat_proxy_args):
         return prim
     swaps = {
         variableify(p): chosen[p.name]

@@ -66,8 +66,9 @@ class _Retyping:
 
     def add(self, bsym: BoundSymbol) -> None:
         """The symbol, on operands that have their true types."""
-        read = bsym.from_bsym_swap_proxies(self.true) if self.true else bsym
         is_changed = any(variableify(p) in self.true for p in bsym.flat_proxy_args)
+        # What parts read and a whole does not, they made themselves.
+        read = bsym.from_bsym_swap_proxies(self.true) if is_changed else bsym
         if bsym.sym.id is PrimIDs.RETURN or (not is_changed and _is_certain(bsym)):
             self.trace.bound_symbols.append(read)
             return
