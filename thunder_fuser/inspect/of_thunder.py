@@ -244,6 +244,19 @@ class _Maker:
         ):
             self._inner[step.name] = inner
             self._append(replace(step, detail=detail))
+        self._free(self._shown_by_results(plan, naming))
+
+    def _shown_by_results(self, plan: SegmentedFusion, naming: Naming) -> list[str]:
+        """Names of what a kernel writes and only views of it return: these keep it in memory."""
+        own = {*plan.fusion.outputs, *plan.fusion.inputs}
+        found: dict[str, None] = {}
+        for result in plan.fusion.outputs:
+            root = plan.placement.root(result)
+            name, proxy = naming.proxy(root).name, naming.proxy(result)
+            if root not in own and isinstance(proxy, TensorProxy) and name != proxy.name:
+                self._lies_in(name, proxy.name)
+                found[name] = None
+        return list(found)
 
     def _detail(self, call: FusionCall, plan: SegmentedFusion, naming: Naming) -> int:
         """The position of the fusion's details, which equal fusions share."""
