@@ -154,44 +154,55 @@ def _memory_order(
     known: Orders,
 ) -> Sequence[int]:
     """Dimensions from the outermost in memory inwards, as far as plain operations show where the
-    elements come from. What is found on the way goes into `known`.
+    elements come from: from the first operand that shows it. What is found on the way goes into
+    `known`.
     """
-    way: list[tuple[TensorView, Sequence[int]]] = []
-    source: TensorView | None = tensor
-    while source is not None and source not in known:
-        if source in body.loads:
-            # An input with a program lies in memory as its root does, which has other dimensions.
-            inside = source.domain.transforms
-            known[source] = None if inside else loop_order(source, body.loads[source])
-            break
-        step = _step(source, body)
-        if step is None:
-            known[source] = None
-            break
-        way.append((source, step[1]))
-        source = step[0]
-    order = known[source] if source is not None else None
-    for passed, move in reversed(way):
-        if order is not None:
-            places = list(order)
-            order = sorted(range(len(move)), key=lambda k: places.index(move[k]))
-        known[passed] = order
+    asked = [tensor]
+    while asked:
+        source = asked[-1]
+        if source not in known:
+            behind = _behind(source, body)
+            if unknown := next((t for t, _ in behind if t not in known), None):
+                asked.append(unknown)
+                continue
+            known[source] = _order_of(source, behind, body, known)
+        asked.pop()
+    order = known[tensor]
     return order if order is not None else range(tensor.rank)
 
 
-def _step(tensor: TensorView, body: KernelBody) -> tuple[TensorView, Sequence[int]] | None:
-    """A tensor that has the same elements in its place, and which of its dimensions each is."""
+def _order_of(
+    tensor: TensorView, behind: Sequence[Moved], body: KernelBody, known: Orders
+) -> Sequence[int] | None:
+    if tensor in body.loads:
+        # An input with a program lies in memory as its root does, which has other dimensions.
+        return None if tensor.domain.transforms else loop_order(tensor, body.loads[tensor])
+    for source, move in behind:
+        order = known[source]
+        if order is not None:
+            places = list(order)
+            return sorted(range(len(move)), key=lambda k: places.index(move[k]))
+    return None
+
+
+Moved = tuple[TensorView, Sequence[int]]
+"""A tensor that has the same elements, and which of its dimensions each is."""
+
+
+def _behind(tensor: TensorView, body: KernelBody) -> list[Moved]:
+    """Tensors that have the elements of this one, or the operands of each, in the same places."""
+    if tensor in body.loads:
+        return []
     expr = body.producer(tensor)
     if isinstance(expr, MoveOp) and (moves := _moves(expr)):
         order: Sequence[int] = range(tensor.rank)
         for move in reversed(moves):
             order = [move[k] for k in order]
-        return expr.input, order
+        return [(expr.input, order)]
     if isinstance(expr, PointwiseOp):
         tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
-        alike = [t for t in tensors if t.sizes == tensor.sizes]
-        return (alike[0], range(tensor.rank)) if alike else None
-    return None
+        return [(t, range(tensor.rank)) for t in tensors if t.sizes == tensor.sizes]
+    return []
 
 
 def _moves(view: MoveOp) -> list[tuple[int, ...]]:
