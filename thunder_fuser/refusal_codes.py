@@ -170,6 +170,14 @@ CODES = (
         "def f(x):\n    x[::2] = 0\njit(f)(x)",
     ),
     Code(
+        "layout",
+        "a tensor lies in another order than the rows that a kernel reduces, so that a copy of it "
+        "is cheaper than its sectors",
+        "keep activations and gradients in one memory format",
+        "define(lambda fd, x, y: fd.ops.sum(fd.ops.mul(fd.ops.permute(x, [1, 0]), y), [1]), "
+        "[4096, 4096], count=2)",
+    ),
+    Code(
         "max_norm",
         "an embedding rescales its weight",
         "rescale before the call",

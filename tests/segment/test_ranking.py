@@ -35,10 +35,7 @@ SLACK = 0.5
 RANDOM = 6
 OTHERS = 1
 """Partitions of each kind beside the planner's."""
-EXCEPTIONS = {
-    "program/BatchNorm, channels last": "gradient and input lie in different orders: whichever "
-    "way a kernel goes it asks for sectors of one of them, which sizes do not tell",
-}
+EXCEPTIONS: dict[str, str] = {}
 """Programs that the planner ranks wrongly, and why."""
 
 

@@ -55,9 +55,15 @@ class BandwidthLoss:
 
     def __str__(self) -> str:
         rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'}"
+        if self.share < 1 / self.sectors:
+            lost = f"{self.share:.1%} of the threads needed for full bandwidth would run"
+        elif self.sectors > 1:
+            lost = f"they would move {self.sectors} times the bytes that they read"
+        else:
+            lost = f"{self.again:,} B would be read once more"
         return (
             f"{rows} x {self.columns:,}: consumers of a whole-row reduction cannot be split across "
-            f"blocks, so that {self.share:.1%} of the threads needed for full bandwidth would run"
+            f"blocks, so that {lost}"
         )
 
 

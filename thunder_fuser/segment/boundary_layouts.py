@@ -10,25 +10,17 @@ accessed that way, by its producer, which has inputs to read as well, and by its
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.layout import dense_layout, loop_order
-from thunder_fuser.errors import Refusal
+from thunder_fuser.analysis.layout import dense_layout
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import ReductionOp, ScanOp, TensorView
-from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.pull import Pull
-from thunder_fuser.lower.row_program import pull_rows
-from thunder_fuser.lower.row_space import arrangements
-from thunder_fuser.lower.scan_program import pull_scans
 from thunder_fuser.segment.anchors import AnchorGraph
 from thunder_fuser.segment.placement import SameAs
 from thunder_fuser.segment.recompute import Group, computed_and_loaded
-
-MANY_BYTES = 1 << 16
-"""Tensors of fewer bytes stay in caches, however they are read."""
+from thunder_fuser.segment.strided_accesses import MANY_BYTES, strided_accesses
 
 
 def order_boundaries(
@@ -91,25 +83,6 @@ def _order(
     program.layouts.update(dict.fromkeys(names, dense_layout(tensor, best)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """A tensor's address, and the variables of the loops around it, the innermost one first."""
-
-    tensor: TensorView
-    address: Form
-    loops: tuple[str, ...]
-
-    def skips(self, sector: int) -> bool:
-        """Whether the innermost loop that moves it moves it by a sector or more."""
-        names = [variable.name for variable in self.address.variables()]
-        start = self.address.evaluate(dict.fromkeys(names, 0))
-        for loop in self.loops:
-            moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
-            if moved:
-                return abs(moved) * self.tensor.dtype.itemsize >= sector
-        return False
-
-
 def _strided(program: AnchorGraph, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
     """Bytes that a kernel accesses with steps of a sector and more."""
     group = reading.group
@@ -134,41 +107,5 @@ def _stepped(
         {t: layouts[t] for t in group.outputs},
         scans=[fold for fold in folds if isinstance(fold, ScanOp)],
     )
-    accesses = _row_accesses if body.folds else _scan_accesses if body.scans else _map_accesses
     sector = program.prices.device.sector_bytes
-    found = {access.tensor: access for access in accesses(body) if access.skips(sector)}
-    return sum(t.bytes for t in found)
-
-
-def _map_accesses(body: KernelBody) -> Iterator[_Access]:
-    for tensor in body.outputs:
-        context = Context()
-        index = [context.var(f"d{k}", 0, max(n - 1, 0)) for k, n in enumerate(tensor.sizes)]
-        pull = Pull(body, context)
-        pull.emit(tensor, index)
-        order = loop_order(tensor, body.stores[tensor])
-        loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
-        for load in pull.graph.loads:
-            yield _Access(load.tensor, load.address, loops[:1])
-
-
-def _scan_accesses(body: KernelBody) -> Iterator[_Access]:
-    found = pull_scans(body)
-    if not isinstance(found, Refusal):
-        for load in found.graph.loads:
-            yield _Access(load.tensor, load.address, ("c", "r"))
-        for tensor, _, address in found.stores:
-            yield _Access(tensor, address, ("c", "r"))
-
-
-def _row_accesses(body: KernelBody) -> Iterator[_Access]:
-    for arrangement in arrangements(body):
-        found = pull_rows("columns", 1, arrangement, body)
-        if isinstance(found, Refusal):
-            continue
-        loops = ("r", "c") if arrangement.space.is_outer else ("c", "r")
-        for load in found.graph.loads:
-            yield _Access(load.tensor, load.address, loops)
-        for tensor, _, address in (*found.wide, *found.narrow):
-            yield _Access(tensor, address, loops)
-        return
+    return sum(access.tensor.bytes for access in strided_accesses(body, sector))

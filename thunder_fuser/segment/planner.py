@@ -33,8 +33,9 @@ from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tenso
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
+from thunder_fuser.segment.layout_conversion import converted, strided
 from thunder_fuser.segment.legality import CUT, Legality
-from thunder_fuser.segment.limits import limited
+from thunder_fuser.segment.limits import Limited, limited
 from thunder_fuser.segment.order import in_program_order
 from thunder_fuser.segment.overlap import awaited
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
@@ -82,11 +83,32 @@ def partition(
     `device`: the one whose time is to be saved. `promised`: orders of the outputs in memory
     (default: what torch would give to the fusion as it is).
     """
-    prices = Prices.of(device)
     within = limited(fusion)
+    best = _with_slices(within, layouts, divide, device, promised)
+    strides = strided(best, device)
+    changed = converted(within, best, strides) if strides else None
+    if changed is None:
+        return best
+    # Results lie as they would without the copies.
+    known = promised or output_orders(fusion, layouts_of_inputs(fusion, layouts))
+    found = _with_slices(changed, layouts, divide, device, known)
+    return found if _price(found, device) < _price(best, device) else best
 
-    def price(plan: SegmentedFusion) -> int:
-        return prices(plan.kernels, int(plan.bytes))
+
+def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
+    """Of its launches and of the bytes that it moves, wanted or not."""
+    wasted = sum(s.wasted for s in strided(plan, device))
+    return Prices.of(device)(plan.kernels, int(plan.bytes) + wasted)
+
+
+def _with_slices(
+    within: Limited,
+    layouts: Sequence[Layout] | None,
+    divide: Divide,
+    device: DeviceInfo,
+    promised: Sequence[Sequence[int]],
+) -> SegmentedFusion:
+    """The plan of a fusion whose cats are written piece by piece where that pays."""
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
         sliced = Sliced(within.fusion, {}, {}, {})
@@ -108,7 +130,7 @@ def partition(
     for changed in trials if tensors else ():
         trial = tuple(t for t in tensors if (t in joined) != (t in changed))
         found = planned(trial)
-        if found.bytes <= best.bytes and price(found) < price(best):
+        if found.bytes <= best.bytes and _price(found, device) < _price(best, device):
             best, joined = found, trial
         if best.bytes == best.bytes_ideal:
             break

@@ -1,0 +1,95 @@
+"""Strided accesses: what a kernel loads and stores with steps of a memory sector and more, along
+the innermost loop that moves the address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.layout import loop_order
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.pull import Pull
+from thunder_fuser.lower.row_program import pull_rows
+from thunder_fuser.lower.row_space import Arrangement, arrangements
+from thunder_fuser.lower.scan_program import pull_scans
+
+MANY_BYTES = 1 << 16
+"""Tensors of fewer bytes stay in caches, however they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A tensor's address, and the variables of the loops around it, the innermost one first."""
+
+    tensor: TensorView
+    address: Form
+    loops: tuple[str, ...]
+
+    @property
+    def step(self) -> int:
+        """Elements by which the innermost loop that moves the address moves it; 0 if none does."""
+        names = [variable.name for variable in self.address.variables()]
+        start = self.address.evaluate(dict.fromkeys(names, 0))
+        for loop in self.loops:
+            moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
+            if moved:
+                return abs(moved)
+        return 0
+
+
+def strided_accesses(body: KernelBody, sector: int) -> list[Access]:
+    """One access to each tensor that is stepped over by `sector` bytes and more, in the way to run
+    the kernel that has the fewest bytes of them.
+    """
+    ways = [_strided(accesses, sector) for accesses in _ways(body)]
+    return min(ways, key=lambda way: sum(a.tensor.bytes for a in way), default=[])
+
+
+def _strided(accesses: Iterable[Access], sector: int) -> list[Access]:
+    found = {a.tensor: a for a in accesses if a.step * a.tensor.dtype.itemsize >= sector}
+    return list(found.values())
+
+
+def _ways(body: KernelBody) -> Iterator[Iterable[Access]]:
+    if body.folds:
+        yield from filter(None, (_row_accesses(body, way) for way in arrangements(body)))
+    else:
+        yield _scan_accesses(body) if body.scans else _map_accesses(body)
+
+
+def _map_accesses(body: KernelBody) -> Iterator[Access]:
+    for tensor in body.outputs:
+        context = Context()
+        index = [context.var(f"d{k}", 0, max(n - 1, 0)) for k, n in enumerate(tensor.sizes)]
+        pull = Pull(body, context)
+        pull.emit(tensor, index)
+        order = loop_order(tensor, body.stores[tensor])
+        loops = tuple(f"d{k}" for k in reversed(order) if tensor.sizes[k] > 1)
+        for load in pull.graph.loads:
+            yield Access(load.tensor, load.address, loops[:1])
+
+
+def _scan_accesses(body: KernelBody) -> Iterator[Access]:
+    found = pull_scans(body)
+    if not isinstance(found, Refusal):
+        for load in found.graph.loads:
+            yield Access(load.tensor, load.address, ("c", "r"))
+        for tensor, _, address in found.stores:
+            yield Access(tensor, address, ("c", "r"))
+
+
+def _row_accesses(body: KernelBody, arrangement: Arrangement) -> list[Access]:
+    """Nothing where rows cannot be run like that."""
+    found = pull_rows("columns", 1, arrangement, body)
+    if isinstance(found, Refusal):
+        return []
+    # Rows that share totals have their columns side by side, whichever way they lie in memory.
+    is_outer = arrangement.space.is_outer and arrangement.grid_split == "none"
+    loops = ("r", "c") if is_outer else ("c", "r")
+    stored = [(tensor, address) for tensor, _, address in (*found.wide, *found.narrow)]
+    loaded = [(load.tensor, load.address) for load in found.graph.loads]
+    return [Access(tensor, address, loops) for tensor, address in (*loaded, *stored)]
