@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.building import op
@@ -11,7 +13,7 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
-from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.body import KernelBody, Memory
 from thunder_fuser.lower.lanes import Lanes, wave_of
 from thunder_fuser.lower.pull import Pull
 from thunder_fuser.lower.scalar_graph import (
@@ -50,6 +52,34 @@ def positions(pull: Pull) -> list[IndirectIndex]:
 
 
 # ---- pulling
+
+
+@pytest.mark.parametrize("dtype", [Int, DataType.Int32])
+def test_an_index_that_counts_is_a_form(b: FusionBuilder, dtype: DataType) -> None:
+    """As in a flip: nothing is asked of memory, and nothing checked."""
+    x = b.tensor([5, 8], Float)
+    down = op(b, "sub", b.scalar(7, dtype), b.iota(8, 0, 1, dtype))
+    pull, value, (d0, d1) = pulled(b, b.gather("index_select", x, 1, down))
+    assert positions(pull) == []
+    assert isinstance(value, Load)
+    assert value.address is d0 * 8 - d1 + 7
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        pytest.param(lambda b: b.iota(8, 1, 1, Int), id="beyond the last row"),
+        pytest.param(lambda b: b.iota(8, -1, 1, Int), id="before the first"),
+        pytest.param(lambda b: op(b, "mul", *(b.iota(8, 0, 1, Int),) * 2), id="not linear"),
+        pytest.param(lambda b: b.cast_tensor(b.iota(8, 0, 1, DataType.Int8), Int), id="bytes"),
+    ],
+)
+def test_other_indices_are_checked(
+    b: FusionBuilder, define: Callable[[FusionBuilder], TensorView]
+) -> None:
+    x = b.tensor([8, 4], Float)
+    pull, _, _ = pulled(b, b.gather("index_select", x, 0, define(b)))
+    assert len(positions(pull)) == 1
 
 
 def test_the_index_is_loaded_and_the_input_at_a_variable(b: FusionBuilder) -> None:
@@ -153,8 +183,8 @@ def accesses(
     )
     pull.emit(tensor, index)
     lanes = Lanes(point, tensor.numel, 0, vector)
-    alignment = {t.id: 64 for t in fusion.tensor_inputs}
-    return lanes, list(plan_accesses(pull.graph, lanes, alignment))
+    memory = {t.id: Memory(64, t.numel) for t in fusion.tensor_inputs}
+    return lanes, list(plan_accesses(pull.graph, lanes, memory))
 
 
 def of(found: list[RegisterArray], tensor: TensorView) -> RegisterArray:

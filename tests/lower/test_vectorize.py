@@ -150,14 +150,45 @@ def test_slices_off_alignment_take_narrower_windows(
     assert [w.width for w in windows_of(part_of(b), x)] == widths
 
 
-def test_slices_at_odd_offsets_go_lane_by_lane_and_their_stores_do_not(b: FusionBuilder) -> None:
+def test_slices_at_odd_offsets_are_parts_of_two_windows(b: FusionBuilder) -> None:
     x = b.tensor([16, 80], BFloat16)
     relu(b, b.slice(x, [0, 3], [16, 67]))
     part = part_of(b)
-    access = access_of(part, x)
-    assert (len(access.gather), access.variants) == (1, ())
-    assert access.instructions(part.lanes.vector) == part.lanes.vector
+    first, second = windows_of(part, x)
+    assert (first.width, first.picks, first.lanes) == (8, (3, 4, 5, 6, 7), (0, 1, 2, 3, 4))
+    assert (second.width, second.picks, second.lanes) == (8, (0, 1, 2), (5, 6, 7))
     assert [w.width for w in part.stores[0].windows] == [8]
+
+
+def test_pairs_side_by_side_are_read_as_vectors_twice(b: FusionBuilder) -> None:
+    """x[..., 0] * x[..., 1]: loads of the same windows, of which each takes every second one."""
+    x = b.tensor([32, 64, 2], BFloat16)
+    even, odd = (b.squeeze(b.slice(x, [0, 0, k], [32, 64, k + 1]), [2]) for k in (0, 1))
+    b.output(b.pointwise("mul", even, odd))  # type: ignore[arg-type]
+    part = part_of(b)
+    assert part.lanes.vector == 8
+    read = [a.variants[0].windows for a in part.accesses]
+    assert [w.address for w in read[0]] == [w.address for w in read[1]]
+    assert [[w.picks for w in windows] for windows in read] == [
+        [(0, 2, 4, 6)] * 2,
+        [(1, 3, 5, 7)] * 2,
+    ]
+
+
+def test_windows_with_gaps_end_where_the_tensor_does(b: FusionBuilder) -> None:
+    """The last of 1,023 elements is the 8th of a window: the one behind it is not ours to read."""
+    for size, is_vector in ((1023, False), (1024, True)):
+        b = FusionBuilder()
+        x = b.tensor([size], BFloat16)
+        relu(b, b.slice(x, [0], [size], [2]))
+        assert bool(access_of(part_of(b), x).variants) == is_vector
+
+
+def test_far_steps_go_lane_by_lane(b: FusionBuilder) -> None:
+    """Windows of which one element is wanted would be as many as lanes."""
+    x = b.tensor([1024, 8], BFloat16)
+    relu(b, b.slice(x, [0, 3], [1024, 4]))
+    assert access_of(part_of(b), x).gather
 
 
 def test_every_tensor_is_judged_on_its_own(b: FusionBuilder) -> None:

@@ -20,6 +20,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import PointwiseOp, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.lower.body import Memory
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.scalar_graph import (
     Argument,
@@ -148,12 +149,14 @@ class _Run:
             itemsize = store.tensor.dtype.itemsize
             tensor = self.tensor(store.tensor)
             if store.windows:
-                alignment = self.plan.placement.layouts[tensor].alignment
+                # It may be a slice of another's memory; every element is checked below.
+                memory = Memory(self.plan.placement.layouts[tensor].alignment, 1 << 62)
                 planned = np.full_like(address, UNTOUCHED)
                 for window in store.windows:
+                    assert set(window.picks) == set(range(window.width)), "a store with gaps"
                     everything = np.ones(part.vectors, bool)
                     vectors = {"u": np.arange(part.vectors)}
-                    _read(window, everything, planned, itemsize, alignment, vectors)
+                    _read(window, everything, planned, itemsize, memory, vectors)
                 assert (planned == address).all(), f"{store.tensor} is stored elsewhere"
             owner = self.plan.placement.behind_cuts(tensor)
             np.add.at(self.written[owner], address, 1)
@@ -277,7 +280,9 @@ def planned_addresses(
         taken |= here
         for window in variant.windows:
             assert not lanes.diverges([window.address]), "a window at several places"
-            _read(window, here, address, itemsize, layout.alignment, vectors)
+            _read(
+                window, here, address, itemsize, Memory.of(access.loads[0].tensor, layout), vectors
+            )
     if access.is_uniform:
         assert (address == address[:, :1]).all()
     return address
@@ -288,12 +293,14 @@ def _read(
     here: np.ndarray,
     address: np.ndarray,
     itemsize: int,
-    alignment: int,
+    memory: Memory,
     vectors: Mapping[str, np.ndarray],
 ) -> None:
-    """Enters a window's elements for the vectors in `here`; every element of it has a lane."""
+    """Enters a window's elements for the vectors in `here`; each has a lane, or can be read."""
     start = _at(window.address, vectors)
-    assert set(window.picks) == set(range(window.width)), "a window with unwanted elements"
+    assert (start[here] >= 0).all(), "a window before the tensor"
+    assert (start[here] + window.width <= memory.elements).all(), "a window behind the tensor"
+    alignment = memory.alignment
     assert len(set(window.lanes)) == len(window.lanes)
     if window.width > 1:
         step = min(window.width * itemsize, ACCESS_BYTES)

@@ -11,6 +11,25 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, ScanOp, TensorView, Val
+from thunder_fuser.ir.integer.symint import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a tensor lies.
+
+    alignment  of its first element, in bytes
+    elements   from the first to the last one
+    """
+
+    alignment: int
+    elements: Form | int
+
+    @staticmethod
+    def of(tensor: TensorView, layout: Layout) -> Memory:
+        """Of a tensor, whose root has the layout."""
+        steps = zip(tensor.domain.root, layout.strides, strict=True)
+        return Memory(layout.alignment, 1 + sum((d.size - 1) * stride for d, stride in steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +55,9 @@ class KernelBody:
     scans: Sequence[ScanOp] = ()
 
     @property
-    def alignment(self) -> dict[int, int]:
-        """Of what is loaded, in bytes, by number."""
-        return {t.id: layout.alignment for t, layout in self.loads.items()}
+    def memory(self) -> dict[int, Memory]:
+        """Of what is loaded, by number."""
+        return {t.id: Memory.of(t, layout) for t, layout in self.loads.items()}
 
     def producer(self, value: Val) -> Expr | None:
         """The expression that the kernel computes a value with; None of what it loads or is

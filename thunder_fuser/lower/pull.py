@@ -40,6 +40,7 @@ from thunder_fuser.ir.integer.symint import Context, Form, impossible, provable
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.indexing import bounds_text
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.index_forms import index_form
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
@@ -73,6 +74,7 @@ class Pull:
         """`inside` holds wherever values are wanted: points that a loop visits in vain."""
         self.graph = ValueGraph()
         self.context = context
+        self._body = body
         self._definitions = body.definitions
         self._loads = body.loads
         self._inside = inside
@@ -288,16 +290,21 @@ class Pull:
     def _gather(self, expr: GatherOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
         """The input where the index says, which is a variable to the forms that mention it."""
         place = [index[k] for k in expr.index_axes]
+        point = [index[k] for k in expr.input_axes]
+        extent = expr.input.sizes[expr.dim]
+        known = index_form(expr.index, self._canonical(expr.index, place), self._body, self._zero)
+        if known is not None and provable(known, 0, extent - 1):
+            point.insert(expr.dim, known)
+            return (yield self._at(expr.input, point, context))
         value: Value = yield self._at(expr.index, place, context)
         mentioned = [form for node in reachable([value]) for form in forms(node)]
         position = self.graph.position(
             value,
-            expr.input.sizes[expr.dim],
-            f"{expr}: index %lld {bounds_text(expr.input.sizes[expr.dim])}",
+            extent,
+            f"{expr}: index %lld {bounds_text(extent)}",
             self._needed(mentioned, context),
             self.context,
         )
-        point = [index[k] for k in expr.input_axes]
         point.insert(expr.dim, position.form)
         found: Value = yield self._at(expr.input, point, context)
         # Broadcasts and numbers are the same everywhere; a wrong index is wrong there too.

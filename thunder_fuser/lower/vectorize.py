@@ -5,20 +5,22 @@ Substitute i = V * u + v and look at each address for v = 0 .. V-1. Lanes whose 
 one aligned window of W elements, and fill it, are one access of W elements, in whatever order they
 lie there. A plain vector is one window in order; a broadcast is one window of one element; the
 rotated half of a rotary embedding is one window with its halves exchanged; a slice at an odd offset
-is several narrower windows. What has no such form is read lane by lane. The decision is made per
-tensor.
+is several narrower windows. A load may leave elements of its windows out: every second one of pairs
+that lie side by side, whose others are another load of the same windows. What has no such form is
+read lane by lane. The decision is made per tensor.
 
 Loads of one tensor that can never happen together (the pieces of a concatenation) share one access.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form, provable, restrict
+from thunder_fuser.lower.body import Memory
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
 from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
 
@@ -106,10 +108,10 @@ class RegisterArray:
 
 
 def plan_accesses(
-    graph: ValueGraph, lanes: LaneForms, alignment: dict[int, int]
+    graph: ValueGraph, lanes: LaneForms, memory: Mapping[int, Memory]
 ) -> tuple[RegisterArray, ...]:
-    """Accesses for all loads of a graph, those that wait for others behind them. `alignment`:
-    bytes, per id of the tensor that is loaded.
+    """Accesses for all loads of a graph, those that wait for others behind them. `memory`: per id
+    of the tensor that is loaded.
     """
     needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
     waves = wave_of(graph)
@@ -119,12 +121,12 @@ def plan_accesses(
         scattered = {load for a in found if not a.is_uniform for load in a.loads}
         lanes.diverging |= diverging_positions(graph, scattered, lanes)
         loads = {load: needed[load] for load in needed if waves[load] == wave}
-        found += _plan_wave(loads, lanes, alignment)
+        found += _plan_wave(loads, lanes, memory)
     return tuple(found)
 
 
 def _plan_wave(
-    needed: dict[Load, Disjunction], lanes: LaneForms, alignment: dict[int, int]
+    needed: dict[Load, Disjunction], lanes: LaneForms, memory: Mapping[int, Memory]
 ) -> list[RegisterArray]:
     groups: list[list[Load]] = []
     for load, when in needed.items():
@@ -144,9 +146,9 @@ def _plan_wave(
             home.append(load)
     found: list[RegisterArray] = []
     for group in groups:
-        joined = _plan(group, needed, lanes, alignment[group[0].tensor.id])
+        joined = _plan(group, needed, lanes, memory[group[0].tensor.id])
         if joined.gather and len(group) > 1:
-            found += [_plan([load], needed, lanes, alignment[load.tensor.id]) for load in group]
+            found += [_plan([load], needed, lanes, memory[load.tensor.id]) for load in group]
             if any(access.variants for access in found[-len(group) :]):
                 continue
             del found[-len(group) :]
@@ -166,7 +168,7 @@ def plan_store(
 
 
 def _plan(
-    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, alignment: int
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, memory: Memory
 ) -> RegisterArray:
     """The windows of a group of exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
@@ -185,7 +187,8 @@ def _plan(
     itemsize = group[0].dtype.itemsize
     planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
     for outer, table in variants.items():
-        windows = _windows(table, lanes.vector, itemsize, alignment)
+        windows = _windows(table, lanes.vector, itemsize, memory.alignment)
+        windows = windows or _with_gaps(table, lanes.vector, itemsize, memory)
         if windows is None:
             return _gather(group, needed, lanes)
         planned.setdefault(windows, []).append(outer)
@@ -285,6 +288,31 @@ def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | No
             return None
         windows.append(VectorAccess(base, width, *map(tuple, zip(*members, strict=True))))
     return tuple(windows)
+
+
+def _with_gaps(
+    table: dict[int, Form], vector: int, itemsize: int, memory: Memory
+) -> tuple[VectorAccess, ...] | None:
+    """Aligned windows in which lanes leave elements out, all of them in the tensor's memory; None
+    where these are no fewer instructions than half of one a lane.
+    """
+    width = min(vector, ACCESS_BYTES // itemsize)
+    if width < 2 or width * itemsize > memory.alignment:
+        return None
+    found: dict[Form, list[tuple[int, int]]] = {}
+    for lane, address in sorted(table.items()):
+        pick = address.const % width
+        found.setdefault(address - pick, []).append((lane, pick))
+    if 2 * len(found) > len(set(table.values())):
+        return None
+    for base in found:
+        inside = provable(memory.elements - width - base, 0, None)
+        if not (base.multiple_of(width) and inside):
+            return None
+    return tuple(
+        VectorAccess(base, width, *map(tuple, zip(*members, strict=True)))
+        for base, members in found.items()
+    )
 
 
 def simplify(contexts: Iterable[Conjunction]) -> Disjunction:

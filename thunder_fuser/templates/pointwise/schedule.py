@@ -99,12 +99,12 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
 
 def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
     """One part, and one for the points that its vectors leave over."""
-    alignment = body.alignment
+    memory = body.memory
     most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:
         lanes = Lanes(group.point, count, offset, vector)
-        accesses = plan_accesses(group.graph, lanes, alignment)
+        accesses = plan_accesses(group.graph, lanes, memory)
         stores = group.stores(lanes, body, device)
         unroll = _unroll(accesses, lanes, most // vector, device)
         prefetches = _prefetches(accesses, lanes, device)

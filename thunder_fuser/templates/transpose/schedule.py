@@ -138,15 +138,15 @@ def _transpose_part(
     if not loads:
         return Refusal("stride", "no load has the same strides everywhere")
     plane = _choose_sides(group, axes, loads, device)
-    alignment = body.alignment
+    memory = body.memory
     tiles: list[Tile] = []
     for load in loads:
         offset = sum(tile.bytes for tile in tiles)
-        tiles.append(plan_tile(load, plane, offset, alignment[load.tensor.id], device))
+        tiles.append(plan_tile(load, plane, offset, memory[load.tensor.id].alignment, device))
 
     def part(vector: int) -> tuple[float, TransposePart]:
         lanes = _lanes(plane, vector)
-        accesses = plan_accesses(group.graph, lanes, alignment)
+        accesses = plan_accesses(group.graph, lanes, memory)
         stores = group.stores(lanes, body, device)
         direct = [a for a in accesses if not set(a.loads) & set(loads)]
         return instructions(stores, direct, vector) / vector, TransposePart(

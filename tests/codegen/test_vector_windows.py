@@ -1,0 +1,74 @@
+"""Loads whose lanes leave out elements of their windows, between guard pages: slices of every step
+and offset, pairs side by side, flips.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.batch import Batch, Guarded, allocations
+from tests.support.building import op
+from thunder_fuser.compile import compile_plan
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType
+
+CPU = torch.device("cpu")
+DTYPES = (DataType.BFloat16, DataType.Float, DataType.Int8, DataType.Double)
+
+
+def check(
+    b: FusionBuilder,
+    inputs: list[torch.Tensor],
+    exact: list[torch.Tensor],
+    info: DeviceInfo | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = Batch(CPU, info)
+    plan = CompiledFusion(b.build()).plan(inputs)
+    guarded = Guarded(batch, plan, "random", 1)
+    guarded.memory += inputs
+    with allocations(monkeypatch, guarded.memory.append):
+        run = compile_plan(plan, CPU, guarded)
+    for found, wanted in zip(run(inputs), exact, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_slices_of_every_step_and_offset(
+    dtype: DataType, info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = FusionBuilder()
+    inputs, exact = [], []
+    for size in (257, 512):
+        for offset in (0, 1, 3):
+            for step in (1, 2, 3, 4, 5):
+                x = torch.arange(3 * size).remainder(101).reshape(3, size).to(dtype.torch)
+                found = b.slice(b.tensor([3, size], dtype), [0, offset], [3, size], [1, step])
+                b.output(op(b, "add", found, found))
+                inputs.append(x)
+                exact.append(x[:, offset::step] + x[:, offset::step])
+    check(b, inputs, exact, info, monkeypatch)
+
+
+@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_pairs_and_flips(
+    dtype: DataType, info: DeviceInfo | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = FusionBuilder()
+    inputs, exact = [], []
+    for sizes in ((7, 64), (5, 33), (64, 2), (33, 3)):
+        x = torch.arange(sizes[0] * sizes[1]).remainder(101).reshape(sizes).to(dtype.torch)
+        tensor = b.tensor(sizes, dtype)
+        first, last = (b.slice(tensor, [0, k], [sizes[0], k + 1]) for k in (0, sizes[1] - 1))
+        b.output(op(b, "sub", last, first))
+        down = b.iota(sizes[1], sizes[1] - 1, -1, DataType.Int)
+        b.output(op(b, "add", tensor, b.gather("index_select", tensor, 1, down)))
+        inputs.append(x)
+        exact += [x[:, -1:] - x[:, :1], x + x.flip(1)]
+    check(b, inputs, exact, info, monkeypatch)
