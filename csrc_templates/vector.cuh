@@ -80,6 +80,13 @@ TF_DEVICE void load(const T* p, T (&out)[N] TF_SITE_PARAM) {
   }
 }
 
+// The same wherever p is, on a CPU: a GPU's vectors are aligned.
+template <int N, class T>
+TF_DEVICE void load_unaligned(const T* p, T (&out)[N]) {
+  TF_VEC
+  for (int i = 0; i < N; ++i) out[i] = p[i];
+}
+
 // Words of memory on their way into registers: nothing waits for them before they are unpacked. The
 // elements are bf16, f16 or float.
 template <int N, class T>

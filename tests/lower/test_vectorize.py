@@ -6,6 +6,8 @@ tests/templates/test_pointwise.py; here are the forms that they take.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.simulation import schedule
@@ -158,6 +160,15 @@ def test_slices_at_odd_offsets_are_parts_of_two_windows(b: FusionBuilder) -> Non
     assert (first.width, first.picks, first.lanes) == (8, (3, 4, 5, 6, 7), (0, 1, 2, 3, 4))
     assert (second.width, second.picks, second.lanes) == (8, (0, 1, 2), (5, 6, 7))
     assert [w.width for w in part.stores[0].windows] == [8]
+
+
+def test_a_cpu_reads_vectors_at_any_element(b: FusionBuilder) -> None:
+    x = b.tensor([16, 81], BFloat16)
+    relu(b, b.slice(x, [0, 3], [16, 67]))
+    part = part_of(b, device=replace(H200, threads_are_serial=True))
+    (window,) = windows_of(part, x)
+    assert (window.width, window.is_in_order, window.is_aligned) == (part.lanes.vector, True, False)
+    assert not part.paired
 
 
 def test_pairs_side_by_side_are_read_as_vectors_twice(b: FusionBuilder) -> None:

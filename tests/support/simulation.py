@@ -302,7 +302,7 @@ def _read(
     assert (start[here] + window.width <= memory.elements).all(), "a window behind the tensor"
     alignment = memory.alignment
     assert len(set(window.lanes)) == len(window.lanes)
-    if window.width > 1:
+    if window.width > 1 and window.is_aligned:
         step = min(window.width * itemsize, ACCESS_BYTES)
         assert alignment % step == 0, f"{step} bytes at once, memory is aligned to {alignment}"
         assert (start[here] * itemsize % step == 0).all(), "a misaligned window"

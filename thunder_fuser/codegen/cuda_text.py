@@ -339,7 +339,8 @@ class CudaText:
         return [f"{self.text(s.lanes)}.set({lane}, {value});"]
 
     def _vector_load(self, s: ir.VectorLoad) -> list[str]:
-        return [f"tf::load<{s.width}>({self.text(s.address)}, {self.text(s.target)});"]
+        function = "load" if s.is_aligned else "load_unaligned"
+        return [f"tf::{function}<{s.width}>({self.text(s.address)}, {self.text(s.target)});"]
 
     def _pick_lanes(self, s: ir.PickLanes) -> list[str]:
         picks = ", ".join(str(-1 if pick is None else pick) for pick in s.picks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import Expr, ReductionOp, ScanOp, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
@@ -20,16 +21,19 @@ class Memory:
 
     alignment  of its first element, in bytes
     elements   from the first to the last one
+    anywhere   a vector may begin at any element, as a CPU reads it
     """
 
     alignment: int
     elements: Form | int
+    anywhere: bool = False
 
     @staticmethod
-    def of(tensor: TensorView, layout: Layout) -> Memory:
+    def of(tensor: TensorView, layout: Layout, anywhere: bool = False) -> Memory:
         """Of a tensor, whose root has the layout."""
         steps = zip(tensor.domain.root, layout.strides, strict=True)
-        return Memory(layout.alignment, 1 + sum((d.size - 1) * stride for d, stride in steps))
+        elements = 1 + sum((d.size - 1) * stride for d, stride in steps)
+        return Memory(layout.alignment, elements, anywhere)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +58,10 @@ class KernelBody:
     updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
     scans: Sequence[ScanOp] = ()
 
-    @property
-    def memory(self) -> dict[int, Memory]:
-        """Of what is loaded, by number."""
-        return {t.id: Memory.of(t, layout) for t, layout in self.loads.items()}
+    def memory(self, device: DeviceInfo) -> dict[int, Memory]:
+        """Of what is loaded, by number, as `device` reads it."""
+        anywhere = device.threads_are_serial
+        return {t.id: Memory.of(t, layout, anywhere) for t, layout in self.loads.items()}
 
     def producer(self, value: Val) -> Expr | None:
         """The expression that the kernel computes a value with; None of what it loads or is

@@ -563,11 +563,15 @@ class SetLane:
 
 @dataclass(frozen=True, slots=True)
 class VectorLoad:
-    """`width` neighbouring elements into an array of registers."""
+    """`width` neighbouring elements into an array of registers.
+
+    is_aligned  to the bytes of one access; else on the host only
+    """
 
     width: int
     address: Expr
     target: Expr
+    is_aligned: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,10 @@ class ListingText:
         ir.Assign: lambda x, s: [f"{x._of(s.target)} = {x._of(s.value)}"],
         ir.Flip: lambda x, s: [f"flip {s.name}"],
         ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
-        ir.VectorLoad: lambda x, s: [f"{x._of(s.target)} = load {s.width} at {x._of(s.address)}"],
+        ir.VectorLoad: lambda x, s: [
+            f"{x._of(s.target)} = load {s.width}{'' if s.is_aligned else ' unaligned'} "
+            f"at {x._of(s.address)}"
+        ],
         ir.PickLanes: lambda x, s: [f"{x._of(s.target)} = pick {_picks(s)} of {x._of(s.source)}"],
         ir.VectorStore: _vector_store,
         ir.Unpack: lambda x, s: [f"{x._of(s.target)} = unpack {x._of(s.words)}"],

@@ -271,7 +271,7 @@ class LaneLowering:
         if self._is_fetched(access):
             return [ir.Assign(target, ir.Fetched(window.width, place))]
         if window.is_in_order and window.width == self.lanes.vector:
-            return [ir.VectorLoad(window.width, place, target)]
+            return [ir.VectorLoad(window.width, place, target, window.is_aligned)]
         picks: list[int | None] = [None] * (max(window.lanes) + 1)
         for lane, pick in zip(window.lanes, window.picks, strict=True):
             picks[lane] = pick

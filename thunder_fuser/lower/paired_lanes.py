@@ -53,4 +53,5 @@ def _is_whole(access: RegisterArray, lanes: LaneForms) -> bool:
 def _is_paired(dtype: DataType, windows: Sequence[VectorAccess], lanes: LaneForms) -> bool:
     if dtype is not DataType.BFloat16 or len(windows) != 1:
         return False
-    return windows[0].is_in_order and windows[0].width == lanes.vector
+    (window,) = windows
+    return window.is_in_order and window.is_aligned and window.width == lanes.vector

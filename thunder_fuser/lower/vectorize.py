@@ -36,12 +36,16 @@ ALWAYS: Disjunction = ((),)
 
 @dataclass(frozen=True, slots=True)
 class VectorAccess:
-    """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k]."""
+    """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k].
+
+    is_aligned  to the bytes of one access
+    """
 
     address: Form
     width: int
     lanes: tuple[int, ...]
     picks: tuple[int, ...]
+    is_aligned: bool = True
 
     @property
     def is_in_order(self) -> bool:
@@ -97,7 +101,10 @@ class RegisterArray:
         if not self.is_vector or dtype not in _WORDS or dtype.itemsize * vector != ACCESS_BYTES:
             return False
         windows = [v.windows for v in self.variants]
-        return all(len(w) == 1 and w[0].is_in_order and w[0].width == vector for w in windows)
+        return all(
+            len(w) == 1 and w[0].is_in_order and w[0].is_aligned and w[0].width == vector
+            for w in windows
+        )
 
     def instructions(self, vector: int) -> int:
         """Memory instructions of one thread for `vector` lanes (of the costliest variant)."""
@@ -188,6 +195,8 @@ def _plan(
     planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
     for outer, table in variants.items():
         windows = _windows(table, lanes.vector, itemsize, memory.alignment)
+        if memory.anywhere and (windows is None or len(windows) > 1):
+            windows = _run(table, lanes.vector) or windows
         windows = windows or _with_gaps(table, lanes.vector, itemsize, memory)
         if windows is None:
             return _gather(group, needed, lanes)
@@ -286,8 +295,23 @@ def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | No
     for base, members in found.items():
         if len({pick for _, pick in members}) != width:
             return None
-        windows.append(VectorAccess(base, width, *map(tuple, zip(*members, strict=True))))
+        windows.append(_window(base, width, members))
     return tuple(windows)
+
+
+def _window(base: Form, width: int, members: Sequence[tuple[int, int]]) -> VectorAccess:
+    """`members`: lanes, and which elements these are."""
+    lanes, picks = zip(*members, strict=True)
+    return VectorAccess(base, width, lanes, picks)
+
+
+def _run(table: dict[int, Form], vector: int) -> tuple[VectorAccess, ...] | None:
+    """Neighbours in order, one for each lane, wherever the first of them lies."""
+    first = table.get(0)
+    if first is None or any(table.get(k) is not first + k for k in range(vector)):
+        return None
+    every = tuple(range(vector))
+    return (VectorAccess(first, vector, every, every, is_aligned=False),)
 
 
 def _with_gaps(
@@ -309,10 +333,7 @@ def _with_gaps(
         inside = provable(memory.elements - width - base, 0, None)
         if not (base.multiple_of(width) and inside):
             return None
-    return tuple(
-        VectorAccess(base, width, *map(tuple, zip(*members, strict=True)))
-        for base, members in found.items()
-    )
+    return tuple(_window(base, width, members) for base, members in found.items())
 
 
 def simplify(contexts: Iterable[Conjunction]) -> Disjunction:

@@ -99,7 +99,7 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
 
 def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
     """One part, and one for the points that its vectors leave over."""
-    memory = body.memory
+    memory = body.memory(device)
     most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:

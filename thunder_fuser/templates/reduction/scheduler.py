@@ -209,7 +209,7 @@ class _Candidate:
             tuple(self._stores(pulled.narrow, lanes, plain=plain and self.axis == "rows")),
             tuple(self._finish(finish) for finish in pulled.epilogues),
             pulled.graph,
-            plan_accesses(pulled.graph, lanes, self.body.memory),
+            plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
             lanes,
             pulled.inside,
             mapping,
@@ -344,7 +344,7 @@ class _Candidate:
             finish.at,
             finish.points,
             finish.graph,
-            plan_accesses(finish.graph, lanes, self.body.memory),
+            plan_accesses(finish.graph, lanes, self.body.memory(self.device)),
             lanes,
             tuple(self._stores(finish.stores, lanes, plain=True)),
         )

@@ -136,7 +136,7 @@ def schedule_scan(body: KernelBody, device: DeviceInfo) -> ScanSchedule | Refusa
         ),
         tuple(_stores(pulled, lanes, body)),
         pulled.graph,
-        plan_accesses(pulled.graph, lanes, body.memory),
+        plan_accesses(pulled.graph, lanes, body.memory(device)),
         lanes,
         pulled.inside,
         threads,

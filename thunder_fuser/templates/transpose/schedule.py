@@ -138,7 +138,7 @@ def _transpose_part(
     if not loads:
         return Refusal("stride", "no load has the same strides everywhere")
     plane = _choose_sides(group, axes, loads, device)
-    memory = body.memory
+    memory = body.memory(device)
     tiles: list[Tile] = []
     for load in loads:
         offset = sum(tile.bytes for tile in tiles)
