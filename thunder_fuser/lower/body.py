@@ -48,6 +48,7 @@ class KernelBody:
     stores       layouts of the outputs; none while only legality is asked about
     updates      input whose memory an output overwrites
     scans        that it does, in SSA order
+    expected     layouts that outputs have as far as is known, while only legality is asked about
     """
 
     definitions: Mapping[Val, Expr]
@@ -57,6 +58,7 @@ class KernelBody:
     stores: Mapping[TensorView, Layout] = field(default_factory=dict)
     updates: Mapping[TensorView, TensorView] = field(default_factory=dict)
     scans: Sequence[ScanOp] = ()
+    expected: Mapping[TensorView, Layout] = field(default_factory=dict)
 
     def memory(self, device: DeviceInfo) -> dict[int, Memory]:
         """Of what is loaded, by number, as `device` reads it."""

@@ -13,13 +13,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from thunder_fuser.analysis.layout import unflatten
-from thunder_fuser.ir.domain import Index
+from thunder_fuser.ir.domain import Index, dense_strides
 from thunder_fuser.ir.fusion import CopyOp, PointwiseOp, ReductionOp, TensorView, Val, ViewOp
 from thunder_fuser.ir.index_maps import push
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.row_space import Space, iteration_space
-from thunder_fuser.lower.vectorize import ACCESS_BYTES
+from thunder_fuser.lower.vectorize import ACCESS_BYTES, SECTOR_BYTES
 
 _MAX_STEPS = 64
 """Operations between a result and a tensor that has the kernel's shape."""
@@ -37,12 +37,14 @@ class RowPoints:
         self._lane = row if space.is_outer else column
         self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))
         self._zero = row.context.const(0)
+        # The same in the dimensions of the reduction's input.
+        self._whole = tuple(flat(self.index, space.sizes, p, self._zero) for p in space.parts)
 
     def of_elements(self, fold: ReductionOp) -> tuple[Form, ...]:
         """Where a reduction of these rows, or of these columns, has the element that it folds."""
         sizes, space = fold.input.sizes, self.space
-        if sizes == space.sizes:
-            return self.index
+        if sizes == space.shape:
+            return self._whole
         of_fold = _rows_and_columns(fold, space)
         found: dict[int, Form] = {}
         for ours, theirs in zip((space.kept, space.folded), of_fold, strict=True):
@@ -62,14 +64,19 @@ class RowPoints:
         """Where a tensor is written from, if its shape says so: its sizes are those of the kernel's
         points, or of its rows.
         """
-        if tensor.sizes == self.space.sizes:
-            return self.index, True
-        for dims, is_wide in ((self.space.kept, False), (range(len(self.index)), True)):
-            if _moving(tensor.sizes) == _moving([self.space.sizes[k] for k in sorted(dims)]):
-                place = {k: self.index[k] for k in dims}
-                found = placed(tensor, self.space, place, self._zero)
-                assert found is not None
-                return found, is_wide
+        space = self.space
+        if tensor.sizes == space.shape:
+            return self._whole, True
+        ways = [(space.shape, self._whole, space.whole(space.kept))]
+        if space.sizes != space.shape:
+            ways.append((space.sizes, self.index, space.kept))
+        for sizes, index, kept in ways:
+            for dims, is_wide in ((kept, False), (range(len(index)), True)):
+                moving = [k for k in sorted(dims) if sizes[k] != 1]
+                if _moving(tensor.sizes) == [sizes[k] for k in moving]:
+                    ahead = iter(moving)
+                    place = (self._zero if n == 1 else index[next(ahead)] for n in tensor.sizes)
+                    return tuple(place), is_wide
         return None
 
     def of_views(self, tensor: TensorView, body: KernelBody) -> Iterator[Place]:
@@ -83,7 +90,7 @@ class RowPoints:
             return
         found = self._through_views(tensor, body)
         if found is not None:
-            if self._is_coalesced(tensor, found[0]):
+            if self.writes_neighbours(tensor, found[0], body):
                 yield found
             return
         every = range(len(self.index))
@@ -93,10 +100,27 @@ class RowPoints:
             if index is not None:
                 yield index, is_wide
 
-    def _is_coalesced(self, tensor: TensorView, index: Sequence[Form]) -> bool:
-        """Whether neighbouring elements are written by neighbours: a whole access of them."""
-        address = flat(index, tensor.sizes, range(tensor.rank), self._zero)
-        count = max(1, ACCESS_BYTES // tensor.dtype.itemsize)
+    def writes_neighbours(
+        self, tensor: TensorView, index: Sequence[Form], body: KernelBody
+    ) -> bool:
+        """Whether a tensor is written whole accesses at a time, or, where its memory has another
+        order and so have the rows, whole sectors. Asked of kernels that may be, not of those of
+        a plan.
+        """
+        if tensor in body.stores:
+            return True
+        layout = body.expected.get(tensor)
+        steps = dense_strides(tensor.sizes, range(tensor.rank))
+        in_order = self._is_run(index, steps, ACCESS_BYTES // tensor.dtype.itemsize)
+        if layout is None or layout.strides == steps or not self.space.run:
+            return in_order
+        if self._is_run(index, layout.strides, SECTOR_BYTES // tensor.dtype.itemsize):
+            return True
+        return in_order and not self.space.has_parts
+
+    def _is_run(self, index: Sequence[Form], strides: Sequence[int], count: int) -> bool:
+        """Whether so many lanes are neighbours in memory."""
+        address = sum((i * s for i, s in zip(index, strides, strict=True)), self._zero)
         if self._lane.hi is not None:
             count = min(count, self._lane.hi + 1)
         at = {v.name: 0 for v in address.variables()}

@@ -226,10 +226,10 @@ def _waits_for_blocks(tensor: TensorView, totals: set[TensorView], body: KernelB
 
 def _other_space(tensor: TensorView, space: Space) -> str:
     """Why a tensor is not computed where a kernel has its rows and columns."""
-    rows = [space.sizes[k] for k in sorted(space.kept)]
+    rows = [space.shape[k] for k in space.whole(space.kept)]
     return (
         f"iteration space {shape_text(tensor.sizes)} differs from the kernel's "
-        f"{shape_text(space.sizes)} and from its rows {shape_text(rows)}; it needs a kernel of its "
+        f"{shape_text(space.shape)} and from its rows {shape_text(rows)}; it needs a kernel of its "
         "own"
     )
 
@@ -242,7 +242,11 @@ def _found(
     """
     place = points.of_output(tensor)
     if place is not None:
-        value = _value_at(tensor, place[0], pull, totals)
+        index, is_wide = place
+        asks = is_wide and points.space.has_parts and tensor in body.expected
+        if asks and not points.writes_neighbours(tensor, index, body):
+            return None
+        value = _value_at(tensor, index, pull, totals)
         return None if value is None else (value, *place)
     for index, is_wide in points.of_views(tensor, body):
         try:
@@ -267,7 +271,7 @@ def _value_at(
 
 def _role(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
     """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
-    space, sizes, dims = arrangement.space, fold.input.sizes, set(fold.dims)
+    space = arrangement.space
     if is_over(fold, space, space.folded):
         return "row" if arrangement.grid_split == "columns" else "fold"
     if arrangement.grid_split != "rows":
@@ -275,7 +279,8 @@ def _role(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
     if is_over(fold, space, space.kept):
         return "column"
     within = set(space.kept) - set(arrangement.grouped)
-    if arrangement.grouped and sizes == space.sizes and dims == within:
+    is_alike = arrangement.grouped and fold.input.sizes == space.shape
+    if is_alike and set(space.parts_of(fold.dims)) == within:
         return "group"
     is_whole = fold.output.numel == 1
     return "one" if is_whole and fold.input.numel == space.rows else None

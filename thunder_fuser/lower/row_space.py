@@ -7,15 +7,15 @@ it folds.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from thunder_fuser.analysis.layout import loop_order
-from thunder_fuser.ir.domain import Reorder
-from thunder_fuser.ir.fusion import FoldOp, MoveOp, PointwiseOp, TensorView
+from thunder_fuser.ir.fusion import FoldOp
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.memory_order import Orders, memory_order
 
 LaneAxis = Literal["columns", "rows"]
 """What consecutive lanes of a vector are."""
@@ -26,8 +26,13 @@ rows behind totals, or the columns of each row."""
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The points of a reduction's input. Orders: dimensions from the outermost in
-    memory inwards.
+    """The points of a reduction's input. Its dimensions are those of the input, or parts of them
+    where a merged one is not one walk through memory.
+
+    sizes   of the dimensions, in row-major order
+    folded  from the outermost in memory inwards
+    kept    likewise
+    shape   of the input
     """
 
     sizes: tuple[int, ...]
@@ -35,6 +40,11 @@ class Space:
     kept: tuple[int, ...]
     is_outer: bool = False
     """Neighbours in memory are in different rows."""
+    shape: tuple[int, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+    """The dimensions of the space that each dimension of the input is, the outermost first."""
+    run: int = 0
+    """Columns that are neighbours in memory, where its order is not the logical one."""
 
     @staticmethod
     def of(
@@ -42,14 +52,36 @@ class Space:
         body: KernelBody,
         known: Orders,
     ) -> Space:
-        order = _memory_order(fold.input, body, known)
+        memory = memory_order(fold.input, body, known)
+        sizes = tuple(size for parts in memory.sizes for size in parts)
+        numbers = iter(range(len(sizes)))
+        parts = tuple(tuple(next(numbers) for _ in each) for each in memory.sizes)
+        order = [(k, parts[k][n]) for k, n in memory.order]
         dims = fold.dims
+        beside = itertools.takewhile(lambda each: each[0] in dims, reversed(order))
+        in_order = [n for _, n in order if sizes[n] > 1]
         return Space(
+            sizes,
+            tuple(n for k, n in order if k in dims),
+            tuple(n for k, n in order if k not in dims),
+            any(sizes[n] > 1 for k, n in order[-1:] if k not in dims),
             fold.input.sizes,
-            tuple(k for k in order if k in dims),
-            tuple(k for k in order if k not in dims),
-            any(fold.input.sizes[k] > 1 for k in order[-1:] if k not in dims),
+            parts,
+            0 if in_order == sorted(in_order) else math.prod(sizes[n] for _, n in beside),
         )
+
+    def parts_of(self, dims: Iterable[int]) -> tuple[int, ...]:
+        """Dimensions of the input as those of the space."""
+        return tuple(n for k in dims for n in self.parts[k])
+
+    def whole(self, dims: Collection[int]) -> tuple[int, ...]:
+        """Dimensions of the input that are whole among some of the space."""
+        return tuple(k for k, parts in enumerate(self.parts) if all(n in dims for n in parts))
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a dimension of the input is several walks through memory."""
+        return self.sizes != self.shape
 
     @property
     def rows(self) -> int:
@@ -62,7 +94,7 @@ class Space:
     @property
     def turned(self) -> Space:
         """The same points with rows for columns."""
-        return Space(self.sizes, self.kept, self.folded, not self.is_outer)
+        return replace(self, folded=self.kept, kept=self.folded, is_outer=not self.is_outer, run=0)
 
 
 def iteration_space(sizes: Sequence[int], folded: Collection[int]) -> tuple[tuple[bool, int], ...]:
@@ -112,7 +144,8 @@ def arrangements(
 def _grouped(space: Space, spaces: Sequence[Space]) -> Arrangement:
     """An arrangement with totals of all rows, and of groups of rows where a reduction asks."""
     rows = set(space.kept)
-    some = [s.folded for s in spaces if s.sizes == space.sizes and set(s.folded) < rows]
+    alike = [space.parts_of(s.whole(s.folded)) for s in spaces if s.shape == space.shape]
+    some = [folded for folded in alike if set(folded) < rows]
     if not some or any(set(folded) != set(some[0]) for folded in some):
         return Arrangement(space, "rows")
     grouped = tuple(k for k in space.kept if k not in some[0])
@@ -142,71 +175,3 @@ def _spaces(
         space = Space.of(fold, body, known)
         found.setdefault(iteration_space(space.sizes, space.folded), space)
     return tuple(found.values())
-
-
-Orders = dict[TensorView, Sequence[int] | None]
-"""Dimensions of a tensor from the outermost in memory inwards; None where nothing says."""
-
-
-def _memory_order(
-    tensor: TensorView,
-    body: KernelBody,
-    known: Orders,
-) -> Sequence[int]:
-    """Dimensions from the outermost in memory inwards, as far as plain operations show where the
-    elements come from: from the first operand that shows it. What is found on the way goes into
-    `known`.
-    """
-    asked = [tensor]
-    while asked:
-        source = asked[-1]
-        if source not in known:
-            behind = _behind(source, body)
-            if unknown := next((t for t, _ in behind if t not in known), None):
-                asked.append(unknown)
-                continue
-            known[source] = _order_of(source, behind, body, known)
-        asked.pop()
-    order = known[tensor]
-    return order if order is not None else range(tensor.rank)
-
-
-def _order_of(
-    tensor: TensorView, behind: Sequence[Moved], body: KernelBody, known: Orders
-) -> Sequence[int] | None:
-    if tensor in body.loads:
-        # An input with a program lies in memory as its root does, which has other dimensions.
-        return None if tensor.domain.transforms else loop_order(tensor, body.loads[tensor])
-    for source, move in behind:
-        order = known[source]
-        if order is not None:
-            places = list(order)
-            return sorted(range(len(move)), key=lambda k: places.index(move[k]))
-    return None
-
-
-Moved = tuple[TensorView, Sequence[int]]
-"""A tensor that has the same elements, and which of its dimensions each is."""
-
-
-def _behind(tensor: TensorView, body: KernelBody) -> list[Moved]:
-    """Tensors that have the elements of this one, or the operands of each, in the same places."""
-    if tensor in body.loads:
-        return []
-    expr = body.producer(tensor)
-    if isinstance(expr, MoveOp) and (moves := _moves(expr)):
-        order: Sequence[int] = range(tensor.rank)
-        for move in reversed(moves):
-            order = [move[k] for k in order]
-        return [(expr.input, order)]
-    if isinstance(expr, PointwiseOp):
-        tensors = [v for v in expr.inputs if isinstance(v, TensorView)]
-        return [(t, range(tensor.rank)) for t in tensors if t.sizes == tensor.sizes]
-    return []
-
-
-def _moves(view: MoveOp) -> list[tuple[int, ...]]:
-    """What a view that only moves dimensions does; nothing for other views."""
-    steps = view.output.domain.transforms
-    moves = [step.order for step in steps if isinstance(step, Reorder)]
-    return moves if len(moves) == len(steps) else []

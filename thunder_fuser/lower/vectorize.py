@@ -26,6 +26,8 @@ from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, Value
 
 ACCESS_BYTES = 16
 """Widest access of one instruction on a GPU, and the alignment that wider ones need."""
+SECTOR_BYTES = 32
+"""What a GPU's memory moves at least."""
 _WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
 """Types of which 16 bytes are fetched as words, and taken apart where they are wanted."""
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.fusion import ScanOp, TensorView
 from thunder_fuser.lower.body import KernelBody
-from thunder_fuser.lower.row_space import Orders, Space
+from thunder_fuser.lower.memory_order import Orders
+from thunder_fuser.lower.row_space import Space
 from thunder_fuser.lower.row_threads import (
     FEWEST_STACKED_ROWS,
     STACKED_COLUMNS,

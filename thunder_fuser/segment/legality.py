@@ -20,6 +20,7 @@ from thunder_fuser.lower.online_reductions import one_pass
 from thunder_fuser.lower.row_program import refuse_rows
 from thunder_fuser.lower.scan_program import refuse_scans
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
+from thunder_fuser.segment.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128
 """Outputs of one kernel: keeps parameter lists within what every GPU takes."""
@@ -239,7 +240,14 @@ class Legality:
         memory = _Loadable(self.program, self.memory, own, frozenset(outputs))
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         scans = [fold for fold in folds if isinstance(fold, ScanOp)]
-        body = KernelBody(self.program.definitions, memory, outputs, reductions, scans=scans)
+        body = KernelBody(
+            self.program.definitions,
+            memory,
+            outputs,
+            reductions,
+            scans=scans,
+            expected={t: self.program.layout_of(t) for t in outputs if t.bytes >= MANY_BYTES},
+        )
         # What one kernel can compute, one can that does the same to other tensors; what it cannot
         # is told with the names of these.
         key = self._likeness(body, folds)
@@ -261,7 +269,8 @@ class Legality:
             for fold in folds
         )
         loaded = (v for v in part.numbers if isinstance(v, TensorView) and v in body.loads)
-        return part.key, made, tuple(map(body.loads.__getitem__, loaded))
+        written = tuple(map(body.expected.get, body.outputs))
+        return part.key, made, tuple(map(body.loads.__getitem__, loaded)), written
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""

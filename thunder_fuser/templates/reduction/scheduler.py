@@ -17,6 +17,7 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -309,6 +310,9 @@ class _Candidate:
         vector = 1
         while vector * 2 <= widest and vector * 2 <= extent:
             vector *= 2
+        # Lanes of a vector are neighbours in memory.
+        if self.axis == "columns" and not space.is_outer:
+            vector = math.gcd(vector, space.run)
         whole = vector
         while extent % whole:
             whole //= 2
