@@ -339,7 +339,8 @@ def rope_backward(groups: int, time: int, size: int, cut: bool) -> Fusion:
 def test_rope_backward_of_llama(cut: bool) -> None:
     plan = CompiledFusion(rope_backward(8, 8192, 128, cut)).plan()
     assert (plan.kernels, plan.bytes) == (1, 239_075_328)
-    assert len(plan.placement.slices) == (3 if cut else 0)
+    # Those of the rotated pieces have halves, which read the same.
+    assert len(plan.placement.slices) == (3 + 2 * 2 if cut else 0)
 
 
 def test_rope_backward_in_slices_has_the_right_numbers(device: torch.device) -> None:

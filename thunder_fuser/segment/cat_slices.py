@@ -17,7 +17,7 @@ the piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -88,13 +88,16 @@ class Sliced:
         return aligned_layout(view, piece.dtype.itemsize) if view else None
 
 
-def joined_tensors(fusion: Fusion, layouts: Mapping[TensorView, Layout]) -> list[TensorView]:
+def joined_tensors(
+    fusion: Fusion, layouts: Mapping[TensorView, Layout], shared: Iterable[TensorView] = ()
+) -> list[TensorView]:
     """Those of the tensors in memory, with their layouts, that are cats, pads or views of values
-    that need more than one kernel: of reductions, and of what lies behind cuts.
+    that need more than one kernel: of reductions, and of what lies behind cuts; or of pieces that
+    are `shared`.
     """
     if fusion.updates:
         return []
-    late = _late(fusion)
+    late = _late(fusion).union(shared)
     from_cats = _from_cats(fusion, late)
     collections = Collections(fusion.definitions(), late)
     return [
@@ -132,11 +135,12 @@ def cat_as_slices(
     fusion: Fusion,
     tensors: Sequence[TensorView],
     orders: Mapping[TensorView, Sequence[int]],
+    shared: Iterable[TensorView] = (),
 ) -> Sliced:
     """The pass: `tensors`, some of `joined_tensors`, are collected from slices of their memory,
     which is dense in `orders`.
     """
-    found = _Finder(fusion)
+    found = _Finder(fusion, shared)
     # The last ones first: what lies in another's memory needs no memory of its own.
     for tensor in reversed(tensors):
         if tensor not in found.slices:
@@ -166,12 +170,12 @@ def _late(fusion: Fusion) -> set[Val]:
 class _Finder:
     """Walks from cats to the pieces that kernels can write."""
 
-    def __init__(self, fusion: Fusion) -> None:
+    def __init__(self, fusion: Fusion, shared: Iterable[TensorView]) -> None:
         self.fusion = fusion
         self.definitions = dict(fusion.definitions())
         self.slices: dict[TensorView, View] = {}
         self.pieces: dict[TensorView, tuple[TensorView, ...]] = {}
-        self._collections = Collections(self.definitions, _late(fusion))
+        self._collections = Collections(self.definitions, _late(fusion).union(shared))
         self._results = sole_results(fusion)
         self._added: dict[Val, list[Expr]] = {}
         self._collecting: dict[Val, Expr] = {}

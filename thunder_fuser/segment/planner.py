@@ -42,6 +42,7 @@ from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, 
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
 from thunder_fuser.segment.search import search
+from thunder_fuser.segment.shared_pieces import SharedPieces, shared_pieces
 from thunder_fuser.segment.time_model import Prices
 
 _T = TypeVar("_T")
@@ -98,6 +99,8 @@ def partition(
 def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
     """Of its launches and of the bytes that it moves, wanted or not."""
     wasted = sum(s.wasted for s in strided(plan, device))
+    # From its cache a device has in about half of the time what it has read before.
+    wasted += sum(s.bytes for s in shared_pieces(plan, device)) // 2
     return Prices.of(device)(plan.kernels, int(plan.bytes) + wasted)
 
 
@@ -113,7 +116,7 @@ def _with_slices(
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
         sliced = Sliced(within.fusion, {}, {}, {})
         if tensors := (*within.joined, *joined):
-            sliced = cat_as_slices(within.fusion, tensors, orders())
+            sliced = cat_as_slices(within.fusion, tensors, orders(), pieces)
         program = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
         return _Partition(program, divide).plan()
 
@@ -121,10 +124,14 @@ def _with_slices(
     def orders() -> Mapping[TensorView, Sequence[int]]:
         return inner_orders(within.fusion, layouts_of_inputs(within.fusion, layouts), promised)
 
+    pieces: Sequence[TensorView] = ()
     best = planned(())
     joined: tuple[TensorView, ...] = ()
     known = within.fusion.definitions()
-    tensors = [t for t in _collected(best) if t in known and t not in within.joined]
+    shared = shared_pieces(best, device)
+    pieces = [t for s in shared for t in s.pieces]
+    collected = _collected(best, shared)
+    tensors = [t for t in collected if t in known and t not in within.joined]
     # All at once, then with one more or less, where these are few enough to ask about each.
     trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
     for changed in trials if tensors else ():
@@ -137,9 +144,10 @@ def _with_slices(
     return best
 
 
-def _collected(pulled: SegmentedFusion) -> list[TensorView]:
+def _collected(pulled: SegmentedFusion, shared: Sequence[SharedPieces]) -> list[TensorView]:
     """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
-    others wrote, or read for their reductions. Calls of torch write nothing in pieces.
+    others wrote, or read for their reductions, or whose pieces read the same. Calls of torch write
+    nothing in pieces.
     """
     written = [b for b in pulled.boundaries if pulled.segments[b.producer].kernels]
     consumers = {k for b in written for k in b.consumers}
@@ -149,8 +157,10 @@ def _collected(pulled: SegmentedFusion) -> list[TensorView]:
         for s in pulled.segments
         if s.index in consumers or (s.kind == "pointwise" and not folded.isdisjoint(s.inputs))
     ]
-    layouts = {t: pulled.placement.layouts[t] for s in late for t in s.outputs}
-    return joined_tensors(pulled.fusion, layouts) if late else []
+    tensors = (*(t for s in late for t in s.outputs), *(t for s in shared for t in s.outputs))
+    layouts = {t: pulled.placement.layouts[t] for t in tensors}
+    pieces = [t for s in shared for t in s.pieces]
+    return joined_tensors(pulled.fusion, layouts, pieces) if layouts else []
 
 
 class _Partition:

@@ -1,0 +1,71 @@
+"""Pieces of cats that read the same: a pulled cat reads it once for each of them.
+
+A kernel that pulls a cat goes through the points of the whole, and computes at each what its piece
+wants: both halves of a rotary embedding want the same pairs, and both halves of the gradient of a
+packed gate and up projection the same activations and gradient. A kernel that writes the pieces
+into slices of the cat goes through the points of one, and has for all of them what it loads once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.fusion import CatOp, Fusion, TensorView, Val
+from thunder_fuser.segment.limits import FEW_PIECES
+from thunder_fuser.segment.plan import SegmentedFusion
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPieces:
+    """Pieces of one cat in a pointwise kernel of a plan, in the values of its fusion.
+
+    pieces   of equal sizes
+    outputs  of the kernel that are computed from the cat
+    bytes    that are read again for every piece but the first
+    """
+
+    pieces: tuple[TensorView, ...]
+    outputs: tuple[TensorView, ...]
+    bytes: int
+
+
+def shared_pieces(plan: SegmentedFusion, device: DeviceInfo) -> list[SharedPieces]:
+    """Of the cats whose pieces share more than the device's cache keeps between them."""
+    found: list[SharedPieces] = []
+    for segment in plan.segments:
+        if segment.kind != "pointwise":
+            continue
+        whole = {v: segment.values[v.id] for v in segment.fusion.values()}
+        for cat, shared, outputs in _cats(segment.fusion):
+            size = sum(int(t.bytes) for t in shared)
+            if size and not device.keeps(size):
+                again = size * (len(cat.inputs) - 1)
+                pieces = (whole[t] for t in cat.inputs)
+                found.append(
+                    SharedPieces(
+                        tuple(t for t in pieces if isinstance(t, TensorView)),
+                        tuple(t for t in map(whole.get, outputs) if isinstance(t, TensorView)),
+                        again,
+                    )
+                )
+    return found
+
+
+def _cats(fusion: Fusion) -> Iterator[tuple[CatOp, set[TensorView], list[TensorView]]]:
+    """Cats of few pieces of equal sizes, the inputs that all of them read, and the outputs that
+    read the cat.
+    """
+    cats = [e for e in fusion.exprs if isinstance(e, CatOp) and len(e.inputs) <= FEW_PIECES]
+    if not cats:
+        return
+    sources: dict[Val, set[TensorView]] = {t: {t} for t in fusion.tensor_inputs}
+    above: dict[Val, set[Val]] = {}
+    for expr in fusion.exprs:
+        sources[expr.output] = set().union(*(sources.get(v, set()) for v in expr.inputs))
+        above[expr.output] = {expr.output}.union(*(above.get(v, set()) for v in expr.inputs))
+    for cat in cats:
+        if len({t.sizes for t in cat.inputs}) == 1:
+            shared = set.intersection(*(sources[t] for t in cat.inputs))
+            yield cat, shared, [t for t in fusion.outputs if cat.output in above.get(t, ())]
