@@ -23,6 +23,7 @@ from thunder_fuser.ir.domain import Merge, NewBroadcast, Reorder, Resize, Split,
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.lower.memory_order import MemoryOrder
+from thunder_fuser.segment.layout_conversion import strided
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.templates.estimate import estimate_segment
 
@@ -156,6 +157,16 @@ def test_group_norm_with_channels_last_is_no_other_order_of_magnitude(channels: 
     assert _seconds(plans) < 1.75 * _seconds(rows)
     assert [p.kernels for p in plans] == [1 if channels == 512 else 2, 2]
     assert sum(int(p.bytes) for p in plans) < 1.7 * sum(int(p.bytes_ideal) for p in plans)
+
+
+def test_groups_of_four_channels_are_copied_in_an_order_of_long_runs() -> None:
+    """8 bytes of each sector, of two inputs and the result, cost more than copies of these."""
+    backward = _plans(group_norm, (64, 56, 56, 128), (128,), (128,))[1]
+    assert not strided(backward, H200)
+    assert sum(s.kind == "pointwise" and s.kernels > 0 for s in backward.segments) == 2
+    # Runs of half a sector are no reason to copy.
+    backward = _plans(group_norm, (64, 56, 56, 256), (256,), (256,))[1]
+    assert len(strided(backward, H200)) == 3
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def _moving(tensor: TensorView, order: Sequence[int]) -> list[int]:
 def _strided_in(segment: Segment, device: DeviceInfo) -> list[Strided]:
     body, found = segment.body, []
     for access in strided_accesses(body, device.sector_bytes):
-        inner, step = access.tensor, access.step
+        inner, (run, step) = access.tensor, access.run(device.sector_bytes)
         whole, size = segment.values[inner.id], int(inner.bytes)
         # What has a program has no order of its own.
         if not isinstance(whole, TensorView) or inner.domain.transforms or size < MANY_BYTES:
@@ -87,7 +87,7 @@ def _strided_in(segment: Segment, device: DeviceInfo) -> list[Strided]:
         # What is repeated costs its elements once.
         if not near or 0 in strides.values():
             continue
-        each = min(device.sector_bytes // inner.dtype.itemsize, step)
+        each = device.sector_bytes // inner.dtype.itemsize // run
         # From its cache a device has sectors in about half of the time.
         wasted = size * (each - 1) // (2 if device.keeps(size) else 1)
         found.append(Strided(whole, max(near, key=lambda k: near[k]), wasted))

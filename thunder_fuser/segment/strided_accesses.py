@@ -1,5 +1,5 @@
 """Strided accesses: what a kernel loads and stores with steps of a memory sector and more, along
-the innermost loop that moves the address.
+the innermost loop that moves the address, one element or a few at a time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,27 @@ class Access:
     address: Form
     loops: tuple[str, ...]
 
-    @property
-    def step(self) -> int:
-        """Elements by which the innermost loop that moves the address moves it; 0 if none does."""
-        names = [variable.name for variable in self.address.variables()]
-        start = self.address.evaluate(dict.fromkeys(names, 0))
+    def run(self, sector: int) -> tuple[int, int]:
+        """How many elements lie side by side along the innermost loop that moves the address, and
+        by how many the next ones lie further: `sector` bytes or more, behind at most half a sector
+        of them. (0, 0) where they lie nearer, or later.
+        """
+        elements = max(1, sector // self.tensor.dtype.itemsize)
+        variables = {variable.name: variable for variable in self.address.variables()}
+        start = dict.fromkeys(variables, 0)
         for loop in self.loops:
-            moved = self.address.evaluate(dict.fromkeys(names, 0) | {loop: 1}) - start
-            if moved:
-                return abs(moved)
-        return 0
+            if loop not in variables:
+                continue
+            most = variables[loop].hi
+            place = first = self.address.evaluate(start)
+            for k in range(1, 1 + min(max(1, elements // 2), elements if most is None else most)):
+                here = self.address.evaluate(start | {loop: k})
+                if abs(here - place) >= elements:
+                    return k, abs(here - first)
+                place = here
+            if place != first:
+                return 0, 0
+        return 0, 0
 
 
 def strided_accesses(body: KernelBody, sector: int) -> list[Access]:
@@ -50,7 +61,7 @@ def strided_accesses(body: KernelBody, sector: int) -> list[Access]:
 
 
 def _strided(accesses: Iterable[Access], sector: int) -> list[Access]:
-    found = {a.tensor: a for a in accesses if a.step * a.tensor.dtype.itemsize >= sector}
+    found = {a.tensor: a for a in accesses if a.run(sector)[0]}
     return list(found.values())
 
 
