@@ -16,6 +16,7 @@ from tests.frontends.thunder.programs import check, fake, flat, jit, traced
 from thunder_fuser.frontends.thunder import refusals
 from thunder_fuser.frontends.thunder.claims import reductions
 from thunder_fuser.frontends.thunder.claims.operands import data_type
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
 INF, NAN = math.inf, math.nan
@@ -315,3 +316,14 @@ def test_small_and_empty_shapes(shape: tuple[int, ...], device: torch.device) ->
         return folded
 
     check(program, torch.randn(shape), device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("call", [torch.var, torch.std, lambda x: x.var(0, correction=0)])
+def test_spreads_on_a_gpu_are_not_computed_in_double(call: Call, dtype: torch.dtype) -> None:
+    """Torch's CUDA kernel adds up in float, its CPU kernel in double, and so do these."""
+    found = []
+    for x in (*fake((64, 128), dtype=dtype), torch.ones(64, 128, dtype=dtype)):
+        (fusion,) = traced(call, x)
+        found.append(any(v.dtype is DataType.Double for v in fusion.fusion.values()))
+    assert found == [False, True]

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import Val
 
@@ -84,6 +86,7 @@ class Claim:
             (`regions/to_fusion.py` casts)
     cost    arithmetic per element, in units of one fp32 instruction
     unread  positions of arguments of which only shape and dtype count; `build` gets their proxies
+    cuda    `build` for tensors on a GPU, where torch's kernel computes in another type there
     """
 
     role: Role
@@ -91,3 +94,8 @@ class Claim:
     build: Callable[..., Val | tuple[Val, ...]]
     cost: int = 1
     unread: tuple[int, ...] = ()
+    cuda: Callable[..., Val | tuple[Val, ...]] | None = None
+
+    def build_for(self, device: torch.device) -> Callable[..., Val | tuple[Val, ...]]:
+        """What builds it for tensors on `device`."""
+        return self.cuda if self.cuda is not None and device.type == "cuda" else self.build

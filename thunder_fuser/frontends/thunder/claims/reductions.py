@@ -113,6 +113,17 @@ def _std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: fl
     return b.pointwise("sqrt", _var(b, x, dims, correction=correction))
 
 
+def _cuda_var(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
+    """In the type that computes, as torch's CUDA kernel: many GPUs have a 64th of the rate in
+    double.
+    """
+    return _var_mean(b, x, dims, correction=correction)[0]
+
+
+def _cuda_std(b: FusionBuilder, x: TensorView, dims: Sequence[int], *, correction: float) -> Val:
+    return b.pointwise("sqrt", _cuda_var(b, x, dims, correction=correction))
+
+
 def _tensor(value: Val) -> TensorView:
     assert isinstance(value, TensorView)
     return value
@@ -126,14 +137,18 @@ def _claim(refuse: Callable[..., Refusal | None], build: Callable[..., Val], op:
     return Claim(Role.REDUCE, partial(refuse, op), partial(build, op), _PASS)
 
 
-def _spread(op: str, build: Callable[..., Val | tuple[Val, ...]]) -> Claim:
-    return Claim(Role.REDUCE, partial(_refuse_spread, op), build, 2 * _PASS)
+def _spread(
+    op: str,
+    build: Callable[..., Val | tuple[Val, ...]],
+    cuda: Callable[..., Val | tuple[Val, ...]] | None = None,
+) -> Claim:
+    return Claim(Role.REDUCE, partial(_refuse_spread, op), build, 2 * _PASS, cuda=cuda)
 
 
 CLAIMS = {
     **{p: _claim(_refuse_fold, _fold, op) for p, op in _FOLDS.items()},
     **{p: _claim(_refuse_position, _position, op) for p, op in _POSITIONS.items()},
-    PrimIDs.VAR: _spread("var", _var),
+    PrimIDs.VAR: _spread("var", _var, _cuda_var),
     PrimIDs.VAR_MEAN: _spread("var_mean", _var_mean),
-    PrimIDs.STD: _spread("std", _std),
+    PrimIDs.STD: _spread("std", _std, _cuda_std),
 }

@@ -124,6 +124,7 @@ class _Region:
 
     def __init__(self, inputs: Sequence[Proxy], device: torch.device) -> None:
         self._builder = FusionBuilder()
+        self._device = device
         self._first: dict[str, str] = {}
         self._values: dict[str, Val] = {p.name: self._input(p, device) for p in inputs}
         self._memory = dict(self._values)
@@ -147,7 +148,7 @@ class _Region:
         self._builder.origin = origin_of(prim)
         args = [x if k in claim.unread else self._value(x) for k, x in enumerate(prim.args)]
         kwargs = {name: self._value(x) for name, x in prim.kwargs.items()}
-        built = claim.build(self._builder, *args, **kwargs)
+        built = claim.build_for(self._device)(self._builder, *args, **kwargs)
         values = built if isinstance(built, tuple) else (built,)
         outs = prim.output if isinstance(prim.output, tuple) else (prim.output,)
         for out, value in zip(outs, values, strict=True):
