@@ -8,14 +8,14 @@ every value between them (observers.py): logs, dumped files, and whoever else as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from thunder_fuser import log, passes
 from thunder_fuser.codegen.cuda import GeneratedKernel, generate
-from thunder_fuser.codegen.kernel import Kernel
+from thunder_fuser.codegen.kernel import Kernel, distinct_texts
 from thunder_fuser.config import current
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
@@ -165,22 +165,24 @@ def compile_kernels(
     as its own where that fails.
     """
     failures = failures or Failures(tolerant=False)
-    texts = {k.kernel.name: k.kernel for k in kernels.values()}
-    launches: dict[str, Launch] = {}
-    if texts:
-        with log.status("compiling", total=len(texts)) as status:
-            status.step(", ".join(texts))
+    # Kernels of one text may differ in their grids.
+    distinct = list(dict.fromkeys(k.kernel for k in kernels.values()))
+    launches: dict[Kernel, Launch] = {}
+    if distinct:
+        names = [kernel.name for kernel in distinct_texts(distinct)]
+        with log.status("compiling", total=len(names)) as status:
+            status.step(", ".join(names))
             try:
-                launches = _compiled(texts.values(), target)
+                launches = _compiled(distinct, target)
             except Exception as error:
                 if not failures.tolerates(error):
                     raise
-                for name, text in texts.items():
-                    with failures.of(*(s for s, k in kernels.items() if k.kernel.name == name)):
-                        launches |= _compiled([text], target)
+                for kernel in distinct:
+                    with failures.of(*(s for s, k in kernels.items() if k.kernel == kernel)):
+                        launches |= _compiled([kernel], target)
         watch("machine code", tuple(launches.values()))
-    return {s: launches[k.kernel.name] for s, k in kernels.items() if k.kernel.name in launches}
+    return {s: launches[k.kernel] for s, k in kernels.items() if k.kernel in launches}
 
 
-def _compiled(kernels: Iterable[Kernel], target: Target) -> dict[str, Launch]:
-    return {launch.kernel.name: launch for launch in target.compile(tuple(kernels))}
+def _compiled(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, Launch]:
+    return dict(zip(kernels, target.compile(tuple(kernels)), strict=True))

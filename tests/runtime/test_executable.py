@@ -346,3 +346,23 @@ def test_threads_may_share_an_executable(b: FusionBuilder) -> None:
         thread.join()
     assert wrong == []
     assert len(compiled.executables) == 1
+
+
+# ---- kernels of one text
+
+
+@pytest.mark.parametrize("launches", ["its own", "those of tests"])
+def test_kernels_of_one_text_have_grids_of_their_own(launches: str) -> None:
+    """Sums over as many columns of more and of fewer rows: no row count is in the text."""
+    b = FusionBuilder()
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(rows, 17, generator=generator) for rows in (960, 200, 480)]
+    for x in inputs:
+        b.output(b.reduce("sum", b.segment_set(op(b, "neg", b.tensor(x.shape, Float))), [1]))
+    compiled = CompiledFusion(b.build())
+    target = HOST if launches == "its own" else Batch(CPU)
+    run = compile_plan(compiled.plan(inputs), CPU, target)
+    sums = [kernel for kernel in run.kernels if "sum" in kernel.name]
+    assert (len({k.name for k in sums}), len({k.grid for k in sums})) == (1, 3)
+    for found, x in zip(run(inputs), inputs, strict=True):
+        torch.testing.assert_close(found.double(), -x.double().sum(1), rtol=1e-5, atol=1e-5)

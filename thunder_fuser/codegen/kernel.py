@@ -72,9 +72,17 @@ class Kernel:
         return "".join(found)
 
 
+def distinct_texts(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """One kernel of each name. Those of one name have one text, and perhaps grids of their own: the
+    number of rows need not be in a text.
+    """
+    return list({kernel.name: kernel for kernel in kernels}.values())
+
+
 def program_text(kernels: Sequence[Kernel]) -> str:
-    """One translation unit with all `kernels`: each header once, then the sources in order."""
-    return "\n".join([header_text(kernels), *(kernel.source.rstrip() + "\n" for kernel in kernels)])
+    """One translation unit with all `kernels`: each header once, then each source in order."""
+    sources = (kernel.source.rstrip() + "\n" for kernel in distinct_texts(kernels))
+    return "\n".join([header_text(kernels), *sources])
 
 
 def header_text(kernels: Sequence[Kernel]) -> str:
@@ -85,4 +93,5 @@ def header_text(kernels: Sequence[Kernel]) -> str:
 
 def listing_text(kernels: Sequence[Kernel]) -> str:
     """`program_text` for readers."""
-    return "\n".join([header_text(kernels), *(kernel.listing for kernel in kernels)])
+    listings = (kernel.listing for kernel in distinct_texts(kernels))
+    return "\n".join([header_text(kernels), *listings])

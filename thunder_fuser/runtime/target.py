@@ -46,7 +46,8 @@ class Target(Protocol):
         ...
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[Launch, ...]:
-        """Compile `kernels` as one program (their names differ) or load it from the disk cache.
+        """Compile `kernels` as one program, or load it from the disk cache; a launch for each.
+        Those of one name have one text, and differ in their grids.
 
         On cuda that is for torch's current device, as launches are: `on_device` makes it another.
         Raises TargetError when there is no compiler, CompileError when it rejects the source,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from thunder_fuser.codegen.kernel import Kernel, header_text
+from thunder_fuser.codegen.kernel import Kernel, distinct_texts, header_text
 from thunder_fuser.config import current
 from thunder_fuser.runtime.host import library
 from thunder_fuser.runtime.host.abi import declare
@@ -112,7 +112,7 @@ def host_text(kernels: Sequence[Kernel]) -> str:
     """
     # A kernel that includes nothing is complete for NVRTC, which knows CUDA's words by itself.
     parts = ['#include "host/shim.h"', header_text(kernels)]
-    for kernel in kernels:
+    for kernel in distinct_texts(kernels):
         parts.append(_opening(kernel))
         parts.append(f'#line 1 "{kernel.name}.cu"\n{kernel.source.rstrip()}\n')
         parts.append(f'#line 1 "{kernel.name} (entry)"\n{_entry(kernel)}')
