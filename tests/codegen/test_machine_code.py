@@ -199,12 +199,12 @@ def test_every_access_of_a_workload_is_128_bits_wide(name: str) -> None:
         ("swiglu_backward", 3, 2),
         ("residual", 4, 2),
         ("rope_2577", 7, 3),
-        ("rope_llama", 6, 2),
+        ("rope_llama", 8, 4),
         ("cat_relu", 2, 1),
     ],
 )
 def test_a_vector_is_loaded_and_stored_once(name: str, loads: int, stores: int) -> None:
-    """q and k of a rotary embedding: each half beside the other one, cos and sin; and v."""
+    """Llama's rotary embedding: both halves of q, k, cos and sin, for both halves of q and k."""
     (code,), (kernel,) = workload_sass()[name], workload_kernels(H200)[name]
     unroll = 2 if "[2][8]" in kernel.source else 1
     assert code.load_bits[128] == loads * unroll

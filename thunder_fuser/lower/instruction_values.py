@@ -7,7 +7,7 @@ instructions and addresses; what a thread computes is the rest, once for all acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.device import WARP_SIZE
@@ -254,8 +254,13 @@ class ValueNumbering:
     def finish(self) -> list[Region]:
         """All regions, with the instructions of what is used."""
         users = self._users()
+        taken: set[Number] = set()
         for number in self._numbers:
-            if number in users and not self._merges(number, users[number]):
+            if number not in users:
+                continue
+            if self._merges(number, users[number], taken):
+                taken.update(n for n in users[number] if n is not None)
+            else:
                 number.region.mix.update(number.mix)
         return self.regions
 
@@ -271,9 +276,11 @@ class ValueNumbering:
             found[number].append(user)
         return found
 
-    def _merges(self, number: Number, users: list[Number | None]) -> bool:
-        """Whether a product is part of the sums that use it."""
-        return number.is_product and all(user is not None and user.is_sum for user in users)
+    def _merges(self, number: Number, users: list[Number | None], taken: Container[Number]) -> bool:
+        """Whether a product is part of the sums that use it: none of them took another one."""
+        return number.is_product and all(
+            user is not None and user.is_sum and user not in taken for user in users
+        )
 
 
 def sector_share(
