@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.segment.test_issue_2473 import full_plan
 from tests.tools import sass, sass_loops
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
@@ -71,7 +72,7 @@ def _programs() -> dict[str, Fusion]:
         found[f"norm {norm.name}"] = norm.definition(4096, columns, DataType.BFloat16).fusion
     for r in REDUCTIONS:
         found[r.name] = r.definition(*r.full, DataType.BFloat16).fusion
-    return found
+    return {**found, "issue_2473": full_plan().fusion}
 
 
 def _kernels(device: DeviceInfo) -> Iterator[tuple[str, KernelIR]]:

@@ -254,7 +254,7 @@ class ExpressionMix:
     # ---- expressions: numbers
 
     def _literal(self, e: ir.Literal) -> Value:
-        return self.values.constant()
+        return self.values.literal(repr(e))
 
     def _convert(self, e: ir.Convert) -> Value:
         mixed = table.of_conversion(e.source, e.dtype, self._arch)
@@ -280,6 +280,7 @@ class ExpressionMix:
             operands,
             is_sum=e.op in ("add", "sub") and dtype.is_floating,
             is_product=e.op == "mul" and dtype.is_floating,
+            is_sign=e.op == "neg" and dtype.is_floating,
         )
 
     def _apply_to(
@@ -290,6 +291,7 @@ class ExpressionMix:
         *,
         is_sum: bool = False,
         is_product: bool = False,
+        is_sign: bool = False,
         widens: bool = False,
     ) -> Number:
         registers = [self.register(o) for o in operands]
@@ -301,6 +303,7 @@ class ExpressionMix:
             registers,
             is_sum=is_sum,
             is_product=is_product,
+            is_sign=is_sign,
             widens=widens,
         )
 

@@ -98,6 +98,7 @@ class Number:
 
     is_sum      it is one, which takes a product along: one instruction for both
     is_product  it is one
+    is_sign     it is the operand with the other sign, which whoever uses it takes along
     sample      says what the sampled threads have, once it is asked
     known       and what that was
     constant    it is part of the instructions that use it
@@ -108,6 +109,7 @@ class Number:
     operands: tuple[Number, ...] = ()
     is_sum: bool = False
     is_product: bool = False
+    is_sign: bool = False
     sample: Callable[[], Sample | None] | None = None
     known: Sample | None = None
     constant: bool = False
@@ -190,6 +192,7 @@ class ValueNumbering:
         *,
         is_sum: bool = False,
         is_product: bool = False,
+        is_sign: bool = False,
         widens: bool = False,
         sample: Callable[[], Sample | None] | None = None,
     ) -> Number:
@@ -201,7 +204,7 @@ class ValueNumbering:
         if found is not None and found.region in self.here.line:
             return found
         region = self.here if widens else self._home(operands)
-        found = Number(region, mix, tuple(operands), is_sum, is_product, sample)
+        found = Number(region, mix, tuple(operands), is_sum, is_product, is_sign, sample)
         self._numbers.append(found)
         self._known[key] = found
         return found
@@ -212,6 +215,10 @@ class ValueNumbering:
 
     def constant(self) -> Number:
         return Number(self.root, Mix(), constant=True)
+
+    def literal(self, text: str) -> Number:
+        """A constant: what is computed of equal ones is equal."""
+        return self._known.setdefault(("literal", text), self.constant())
 
     def register(self, form: Form) -> Number | None:
         """The part of an index that is no constant, in a register; None where all of it is."""
@@ -270,10 +277,12 @@ class ValueNumbering:
         stack: list[tuple[Number, Number | None]] = [(n, None) for n in self._effects]
         while stack:
             number, user = stack.pop()
-            if number not in found:
+            if number.is_sign:
+                stack += [(operand, user) for operand in number.operands]
+            elif number not in found:
                 found[number] = []
                 stack += [(operand, number) for operand in number.operands]
-            found[number].append(user)
+            found.setdefault(number, []).append(user)
         return found
 
     def _merges(self, number: Number, users: list[Number | None], taken: Container[Number]) -> bool:
