@@ -29,6 +29,7 @@ _COLUMNS = (
     Column("blocks", "resident"),
     Column("µs", "seconds", 1e6, 1),
     Column("of copy", "fraction", 1.0, 2),
+    Column("of a copy", "of_a_copy", 1.0, 2),
     Column("bound", "bound"),
 )
 _NOTE = (
@@ -38,7 +39,8 @@ _NOTE = (
     "what is read again because caches do not hold it.  Again: what multiprocessors read "
     "once more, from L2 or from memory.  Sectors: whole sectors of all accesses, "
     "each time that they are asked for, from whichever cache.  Blocks: resident on a "
-    "multiprocessor.  Of copy: of the bandwidth that a copy reaches, launch included."
+    "multiprocessor.  Of copy: of the bandwidth that a copy reaches, launch included.  Of a copy: "
+    "the time of a kernel that copies as many bytes, its launch included, beside the kernel's."
 )
 
 
@@ -82,6 +84,7 @@ def _row(segment: Segment, device: DeviceInfo) -> dict[str, Any]:
         "resident": found.resident,
         "seconds": found.seconds,
         "fraction": found.copy_fraction,
+        "of_a_copy": (found.copy_seconds + device.launch_seconds) / found.seconds,
         "bound": found.bound,
         "parts": dict(found.parts),
     }

@@ -99,6 +99,21 @@ def replay_seconds(call: Callable[[], Any], seconds: float) -> float:
     return seconds_of(graph.replay, seconds)
 
 
+def copies(plans: Sequence[SegmentedFusion], device: torch.device) -> Callable[[], None]:
+    """For each kernel of the plans a copy that moves as many bytes: as fast as memory and launches
+    allow.
+    """
+    moved = [int(s.bytes) for plan in plans for s in plan.segments if s.kernels]
+    memory = torch.zeros(max(moved, default=0), dtype=torch.uint8, device=device)
+    pairs = [memory[: 2 * (size // 2)].chunk(2) for size in moved if size > 1]
+
+    def run() -> None:
+        for source, target in pairs:
+            target.copy_(source)
+
+    return run
+
+
 def bytes_of(plans: Sequence[SegmentedFusion]) -> Values:
     return {
         "kernels": sum(plan.kernels for plan in plans),

@@ -75,6 +75,8 @@ def workload_row(workload: Workload, settings: Settings, names: Sequence[str]) -
     values |= {c.name: timings[c.name].seconds if c.call else c.problem for c in found}
     if OURS in calls:
         values["graph replay"] = kernels.replay_seconds(calls[OURS], settings.seconds / 2)
+        as_many = kernels.copies(plans, device)
+        values["replay of copies"] = kernels.replay_seconds(as_many, settings.seconds / 2)
         values["bytes a second"] = values["bytes"] / timings[OURS].seconds
         fusions = thunder_fuser.fusions(calls[OURS].func)  # type: ignore[attr-defined]
         values["of kernels"] = [k for f in fusions for k in kernels.resources(f.plan)]
@@ -91,10 +93,20 @@ def _program_row(plans: Plans, settings: Settings) -> Values:
             values[f"{precision} kernels"] = [k for p in found for k in kernels.resources(p)]
             if not settings.dry:
                 values[f"{precision} seconds"] = [_plan_seconds(p, settings) for p in found]
+                if precision == "strict":
+                    values["seconds of copies"] = [_copies_seconds(p, settings) for p in found]
     if not settings.dry:
         total = sum(values["strict seconds"])
         values["bytes a second"] = values["bytes"] / total if total else 0.0
     return values
+
+
+def _copies_seconds(plan: SegmentedFusion, settings: Settings) -> float:
+    """Of copies of as many bytes as the plan's kernels move."""
+    if not plan.kernels:
+        return 0.0
+    device = torch.device("cuda", torch.cuda.current_device())
+    return kernels.replay_seconds(kernels.copies([plan], device), settings.seconds / 4)
 
 
 def _plan_seconds(plan: SegmentedFusion, settings: Settings) -> float:

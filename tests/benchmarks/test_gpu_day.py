@@ -117,3 +117,28 @@ def test_inputs_of_a_plan_have_its_layouts() -> None:
     ):
         if isinstance(made, torch.Tensor):
             assert made.stride() == plan.placement.layouts[value].strides
+
+
+def test_copies_move_as_many_bytes_as_the_kernels() -> None:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    (plans,) = (
+        p for name, p in speed.programs() if "LayerNorm, dropout" in name and "back" in name
+    )
+    (plan,) = found = plans()
+
+    class Counted(TorchDispatchMode):
+        moved: list[int]
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func is torch.ops.aten.copy_.default:
+                self.moved.append(args[0].nbytes + args[1].nbytes)
+            return func(*args, **(kwargs or {}))
+
+    counted = Counted()
+    counted.moved = []
+    run = kernels.copies(found, torch.device("cpu"))
+    with counted:
+        run()
+    assert counted.moved == [int(s.bytes) // 2 * 2 for s in plan.segments if s.kernels]
