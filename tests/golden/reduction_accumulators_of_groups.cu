@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_24694573(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_ec4870b5(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -94,27 +94,18 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
     {
       float* const meeting = (float*)(smem + 256);
       __syncthreads();
-      if (g > 0) {
-        TF_UNROLL
-        for (int k = 0; k < 1; ++k) {
-          TF_UNROLL
-          for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
-        }
-      }
-      __syncthreads();
-      if (g == 0) {
-        TF_UNROLL
-        for (int k = 0; k < 1; ++k) {
-          TF_UNROLL
-          for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s0[k][v] = tf::Sum::combine(s0[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
-        }
-      }
-    }
-    if (g == 0) {
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
-        const int u = k * 256 + t;
-        tf::store<4>(W0 + (long long)portion * 1024 + u * 4, s0[k]);
+        TF_UNROLL
+        for (int v = 0; v < 4; ++v) meeting[g * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+      }
+      __syncthreads();
+      TF_UNROLL
+      for (int i = 0; i < 1; ++i) {
+        const int column = i * 1024 + threadIdx.x;
+        float sum = meeting[column];
+        for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+        W0[(long long)portion * 1024 + column] = sum;
       }
     }
   }
@@ -122,37 +113,28 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
   {
     float* const meeting = (float*)(smem + 256);
     __syncthreads();
-    if (g > 0) {
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        TF_UNROLL
-        for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s1[k][v];
-      }
-    }
-    __syncthreads();
-    if (g == 0) {
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        TF_UNROLL
-        for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s1[k][v] = tf::Sum::combine(s1[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
-      }
-    }
-  }
-  if (g == 0) {
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
-      const int u = k * 256 + t;
-      tf::store<4>(W1 + (long long)part * 1024 + u * 4, s1[k]);
+      TF_UNROLL
+      for (int v = 0; v < 4; ++v) meeting[g * 1024 + (k * 256 + t) * 4 + v] = s1[k][v];
+    }
+    __syncthreads();
+    TF_UNROLL
+    for (int i = 0; i < 1; ++i) {
+      const int column = i * 1024 + threadIdx.x;
+      float sum = meeting[column];
+      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+      W1[(long long)part * 1024 + column] = sum;
     }
   }
   {
     float* const meeting = (float*)(smem + 256);
     __syncthreads();
-    if (t == 0 && g > 0) meeting[(g - 1) * 1 + 0] = s2;
+    if (t == 0 && g > 0) meeting[g - 1] = s2;
     __syncthreads();
-    if (t == 0 && g == 0) for (int j = 0; j < 3; ++j) s2 = tf::Sum::combine(s2, meeting[j * 1 + 0]);
+    if (t == 0 && g == 0) for (int j = 0; j < 3; ++j) s2 = tf::Sum::combine(s2, meeting[j]);
   }
-  if (g == 0 && t == 0) W2[part] = s2;
+  if (t == 0 && g == 0) W2[part] = s2;
   tf::grid_barrier(arrived, 132u);
   // epilogue of grid reductions: T8
   if (blockIdx.x < 32u) {

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_deec14bd(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_585ab207(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -86,27 +86,18 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d
   {
     float* const meeting = (float*)(smem + 256);
     __syncthreads();
-    if (g > 0) {
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        TF_UNROLL
-        for (int v = 0; v < 4; ++v) meeting[(g - 1) * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
-      }
-    }
-    __syncthreads();
-    if (g == 0) {
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        TF_UNROLL
-        for (int v = 0; v < 4; ++v) for (int j = 0; j < 3; ++j) s0[k][v] = tf::Sum::combine(s0[k][v], meeting[j * 1024 + (k * 256 + t) * 4 + v]);
-      }
-    }
-  }
-  if (g == 0) {
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
-      const int u = k * 256 + t;
-      tf::store<4>(W0 + (long long)part * 1024 + u * 4, s0[k]);
+      TF_UNROLL
+      for (int v = 0; v < 4; ++v) meeting[g * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+    }
+    __syncthreads();
+    TF_UNROLL
+    for (int i = 0; i < 1; ++i) {
+      const int column = i * 1024 + threadIdx.x;
+      float sum = meeting[column];
+      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+      W0[(long long)part * 1024 + column] = sum;
     }
   }
   tf::grid_barrier(arrived, 132u);

@@ -32,6 +32,7 @@ WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
 PART, PORTION, TILE = (ir.Var(name) for name in ("part", "portion", "tile"))
 _C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
+_COLUMN, _SUM = ir.Var("column"), ir.Var("sum")
 _INT = DataType.Int32
 _PARTS_AHEAD = 8
 """Parts of one point that a thread has under way at a time (reduce.cuh)."""
@@ -162,67 +163,134 @@ def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
 def left_by_rows(
     schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
 ) -> list[ir.Stmt]:
-    """The groups of a block meet in shared memory; the first leaves the block's part."""
+    """What the groups of a block have accumulated, as the block's part in the workspace."""
     found: list[ir.Stmt] = []
-    groups, lanes, threads = schedule.rows_per_block, schedule.lanes.vector, schedule.threads
     for n in totals:
         total = schedule.totals[n]
-        wide = total.is_of_columns
-        if groups > 1:
-            found.append(_met(schedule, total, n))
-        owner = [equal(G, 0)] if groups > 1 else []
-        if wide and schedule.mapping.is_alone:
-            continue
-        workspace = ir.Var(f"W{n}")
-        if wide:
-            number = ir.IntCast(_place(schedule, n), DataType.Int)
-            part = _vectors(schedule, total, number)
-            held = ir.Element(ir.Var(f"s{n}"), K)
-            place = add(add(workspace, part), times(_U, ir.Int(lanes)))
-            store: ir.Stmt = ir.VectorStore(lanes, place, held)
-            if total.is_struct:
-                store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
-            vectors, mapping = schedule.lanes.vectors, schedule.mapping
-            whole = schedule.steps * mapping.threads_per_row * mapping.column_tiles == vectors
-            guarded = store if whole else ir.If((less(_U, vectors),), (store,))
-            step = ir.Let("u", _INT, vector_of_step)
-            left: ir.Stmt = _each_step(schedule, step, guarded)
-        else:
-            owner += [equal(T, 0)] if threads > 1 else []
-            left = ir.Assign(ir.Element(workspace, _place(schedule, n)), ir.Var(f"s{n}"))
-        found.append(ir.If(tuple(owner), (left,)) if owner else left)
+        if not total.is_of_columns:
+            found += _left_by_block(schedule, total, n)
+        elif schedule.rows_per_block > 1:
+            found.append(_met_by_column(schedule, total, n))
+        elif not schedule.mapping.is_alone:
+            found.append(_left_by_group(schedule, total, n, vector_of_step))
     return found
 
 
-def _met(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
-    """The accumulators of all groups of a block in those of its first."""
-    groups, threads, lanes = schedule.rows_per_block, schedule.threads, schedule.lanes.vector
-    wide, one, sum_ = total.is_of_columns, lowered.reducer(total), ir.Var(f"s{n}")
-    step = add(times(K, ir.Int(threads)), T) if threads > 1 else K
-    stride = ir.Int(owned_points(schedule) if wide else 1)
+def _left_by_group(
+    schedule: ReductionSchedule, total: GridReduction, n: int, vector_of_step: ir.Expr
+) -> ir.Stmt:
+    """The accumulators of columns of the only group."""
+    lanes, workspace = schedule.lanes.vector, ir.Var(f"W{n}")
+    part = _part_of_block(schedule, total, n)
+    held = ir.Element(ir.Var(f"s{n}"), K)
+    store: ir.Stmt = ir.VectorStore(
+        lanes, add(add(workspace, part), times(_U, ir.Int(lanes))), held
+    )
+    if total.is_struct:
+        store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
+    vectors = schedule.lanes.vectors
+    guarded = store if _owns_all(schedule) else ir.If((less(_U, vectors),), (store,))
+    return _each_step(schedule, ir.Let("u", _INT, vector_of_step), guarded)
 
-    def of(group: ir.Expr) -> ir.Expr:
-        first = times(group, stride)
-        here = add(add(first, times(step, ir.Int(lanes))), V) if wide else add(first, ir.Int(0))
-        return ir.Element(_MEETING, here)
 
-    mine = ir.Element(sum_, K) if wide else sum_
-    value = lowered.get(mine, total, lanes) if wide else sum_
-    both = lowered.combination(total, value, of(_J))
-    added = lowered.put(mine, total, lanes, both) if wide else ir.Assign(sum_, both)
-    write = ir.Assign(of(ir.Binary("-", G, ir.Int(1))), value)
-    read = ir.Loop("j", ir.Int(groups - 1), (added,))
-    first = (equal(T, 0),) if not wide and threads > 1 else ()
-    meeting = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+def _met_by_column(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
+    """The accumulators of all groups meet in shared memory, where threads take a column each: those
+    of the first group would do as much as all of them, one group after the other.
+    """
+    groups, lanes = schedule.rows_per_block, schedule.lanes.vector
+    threads, one, points = schedule.block_threads, lowered.reducer(total), owned_points(schedule)
+    own = times(
+        add(times(K, ir.Int(schedule.threads)), T) if schedule.threads > 1 else K, ir.Int(lanes)
+    )
+    place = ir.Element(_MEETING, add(add(times(G, ir.Int(points)), own), V))
+    write = ir.Assign(place, lowered.get(ir.Element(ir.Var(f"s{n}"), K), total, lanes))
+    added = ir.Element(_MEETING, add(times(_J, ir.Int(points)), _COLUMN))
+    body: list[ir.Stmt] = [
+        ir.Let("sum", one, ir.Element(_MEETING, _COLUMN), variable=True),
+        ir.Loop(
+            "j",
+            ir.Int(groups),
+            (ir.Assign(_SUM, lowered.combination(total, _SUM, added)),),
+            begin=ir.Int(1),
+        ),
+        *_put_in_workspace(schedule, total, n),
+    ]
+    mine: list[ir.Expr] = []
+    if points % threads:
+        mine.append(less(_COLUMN, points))
+    if not _owns_all(schedule):
+        mine.append(less(_column_of_row(schedule), schedule.lanes.vectors * lanes))
+    column = add(times(ir.Var("i"), ir.Int(threads)), ir.LaunchIndex.THREAD)
+    summed = [ir.If(tuple(mine), tuple(body))] if mine else body
+    each = (ir.Let("column", _INT, column), *summed)
     return ir.Scope(
         (
-            ir.LetPointer("meeting", one, meeting),
+            _meeting(schedule, one),
             ir.Barrier(),
-            ir.If((*first, ir.Binary(">", G, ir.Int(0))), (_each(schedule, total, write),)),
+            _each(schedule, total, write),
             ir.Barrier(),
-            ir.If((*first, equal(G, 0)), (_each(schedule, total, read),)),
+            ir.Loop("i", ir.Int(-(-points // threads)), each, LoopKind.UNROLLED),
         )
     )
+
+
+def _put_in_workspace(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
+    """The sum of one column in the part of the block."""
+    lanes, column = schedule.lanes.vector, _column_of_row(schedule)
+    workspace, part = ir.Var(f"W{n}"), _part_of_block(schedule, total, n)
+    if not total.is_struct or lanes == 1:
+        return [ir.Assign(ir.Element(workspace, add(part, column)), _SUM)]
+    vector = ir.Element(workspace, add(part, ir.UnsignedBinary("/", column, ir.Int(lanes))))
+    lane = ir.Let("v", _INT, ir.UnsignedBinary("%", column, ir.Int(lanes)))
+    return [lane, lowered.put(vector, total, lanes, _SUM)]
+
+
+def _column_of_row(schedule: ReductionSchedule) -> ir.Expr:
+    """Of one of the block's columns, its number in the row."""
+    if schedule.mapping.column_tiles == 1:
+        return _COLUMN
+    return add(times(TILE, ir.Int(owned_points(schedule))), _COLUMN)
+
+
+def _part_of_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Expr:
+    """Where the part of a block begins in the workspace of a total of columns."""
+    return _vectors(schedule, total, ir.IntCast(_place(schedule, n), DataType.Int))
+
+
+def _owns_all(schedule: ReductionSchedule) -> bool:
+    """Whether a row has every column that threads accumulate."""
+    mapping = schedule.mapping
+    owned = schedule.steps * mapping.threads_per_row * mapping.column_tiles
+    return owned == schedule.lanes.vectors
+
+
+def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
+    """One accumulator of each group in that of the first, which leaves it."""
+    groups, threads = schedule.rows_per_block, schedule.threads
+    one, sum_ = lowered.reducer(total), ir.Var(f"s{n}")
+    first = [equal(T, 0)] if threads > 1 else []
+    left = ir.Assign(ir.Element(ir.Var(f"W{n}"), _place(schedule, n)), sum_)
+    if groups == 1:
+        return [ir.If(tuple(first), (left,)) if first else left]
+    other = ir.Element(_MEETING, ir.Binary("-", G, ir.Int(1)))
+    added = ir.Assign(sum_, lowered.combination(total, sum_, ir.Element(_MEETING, _J)))
+    owner = (*first, equal(G, 0))
+    met = ir.Scope(
+        (
+            _meeting(schedule, one),
+            ir.Barrier(),
+            ir.If((*first, ir.Binary(">", G, ir.Int(0))), (ir.Assign(other, sum_),)),
+            ir.Barrier(),
+            ir.If(owner, (ir.Loop("j", ir.Int(groups - 1), (added,)),)),
+        )
+    )
+    return [met, ir.If(owner, (left,))]
+
+
+def _meeting(schedule: ReductionSchedule, one: ir.Type) -> ir.LetPointer:
+    """Shared memory where groups leave what they have accumulated."""
+    place = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+    return ir.LetPointer("meeting", one, place)
 
 
 def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt) -> ir.Stmt:

@@ -39,7 +39,7 @@ from thunder_fuser.lower.row_program import (
     pull_rows,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
-from thunder_fuser.lower.scalar_graph import Folded, Value, reachable
+from thunder_fuser.lower.scalar_graph import Folded, Load, Value, reachable
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
@@ -183,6 +183,7 @@ class _Candidate:
             has_stages=bool(pulled.folds),
             accumulators=words * lanes.vector + self._double_registers,
             kept=sum(map(accumulator_words, columns)) * lanes.vector,
+            of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * lanes.vector // WORD,
             groups=self.arrangement.groups,
             reads_once=not pulled.wide and not any(_stages(pulled.folds).values()),
         )
@@ -374,6 +375,12 @@ def _moves(access: RegisterArray, schedule: ReductionSchedule) -> bool:
     return schedule.lane_axis == "columns" or any(
         variable.name == "c" for variable in access.loads[0].address.variables()
     )
+
+
+def _bytes_of_columns(load: Load) -> int:
+    """Of a lane, if all rows read the same."""
+    names = {variable.name for variable in load.address.variables()}
+    return load.dtype.itemsize if names == {"c"} and not load.positions else 0
 
 
 def _folds(pulled: PulledRows) -> Iterator[RowReduction]:

@@ -103,6 +103,8 @@ def owned_points(schedule: ReductionSchedule) -> int:
 
 def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
     """Groups of threads meet here: those of one block, and those that add up parts."""
-    points = owned_points(schedule) if total.is_of_columns else 1
     groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
-    return total.accumulator_bytes * max(groups * points, schedule.block_threads)
+    met = groups
+    if total.is_of_columns and groups:
+        met = (groups + 1) * owned_points(schedule)
+    return total.accumulator_bytes * max(met, schedule.block_threads)

@@ -25,6 +25,8 @@ _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
+_COLUMN_REGISTERS = 44
+"""The same of accumulators and of what all rows want, which compilers keep in registers."""
 _SECOND_ACCUMULATORS = 24
 """The same of blocks that fold rows, too, where one set is of a part of the rows."""
 _FEWEST_THREADS = 256
@@ -104,6 +106,7 @@ class RowWork:
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
     kept          those of them that it keeps for each of its vectors from row to row
+    of_columns    32-bit registers of what a thread reads that is the same for all rows
     groups        of rows that have totals of their own: a block works on rows of one
     reads_once    one pass over a row is all
     """
@@ -114,6 +117,7 @@ class RowWork:
     has_stages: bool
     accumulators: int
     kept: int
+    of_columns: int
     groups: int
     reads_once: bool
 
@@ -188,7 +192,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     while not resident_blocks(device, most):
         most //= 2
     # Half as many threads have twice the registers.
-    while most > _FEWEST_THREADS and work.accumulators * most > _ACCUMULATORS * MAX_THREADS:
+    while most > _FEWEST_THREADS and _is_crowded(work, most):
         most //= 2
     # Nothing is kept from pass to pass, nor for columns: some blocks fold while others wait.
     apart = has_stages and work.reads_once and not work.kept and vectors >= most == MAX_THREADS
@@ -209,6 +213,13 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     is_whole = work.groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * groups
     return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, together)
+
+
+def _is_crowded(work: RowWork, threads: int) -> bool:
+    """Whether what a thread keeps from row to row leaves it too few registers to compute a row."""
+    room = MAX_THREADS // threads
+    kept = work.accumulators + work.of_columns
+    return work.accumulators > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
 
 
 def _in_portions(
