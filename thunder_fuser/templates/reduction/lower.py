@@ -13,7 +13,7 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.kernel_ir import LoopKind, Var, equal, less
+from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less
 from thunder_fuser.lower.lanes_to_ir import EACH, V
 from thunder_fuser.lower.scalar_graph import forms
 from thunder_fuser.lower.store import Store
@@ -23,6 +23,7 @@ from thunder_fuser.templates.reduction.lower_accumulators import T
 from thunder_fuser.templates.reduction.lower_grid import COUNTER, WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_values import RowLowering
 from thunder_fuser.templates.reduction.schedule import (
+    BLOCK_OF_ROWS,
     GridReduction,
     ReductionSchedule,
     RowReduction,
@@ -93,9 +94,28 @@ class ReductionLowering(RowLowering):
     def _columns_of_row(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """What is done with one vector of columns of one row, where all of it goes into totals."""
         return [
+            *self._of_next_block(row),
             *self._row_section(None, row),
             *self._vector_stores((), row, range(len(self.schedule.totals))),
         ]
+
+    def _of_next_block(self, row: IndexArithmetic) -> list[ir.Stmt]:
+        """Prefetches of what the next block of rows has at these columns. Rows lie apart, so that a
+        core's own prefetcher does not follow; beyond the last nothing is read.
+        """
+        found: list[ir.Stmt] = []
+        indices = row.child()
+        names = self._names | {"r": add(Var("r"), ir.Int(BLOCK_OF_ROWS))}
+        for k in self._column_accesses(self._live):
+            access = self.accesses[k]
+            if access.gather or len(access.variants) != 1:
+                continue
+            for window in access.variants[0].windows:
+                if any(v.name == "r" for v in window.address.variables()):
+                    pointer = Var(access.loads[0].tensor.name)
+                    place = ir.Address(pointer, indices.value(window.address, names))
+                    found += [*indices.taken(), ir.Prefetch(place)]
+        return found
 
     # ---- passes over the columns
 
