@@ -66,6 +66,17 @@ def test_each_piece_of_a_cat_reads_what_it_needs_and_tests_nothing() -> None:
             assert not any(isinstance(node, Select) for node in part.graph), seed
 
 
+def test_columns_of_a_row_are_parted_as_heads_are() -> None:
+    """Queries, keys and values of one projection, 4 to 1 to 1."""
+    b = FusionBuilder()
+    names, widths = ("neg", "relu", "abs"), (256, 64, 64)
+    parts = [op(b, n, b.tensor([64, w], F32)) for n, w in zip(names, widths, strict=True)]
+    b.output(b.cat(parts, 1))
+    found = parts_of(b)
+    assert [len(part.graph.loads) for part in found] == [1, 1, 1]
+    assert not any(isinstance(node, Select) for part in found for node in part.graph)
+
+
 @pytest.mark.parametrize("why", ["short lines", "what both sides read is large", "many pieces"])
 def test_points_stay_together(why: str) -> None:
     b = FusionBuilder()

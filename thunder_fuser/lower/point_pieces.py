@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
@@ -80,6 +81,7 @@ def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
     """Both sides of each test that parts the points so, the last test first."""
     widest = min(t.dtype.itemsize for t in group.tensors)
     seen: set[Condition] = set()
+    found: set[tuple[_Cut, _Cut]] = set()
     for node in reversed([*group.graph]):
         if not isinstance(node, Select) or len(node.conditions) != 1 or node.positions:
             continue
@@ -88,8 +90,10 @@ def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
             continue
         seen.add(condition)
         sides = _parted(condition, group)
-        if sides is not None and sides[0].stride * widest % _LINE_BYTES == 0:
-            yield sides
+        if sides is not None and sides not in found:
+            found.add(sides)
+            if sides[0].stride * widest % _LINE_BYTES == 0:
+                yield sides
 
 
 def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None:
@@ -106,7 +110,10 @@ def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None
     first = condition.const // -factor + 1 if factor < 0 else -(condition.const // factor)
     if not 0 < first < extent:
         return None
-    return _Cut(digit.s, extent, 0, first), _Cut(digit.s, extent, first, extent)
+    # In blocks as large as both sides have them: columns of a row become its heads.
+    block = gcd(extent, first)
+    stride, extent, first = digit.s * block, extent // block, first // block
+    return _Cut(stride, extent, 0, first), _Cut(stride, extent, first, extent)
 
 
 def _is_worth(parts: list[PointGroup], device: DeviceInfo) -> bool:

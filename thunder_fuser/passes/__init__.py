@@ -27,6 +27,7 @@ from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
+from thunder_fuser.passes.short_sums import short_sums
 from thunder_fuser.passes.sums_of_one_hot import sums_of_one_hot
 from thunder_fuser.passes.sums_of_pads import sums_of_pads
 from thunder_fuser.passes.view_chains import view_chains
@@ -43,6 +44,8 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     cast_chains,
     # After casts, which may stand between views only because they did nothing.
     view_chains,
+    # After views, which say how what is summed lies.
+    short_sums,
     # Needs pads that are one view each.
     sums_of_pads,
     # Needs slices that are one view each, and makes views of cats that are new.
