@@ -119,6 +119,19 @@ def test_forward_and_backward_are_never_one_fusion() -> None:
         assert [name in str(trace) for name in names] == [k == 0, k == 1]
 
 
+def test_where_a_relu_is_zero_is_found_by_what_asks() -> None:
+    """Thunder's rule compares before it asks for the gradient."""
+
+    def program(x: Any, w: Any) -> Any:
+        return torch.relu(x @ w)
+
+    inputs = fake((256, 64), (64, 512), dtype=torch.bfloat16, grad=True)
+    _, backward = traced(program, *inputs)
+    assert primitives(backward)[:2] == ["le", "where"]
+    assert (backward.plan.kernels, backward.plan.bytes) == (1, 3 * 256 * 512 * 2)
+    check(program, *(torch.randn(n, 4, dtype=torch.float64).requires_grad_() for n in (3, 4)))
+
+
 # ---- numbers that are known late
 
 

@@ -57,6 +57,7 @@ from thunder_fuser.frontends.thunder.trace.check import fault
 from thunder_fuser.frontends.thunder.trace.dead_code import live
 from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.phases import in_phases
 from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
@@ -176,7 +177,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         """The trace with fusions. `asked`: for how much memory, of a joint trace."""
         fuel = copy(self._tank)
         look_through(trace.bound_symbols)
-        trace = data_parallel.scheduled(trace, self._is_fusible, self.opmap)
+        trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
         trace, originals = single_assignment(trace)
         trace = with_kept_values(with_shared_values(trace), originals)
         plan = partial(self._fused, may_reorder=may_reorder, saves_like_torch=saves_like_torch)

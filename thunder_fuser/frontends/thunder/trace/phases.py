@@ -1,0 +1,55 @@
+"""What only gradients need, behind the first of them in a joint trace.
+
+A rule for a gradient may compute something before it asks for the gradient: where a relu is 0.
+Thunder's split leaves that to the backward, and so regions are formed as if it were there already;
+in front of the gradient it would be a kernel of its own, and go through memory.
+"""
+
+from __future__ import annotations
+
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx, from_trace
+
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+
+_EFFECTS = frozenset({OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP})
+
+
+def in_phases(trace: TraceCtx) -> TraceCtx:
+    """The same trace, or one in which such symbols follow the first gradients."""
+    symbols = trace.bound_symbols
+    gradients = [b.sym.id is PrimIDs.GET_GRAD for b in symbols]
+    if True not in gradients:
+        return trace
+    start = gradients.index(True)
+    end = next(k for k in range(start, len(symbols)) if not gradients[k])
+    needed: set[str] = set()
+    kept: list[BoundSymbol] = []
+    moved: list[BoundSymbol] = []
+    for k in reversed(range(start)):
+        bsym = symbols[k]
+        if updates(bsym):
+            # What is read before is something else behind.
+            kept += reversed(symbols[: k + 1])
+            break
+        if _may_wait(bsym) and needed.isdisjoint(p.name for p in bsym.flat_proxy_outs):
+            moved.append(bsym)
+        else:
+            kept.append(bsym)
+            needed.update(p.name for p in bsym.flat_proxy_args)
+    if not moved:
+        return trace
+    found = from_trace(trace)
+    found.bound_symbols = [*kept[::-1], *symbols[start:end], *moved[::-1], *symbols[end:]]
+    return found
+
+
+def _may_wait(bsym: BoundSymbol) -> bool:
+    """Whether only gradients need a symbol, which does nothing but compute."""
+    is_backward = BoundSymbolTag.BACKWARD in bsym.tags
+    return is_backward and bool(bsym.flat_proxy_outs) and _is_pure(bsym)
+
+
+def _is_pure(bsym: BoundSymbol) -> bool:
+    return _EFFECTS.isdisjoint(bsym.sym.tags or ()) and all(map(_is_pure, bsym.subsymbols))
