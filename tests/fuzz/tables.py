@@ -200,6 +200,15 @@ def _keys_and_values(p: Maker, x: torch.Tensor) -> str:
     return f"{keys}, {values if values and p.chance(0.7) else _of_sizes(p, sizes, x.dtype)}"
 
 
+def _shared_keys_and_values(p: Maker, x: torch.Tensor) -> str:
+    """The same, for fewer heads, each for a group of the queries'."""
+    if x.dim() < 3:
+        return _keys_and_values(p, x)
+    heads = p.rng.choice([k for k in range(1, x.shape[-3] + 1) if x.shape[-3] % k == 0] or [1])
+    sizes = [*x.shape[:-3], heads, 3, x.shape[-1]]
+    return ", ".join(_of_sizes(p, sizes, x.dtype) for _ in range(2))
+
+
 def _of_sizes(p: Maker, sizes: Sequence[int], dtype: torch.dtype) -> str:
     """An argument of these sizes, of which none is made 0."""
     return p.argument(sizes, dtype, random_numbers(p.rng, sizes, dtype))
@@ -313,6 +322,7 @@ PLACES: dict[str, Place] = {
     "products": _products,
     "square": _square,
     "keys_and_values": _keys_and_values,
+    "shared_keys_and_values": _shared_keys_and_values,
     "scores": lambda p, x: p.argument([x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype),
     "kernel": _kernel,
     "channels_made": lambda p, x: p.argument([2], x.dtype),

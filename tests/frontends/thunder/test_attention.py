@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder_fuser
-from tests.frontends.thunder.programs import fake, jit
+from tests.frontends.thunder.programs import fake, jit, traced
+from thunder_fuser.errors import FuserValueError
 
 FORWARD, BACKWARD = "fuser_attention_forward", "fuser_attention_backward"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -91,6 +92,67 @@ def test_the_backward_is_of_the_kernel_that_ran_forward() -> None:
         with sdpa_kernel(then):
             found = torch.autograd.grad(output.sum(), inputs)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_groups_of_queries_share_the_heads_of_keys(name: str) -> None:
+    options = {"enable_gqa": True} | OPTIONS[name]
+    if name == "added":
+        options["attn_mask"] = options["attn_mask"].double()
+    compiled, found = jit(attended(**options)), []
+    generator = torch.Generator().manual_seed(1)
+    sizes = ((2, 4, 6, 8), (2, 2, 10, 8), (2, 2, 10, 8))
+    inputs = [torch.randn(s, generator=generator).double().requires_grad_() for s in sizes]
+    for function in (compiled, attended(**options)):
+        torch.manual_seed(7)  # of what is dropped
+        output = function(*inputs)
+        found.append([output, *torch.autograd.grad(output.sin().sum(), inputs)])
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12)
+    assert [n for n in calls(compiled) if "fuser_" in n] == [FORWARD, BACKWARD]
+    with torch.no_grad():
+        torch.manual_seed(7)
+        torch.testing.assert_close(compiled(*inputs), found[1][0].detach())
+    assert [n for n in calls(compiled) if "fuser_" in n] == ["fuser_attention"]
+
+
+def test_groups_with_a_mask_that_wants_a_gradient() -> None:
+    def program(q: torch.Tensor, k: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, k, m, enable_gqa=True)
+
+    sizes = ((2, 4, 6, 8), (2, 2, 10, 8), (6, 10))
+    inputs = [torch.ones(s, dtype=torch.float64).requires_grad_() for s in sizes]
+    found, expected = (
+        torch.autograd.grad(f(*inputs).sum(), inputs) for f in (jit(program), program)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_groups_that_do_not_divide_the_queries() -> None:
+    q, k = torch.ones(2, 4, 6, 8), torch.ones(2, 3, 10, 8)
+    with pytest.raises(FuserValueError, match="4 heads of queries, 3 of keys"):
+        jit(attended(enable_gqa=True))(q, k, k)
+
+
+def test_what_reads_the_gradients_of_shared_heads() -> None:
+    """A projection, its heads and what repeats them: one kernel in front of attention, one behind
+    its backward, each ideal.
+    """
+
+    def program(x: torch.Tensor, repeats: bool) -> torch.Tensor:
+        q, k, v = (
+            t.view(2, 512, -1, 64).transpose(1, 2) for t in x.split((1024, 256, 256), dim=-1)
+        )
+        if repeats:
+            k, v = (t.repeat_interleave(4, 1) for t in (k, v))
+        return functional.scaled_dot_product_attention(q.sin(), k.cos(), v, enable_gqa=not repeats)
+
+    for repeats in (False, True):
+        inputs = fake((2, 512, 1536), dtype=torch.bfloat16, grad=True)
+        forward, backward = traced(program, *inputs, repeats)
+        assert [forward.plan.kernels, backward.plan.kernels] == [1, 1]
+        assert forward.plan.bytes == forward.plan.bytes_ideal
+        assert backward.plan.bytes == backward.plan.bytes_ideal
 
 
 def test_of_cuda_tensors_as_well() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.frontends.thunder.programs import jit
+from tests.frontends.thunder.programs import check, jit
 from thunder_fuser import options
 from thunder_fuser.errors import FuserIndexError
 
@@ -110,3 +110,16 @@ def test_smoothed_labels_of_ignored_classes(reduction: str, ignored: int, weight
             found = run(x, target, weight)
             results.append([found, *torch.autograd.grad(found.sum(), [x])])
     torch.testing.assert_close(*results)
+
+
+def test_remainders_by_their_operator() -> None:
+    """Thunder looks for methods that it has not."""
+
+    def program(x: Any, y: Any) -> Any:
+        z = x * 1
+        z %= 3
+        return x % 3, 7 % y, x % y, z, y % torch.arange(1, 7)
+
+    check(program, torch.arange(6.0) - 2.5, torch.arange(1.0, 7.0))
+    check(program, torch.arange(-3, 3), torch.arange(1, 7))
+    check(lambda x, y: (x % 1.5) * (x % y), *(torch.rand(6).requires_grad_() for _ in range(2)))

@@ -105,6 +105,10 @@ def lookasides() -> dict[Function, Function]:
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
+    # Thunder looks for methods that it has not.
+    found[TensorProxy.__mod__] = ltorch.remainder
+    found[TensorProxy.__rmod__] = lambda x, other: ltorch.remainder(other, x)
+    found[TensorProxy.__imod__] = ltorch.remainder_
     module = getattr(_lazy_graph_module, "_LazyGraphModule", None)
     if write := getattr(module, "real_recompile", None):
         found[write] = lambda graph: write(graph)

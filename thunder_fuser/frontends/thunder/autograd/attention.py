@@ -6,6 +6,9 @@ chooses between its kernels (flash, cuDNN, efficient, or its formula) by sizes, 
 its global switches when the call runs, as in eager code. What the kernel saved tells the backward
 which one it was: switches may be others by then.
 
+With `enable_gqa` keys and values have fewer heads, each for a group of the queries'. Thunder has no
+such attention; torch's kernels read the heads as they are, and sum their gradients over the group.
+
 kernel       logsumexp          seed of dropout
 flash, GPU   [batch, heads, n]  UInt64
 flash, CPU   [batch, heads, n]  none
@@ -17,7 +20,8 @@ formula      no elements        the generator's state, where it drops anything
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
@@ -28,10 +32,11 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.extend import FusionExecutor
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
-from thunder_fuser.errors import FuserTypeError
+from thunder_fuser.errors import FuserTypeError, FuserValueError
 from thunder_fuser.frontends.thunder.autograd.on_shards import Heads, heads_of
 from thunder_fuser.frontends.thunder.claims.operands import is_static
 
@@ -59,9 +64,14 @@ def register(executor: FusionExecutor) -> Symbols:
         executor.register_operator(NAMES[1], meta=_forward_meta, fn=_forward, tags=tags),
         executor.register_operator(NAMES[2], meta=_backward_meta, fn=_backward),
     )
+    rule = _gradient(symbols)
     executor.register_supported(
-        ID, is_claimed, execution_transform=_alone(symbols), grad_transform=_gradient(symbols)
+        ID, is_claimed, execution_transform=_alone(symbols), grad_transform=rule
     )
+    executor.register_supported(symbols.whole, grad_transform=rule)
+    # Thunder's own, which knows no groups.
+    attend = partial(_attend, symbols)
+    executor._lookasides[functional.scaled_dot_product_attention] = attend
     return symbols
 
 
@@ -87,32 +97,83 @@ class Attention(NamedTuple):
     def scores_factor(self) -> float:
         return 1 / math.sqrt(self.query.shape[-1]) if self.scale is None else self.scale
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether queries share the heads of keys and values."""
+        return len(self.query.shape) > 2 and self.query.shape[-3] != self.key.shape[-3]
+
+    @property
+    def keywords(self) -> Mapping[str, Any]:
+        """What torch's functions take by name."""
+        return {"scale": self.scale, "enable_gqa": self.is_grouped}
+
     def kernel(self) -> SDPBackend:
         """Torch's choice for tensors that want gradients."""
         trained = [t.detach().requires_grad_() for t in self.operands]
         options = self.attn_mask, self.dropout_p, self.is_causal
-        return SDPBackend(torch._fused_sdp_choice(*trained, *options, scale=self.scale))
+        return SDPBackend(torch._fused_sdp_choice(*trained, *options, **self.keywords))
 
     def formula(self) -> Tensor:
         """By two products and a softmax."""
-        *call, scale = self
-        found: Tensor = _aten._scaled_dot_product_attention_math(*call, scale=scale)[0]
+        *call, _ = self
+        found: Tensor = _aten._scaled_dot_product_attention_math(*call, **self.keywords)[0]
         return found
 
 
 def is_claimed(*args: Any, **options: Any) -> bool:
     """Whether torch has one call for these; Thunder takes all others apart."""
     call = Attention(*args, **options)
+    shapes = [tuple(t.shape) for t in call.operands]
+    same = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) >= 2
+    return same and _is_one_call(call)
+
+
+def _is_one_call(call: Attention) -> bool:
+    """The same, but for the heads."""
     mask = call.attn_mask
     tensors = [*call.operands, *([] if mask is None else [mask])]
     if not all(type(t) is TensorProxy and is_static(t.shape) for t in tensors):
         return False
-    shapes = [tuple(t.shape) for t in call.operands]
-    same = len({shape[:-2] for shape in shapes}) == 1 and len(shapes[0]) >= 2
     # The gradient of a mask is nothing that torch's kernels all give.
     constant = mask is None or not mask.requires_grad
     numbers = isinstance(call.dropout_p, int | float) and isinstance(call.is_causal, bool)
-    return same and constant and numbers and not (call.is_causal and mask is not None)
+    return constant and numbers and not (call.is_causal and mask is not None)
+
+
+def _attend(
+    symbols: Symbols,
+    query: TensorProxy,
+    key: TensorProxy,
+    value: TensorProxy,
+    attn_mask: TensorProxy | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> TensorProxy:
+    """Torch's attention, groups of queries included."""
+    options = attn_mask, dropout_p, is_causal
+    call = Attention(query, key, value, *options, scale)
+    if not enable_gqa or not call.is_grouped:
+        return _thunders(call)
+    heads = [t.shape[-3] if t.ndim > 2 else 0 for t in call.operands]
+    if not all(heads) or heads[1] != heads[2] or heads[0] % heads[1]:
+        raise FuserValueError(
+            "scaled_dot_product_attention with enable_gqa: expected as many heads of keys as of "
+            f"values, and a multiple of them of queries, got {heads[0]} heads of queries, "
+            f"{heads[1]} of keys and {heads[2]} of values"
+        )
+    if len({tuple(t.shape[:-3]) for t in call.operands}) == 1 and _is_one_call(call):
+        return _alone(symbols)(*call)
+    key, value = (ltorch.repeat_interleave(t, heads[0] // heads[1], -3) for t in (key, value))
+    return _thunders(call._replace(key=key, value=value))
+
+
+def _thunders(call: Attention) -> TensorProxy:
+    """Thunder's own, which we claim where `is_claimed` holds."""
+    *options, scale = call
+    found: TensorProxy = ltorch.scaled_dot_product_attention(*options, scale=scale)
+    return found
 
 
 def _alone(symbols: Symbols) -> Callable[..., TensorProxy]:
@@ -180,8 +241,8 @@ def _whole(*args: Any) -> Tensor:
     if heads is not None:
         with torch.no_grad():
             return heads.whole(_whole(*_on_shards(call, heads)), call.query.shape[:-2])
-    *options, scale = call
-    return torch.nn.functional.scaled_dot_product_attention(*options, scale=scale)
+    *options, _ = call
+    return functional.scaled_dot_product_attention(*options, **call.keywords)
 
 
 def _forward(*args: Any) -> Saved:
@@ -200,6 +261,12 @@ def _on_shards(call: Attention, heads: Heads) -> Attention:
         raise FuserTypeError(
             f"attention of DTensors: expected dropout_p 0, got {call.dropout_p}: devices would "
             "have to draw numbers of one sequence; drop elements of its result instead"
+        )
+    if call.is_grouped:
+        raise FuserTypeError(
+            f"attention of DTensors: expected as many heads of keys as of queries, got "
+            f"{call.key.shape[-3]} and {call.query.shape[-3]}: a device's queries would need keys "
+            "of others; repeat_interleave keys and values before"
         )
     query, key, value = map(heads.local, call.operands)
     mask = heads.local_mask(call.attn_mask, call.query.ndim)
