@@ -566,8 +566,20 @@ def torch_saves_nothing(x: Any) -> Any:
     return torch.roll(x, -2, -2)
 
 
+def torch_saves_places(x: Any) -> Any:
+    return torch.sort(x, -1)[0] * torch.arange(1.0, 4)
+
+
+def torch_saves_fewer_places(x: Any) -> Any:
+    return torch.topk(x, 2, -1)[0] * torch.arange(1.0, 3)
+
+
 @pytest.mark.parametrize(
-    "program", [torch_saves_the_root, torch_saves_the_copy, torch_saves_nothing]
+    "program",
+    [
+        *(torch_saves_the_root, torch_saves_the_copy, torch_saves_nothing),
+        *(torch_saves_places, torch_saves_fewer_places),
+    ],
 )
 def test_an_argument_that_changes_where_torch_does_not_save_it(program: Any) -> None:
     gradients = []

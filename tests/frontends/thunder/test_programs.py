@@ -138,13 +138,14 @@ def test_rope_with_gradients_on_fake_cuda_tensors() -> None:
 
 
 def test_rope_backward_says_what_a_second_set_of_rows_costs() -> None:
-    """Gradients of cos and sin fold batches and heads, those of shared keys a group's heads."""
+    """Gradients of cos and sin fold batches and heads, and have the rotated dimensions only."""
     inputs = fake((2, 1024, 768), (1024, 8), (1024, 8), dtype=torch.bfloat16, grad=True)
     plan = traced(rope, *inputs, *ROPE)[-1].plan
     assert (plan.kernels, plan.bytes, plan.bytes_ideal) == (2, 11_599_872, 10_551_296)
     refusals = [why for segment in plan.segments for why in segment.refusals]
-    assert {why.code for why in refusals} == {"space"}
-    assert "a kernel has one set of rows" in str(refusals[0])
+    assert {why.code for why in refusals} == {"shape"}
+    assert "[2, 4, 6, 1024, 32] differs" in str(refusals[0])
+    assert "from its rows [1024, 8]; it needs a kernel of its own" in str(refusals[0])
 
 
 # ---- sizes that only a plan can have

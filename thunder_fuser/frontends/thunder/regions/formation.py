@@ -317,9 +317,10 @@ def _ordered_as_indexed(prims: Sequence[BoundSymbol]) -> list[BoundSymbol]:
 
 def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
     """The parts of a symbol; of a call such as zeros_like, what makes the tensor knows the operand
-    that it is to lie as.
+    that it is to lie as. A gradient lies as it may: for its order alone nothing is saved.
     """
-    read = _tensors(whole.flat_proxy_args) if whole.sym.id in LIKE else []
+    knows = whole.sym.id in LIKE and BoundSymbolTag.BACKWARD not in whole.tags
+    read = _tensors(whole.flat_proxy_args) if knows else []
     like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
     for prim in flatten(whole):
         if like is not None and prim.sym.id is PrimIDs.FULL and is_supported(like):
