@@ -100,7 +100,8 @@ class Attention(NamedTuple):
     @property
     def is_grouped(self) -> bool:
         """Whether queries share the heads of keys and values."""
-        return len(self.query.shape) > 2 and self.query.shape[-3] != self.key.shape[-3]
+        heads = [t.shape[-3] if len(t.shape) > 2 else 0 for t in (self.query, self.key)]
+        return heads[0] != heads[1]
 
     @property
     def keywords(self) -> Mapping[str, Any]:
