@@ -209,6 +209,7 @@ CALLS = (
     Row("torch.baddbmm({products}, {x}, {matrices})", "f"),
     Row("torch.addmm({last}, {square}, {x})", "f", 0.5),
     Row("torch.einsum('...ij,...kj->...ik', {x}, {x})", "f", 0.5),
+    Row("torch.einsum('bij,bjk->bki', {x}, {matrices})", "f", 0.5),
     Row("F.scaled_dot_product_attention({x}, {keys_and_values})", "f", 2),
     Row("F.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", "f"),
     Row("F.scaled_dot_product_attention({x}, {keys_and_values}, attn_mask={scores})", "f"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.frontends.thunder.programs import check, jit
+from tests.frontends.thunder.programs import check, fake, jit, traced
 from thunder_fuser import refusals
 from thunder_fuser.frontends.thunder.composites import PARTS
 
@@ -145,3 +145,37 @@ def test_gradients_of_bounds_are_torchs_at_the_bounds_and_at_nan(name: str) -> N
         found.append(x.grad)
     assert torch.equal(*map(torch.isnan, found))
     assert torch.equal(*map(torch.nan_to_num, found))
+
+
+EQUATIONS = {
+    "bqhd,bkhd->bhqk": ((2, 3, 4, 5), (2, 6, 4, 5)),
+    "bhqk,bkhd->bqhd": ((2, 4, 3, 6), (2, 6, 4, 5)),
+    "ij , jk->ki": ((3, 4), (4, 5)),
+    "abc,dcb->ad": ((2, 3, 4), (5, 4, 3)),
+    "abc,cbde->aed": ((2, 3, 4), (4, 3, 5, 2)),
+    "bti,ij->btj": ((2, 3, 4), (4, 5)),
+    "ij,jk->ik": ((0, 4), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_products_by_an_equation(equation: str) -> None:
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        return torch.einsum(equation, a * 1.5, b)
+
+    sizes = EQUATIONS[equation]
+    inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in sizes]
+    found, expected = jit(program)(*inputs), program(*inputs)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.sin().sum(), inputs) for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_softmax_of_products_goes_along_their_rows() -> None:
+    def program(q: Tensor, k: Tensor) -> Tensor:
+        return torch.einsum("bqhd,bkhd->bhqk", q, k).softmax(-1)
+
+    inputs = fake((2, 256, 4, 64), (2, 256, 4, 64), dtype=torch.bfloat16)
+    (report,) = traced(program, *inputs)
+    assert (report.plan.kernels, report.plan.bytes) == (1, 2 * 2 * 4 * 256 * 256 * 2)

@@ -12,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from thunder_fuser.frontends.thunder.composites import losses, movement, pointwise, reductions
+from thunder_fuser.frontends.thunder.composites import (
+    losses,
+    movement,
+    pointwise,
+    products,
+    reductions,
+)
 from thunder_fuser.frontends.thunder.composites.arguments import Unusual
 
 __all__ = ["PARTS", "Unusual"]
@@ -22,5 +28,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **reductions.PARTS,
     **losses.PARTS,
     **movement.PARTS,
+    **products.PARTS,
 }
 """By torch's name of the function, below `torch`; methods of tensors of that name are the same."""

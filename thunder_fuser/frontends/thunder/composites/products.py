@@ -1,0 +1,75 @@
+"""Products of two tensors by an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import Unusual, floats
+
+
+def einsum(equation: str, *operands: Any) -> TensorProxy:
+    """One product of matrices for each batch, of the operands in their order, as torch has it.
+    Thunder exchanges them, and what reads the result would go through it in columns.
+    """
+    if not isinstance(equation, str) or len(operands) != 2:
+        raise Unusual
+    floats(*operands)
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    left, comma, right = terms.partition(",")
+    names = (left, right, out)
+    if not (arrow and comma) or not all(n.isalpha() and len({*n}) == len(n) for n in names):
+        raise Unusual
+    x, y = operands
+    sizes = dict(zip(left, x.shape, strict=True)) if len(left) == x.ndim else {}
+    others = dict(zip(right, y.shape, strict=True)) if len(right) == y.ndim else {}
+    shared = [k for k in left if k in others]
+    if not sizes or not others or x.dtype != y.dtype or any(sizes[k] != others[k] for k in shared):
+        raise Unusual
+    batch = [k for k in out if k in shared]
+    folded = [k for k in shared if k not in out]
+    rows = [k for k in out if k not in others]
+    columns = [k for k in out if k not in sizes]
+    kept = {*batch, *folded}
+    if not (folded and rows and columns) or ({*left}, {*right}) != (
+        kept | {*rows},
+        kept | {*columns},
+    ):
+        raise Unusual
+    if next(k for k in out if k not in batch) in columns:
+        # The result in its order, as torch has it: the product of one transposed is a view.
+        return einsum(f"{right},{left}->{out}", y, x)
+    sizes |= others
+    product = ltorch.matmul(
+        _matrices(x, left, batch, rows, folded, sizes),
+        _matrices(y, right, batch, folded, columns, sizes),
+    )
+    found = [*batch, *rows, *columns]
+    whole = ltorch.reshape(product, [sizes[k] for k in found])
+    return ltorch.permute(whole, [found.index(k) for k in out])
+
+
+def _matrices(
+    x: TensorProxy,
+    names: str,
+    batch: list[str],
+    rows: list[str],
+    columns: list[str],
+    sizes: Mapping[str, int],
+) -> TensorProxy:
+    """Matrices, one for each batch, of a tensor whose dimensions have these names."""
+    moved = ltorch.permute(x, [names.index(k) for k in (*batch, *rows, *columns)])
+    if len(rows) == len(columns) == 1:
+        return moved
+    counts = [1, 1]
+    for k, group in enumerate((rows, columns)):
+        for name in group:
+            counts[k] *= sizes[name]
+    return ltorch.reshape(moved, [*(sizes[k] for k in batch), *counts])
+
+
+PARTS: Mapping[str, Callable[..., Any]] = MappingProxyType({"einsum": einsum})
