@@ -352,19 +352,9 @@ def _step(
     )
     work = work_of(bsym)
     device = to_torch_device((*outputs, *inputs)[0].device) if outputs or inputs else None
-    segment = TraceSegment(
-        "opaque",
-        inputs,
-        outputs,
-        work.bytes_read,
-        work.bytes_written,
-        0,
-        None,
-        (),
-        work.flops,
-        work.seconds(planned_for(device)),
-        bsym.sym.name,
-    )
+    moved = inputs, outputs, work.bytes_read, work.bytes_written
+    seconds = work.seconds(planned_for(device))
+    segment = TraceSegment("opaque", *moved, 0, None, (), work.flops, seconds, bsym.sym.name)
     if fresh or not inputs or _writes(bsym):
         return segment
     base = next((p for p in inputs if storages.of((p,)) == storages.of(outputs[:1])), inputs[0])
