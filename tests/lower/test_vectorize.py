@@ -18,11 +18,11 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Context, Form
+from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.vectorize import (
     ALWAYS,
     RegisterArray,
-    VectorAccess,
     exclusive,
     plan_store,
     simplify,
@@ -252,13 +252,39 @@ def test_a_pad_that_vectors_divide_is_decided_once_for_a_vector(b: FusionBuilder
     assert variant.conditions != ALWAYS
 
 
-def test_a_pad_within_a_vector_is_decided_lane_by_lane(b: FusionBuilder) -> None:
-    x = b.tensor([16, 64], Float)
-    relu(b, b.pad(x, [1, 3]))
+def test_a_pad_that_rows_shift_is_decided_lane_by_lane(b: FusionBuilder) -> None:
+    """Rows of 63 elements: no window begins where all rows have one."""
+    x = b.tensor([16, 63], Float)
+    relu(b, b.pad(x, [1, 1]))
     part = part_of(b)
     access = access_of(part, x)
     assert access.gather[0].conditions != ALWAYS
     assert any(c.depends_on(part.lanes.v) for c in access.gather[0].conditions[0])
+
+
+def test_a_pad_within_a_vector_is_windows_that_lie_in_memory(b: FusionBuilder) -> None:
+    """Of 68 elements that a row becomes 64 are read, shifted by one: the first window of a row may
+    be before the tensor.
+    """
+    x = b.tensor([16, 64], Float)
+    relu(b, b.pad(x, [1, 3]))
+    part = part_of(b)
+    access = access_of(part, x)
+    windows = [(v.conditions, w) for v in access.edges for w in v.windows]
+    assert [(w.width, w.lanes, w.picks) for _, w in windows] == [
+        (4, (0,), (3,)),
+        (4, (1, 2, 3), (0, 1, 2)),
+    ]
+    assert all(conditions != ALWAYS for conditions, _ in windows)
+    assert access.instructions(part.lanes.vector) == 2
+
+
+def test_a_window_across_the_end_of_memory_is_none(b: FusionBuilder) -> None:
+    """Of 30 elements the last window of 4 would have two."""
+    x = b.tensor([30], Float)
+    relu(b, b.pad(x, [1, 1]))
+    access = access_of(part_of(b), x)
+    assert all(w.width == 2 for v in access.edges for w in v.windows)
 
 
 def test_lanes_outside_a_condition_that_is_known_per_lane_are_left_out(b: FusionBuilder) -> None:

@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import PointwiseOp, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.reference import Evaluator
 from thunder_fuser.lower.body import Memory
+from thunder_fuser.lower.lane_windows import ACCESS_BYTES, VectorAccess
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.scalar_graph import (
     Argument,
@@ -33,7 +34,7 @@ from thunder_fuser.lower.scalar_graph import (
     Select,
     Value,
 )
-from thunder_fuser.lower.vectorize import ACCESS_BYTES, Disjunction, RegisterArray, VectorAccess
+from thunder_fuser.lower.vectorize import Disjunction, RegisterArray
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.pointwise.schedule import (
     PointwisePart,
@@ -203,7 +204,8 @@ class _Run:
             # What is not needed must not matter.
             garbage = torch.full_like(numbers, True if numbers.dtype == torch.bool else 77)
             found[load] = torch.where(torch.from_numpy(needed), numbers, garbage)
-        assert ((address == UNTOUCHED) | needed_at_all).all(), f"{tensor} is read where nobody asks"
+        asked = (address == UNTOUCHED) | needed_at_all | bool(access.edges)
+        assert asked.all(), f"{tensor} is read where nobody asks"
         return found
 
     def _value(
@@ -272,11 +274,11 @@ def planned_addresses(
         return address
     itemsize = access.loads[0].dtype.itemsize
     taken = np.zeros(part.vectors, bool)
-    for variant in access.variants:
+    for variant in access.variants or access.edges:
         for condition in (c for conjunction in variant.conditions for c in conjunction):
             assert not condition.depends_on(lanes.v), f"{condition} differs between lanes"
         here = _any(variant.conditions, vectors)
-        assert not (taken & here).any(), "two variants hold at once"
+        assert access.edges or not (taken & here).any(), "two variants hold at once"
         taken |= here
         for window in variant.windows:
             assert not lanes.diverges([window.address]), "a window at several places"

@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
@@ -137,6 +138,19 @@ class _Traffic:
     distinct: float
 
 
+class _Asked(NamedTuple):
+    """Sectors that an access asks for.
+
+    moved   of all threads, bytes
+    apart   for each byte that is wanted
+    window  of a thread, for each row that its block begins
+    """
+
+    moved: float
+    apart: float
+    window: float
+
+
 class _Model:
     def __init__(self, kernel: ir.KernelIR, device: DeviceInfo, registers: int | None) -> None:
         self.kernel, self.device = kernel, device
@@ -230,21 +244,25 @@ class _Model:
         asked: defaultdict[tuple[str, bool], float] = defaultdict(float)
         wanted = ahead = cache = 0.0
         window = 0.0
+        together: defaultdict[tuple[int, str, bool], list[_Asked]] = defaultdict(list)
         for region in self.regions:
-            together: dict[tuple[str, bool], list[tuple[float, float]]] = {}
             for a in region.accesses:
                 moved = region.total * threads * a.sectors
                 asked[a.tensor, a.is_store] += moved
-                together.setdefault((a.tensor, a.is_store), []).append((moved, a.sectors / a.bytes))
+                each = _Asked(moved, a.sectors / a.bytes, self._row_share(region) * a.sectors)
+                together[id(region.waiting), a.tensor, a.is_store].append(each)
                 wanted += region.total * threads * a.bytes
                 ahead += moved if a.is_ahead else 0.0
-                window += self._row_share(region) * a.sectors
-            for (tensor, _), found in together.items():
-                # What a block reads side by side, or all of them read, is in its own cache.
-                size, every = self.sizes[tensor], [moved for moved, _ in found]
-                apart = max(1.0, max(share for _, share in found))
-                held = size * self.busy if size <= _L1_BYTES else max(max(every), size * apart)
-                cache += min(sum(every), held)
+        for (_, tensor, _), found in together.items():
+            # What a block reads side by side, or all of them read, is in its own cache; loads of
+            # neighbours in one place of a tensor touch it once.
+            size, every = self.sizes[tensor], sum(x.moved for x in found)
+            apart = max(1.0, max(x.apart for x in found))
+            most = max(x.moved for x in found)
+            held = size * self.busy if size <= _L1_BYTES else max(most, size * apart)
+            cache += min(every, held)
+            touched = sum(x.window for x in found)
+            window += touched * min(1.0, held / every) if len(found) > 1 and every else touched
         between = window * self.kernel.threads * self.resident * self.busy
         memory = loaded = distinct = 0.0
         for (tensor, is_store), bytes in asked.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -19,6 +20,7 @@ from thunder_fuser.lower import random_draws, values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
+from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import LaneForms, lane_condition, varying_nodes
 from thunder_fuser.lower.scalar_graph import (
     Argument,
@@ -37,7 +39,12 @@ from thunder_fuser.lower.scalar_graph import (
     reachable,
 )
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import ALWAYS, Disjunction, RegisterArray, VectorAccess, simplify
+from thunder_fuser.lower.vectorize import (
+    ALWAYS,
+    Disjunction,
+    RegisterArray,
+    simplify,
+)
 
 Copy = tuple[ir.Expr, ...]
 
@@ -147,12 +154,14 @@ class LaneLowering:
         """
         found: list[ir.Stmt] = []
         fetched: list[ir.Stmt] = []
+        at_edges: list[int] = []
         for k in accesses:
             access = self.accesses[k]
             target = self._register(k, copy)
             pointer = ir.Var(access.loads[0].tensor.name)
             if awaited := self._awaited(access):
-                found += fetched
+                found += [*self._edges(at_edges, copy, indices), *fetched]
+                at_edges.clear()
                 fetched.clear()
             found += self._definitions(awaited, copy, indices, done)
             if self._is_fetched(access):
@@ -162,9 +171,11 @@ class LaneLowering:
                 fetched.append(ir.Unpack(words, target))
             elif access.gather:
                 found += self._gather(access, target, pointer, indices, copy)
+            elif access.edges:
+                at_edges.append(k)
             else:
                 found += self._variants(access, target, pointer, indices)
-        return [*found, *fetched]
+        return [*found, *self._edges(at_edges, copy, indices), *fetched]
 
     def _is_fetched(self, access: RegisterArray) -> bool:
         """Whether words of memory wait in registers before they are taken apart."""
@@ -243,6 +254,37 @@ class LaneLowering:
             otherwise = (ir.If((test,), body_of, otherwise),)
         return [*before, *otherwise]
 
+    def _edges(
+        self, accesses: Sequence[int], copy: Copy, indices: IndexArithmetic
+    ) -> list[ir.Stmt]:
+        """Windows that lie in memory, those of one test together: of several loads that read one
+        window, it is one.
+        """
+        tested: dict[ir.Expr, dict[tuple[str, Form, int, bool], list[_Edge]]] = {}
+        for k in accesses:
+            for piece in self.accesses[k].edges:
+                test = self._disjunction(piece.conditions, indices)
+                for window in piece.windows:
+                    name = self.accesses[k].loads[0].tensor.name
+                    key = name, window.address, window.width, window.is_aligned
+                    tested.setdefault(test, {}).setdefault(key, []).append(_Edge(k, window))
+        found: list[ir.Stmt] = [*indices.taken()]
+        for test, windows in tested.items():
+            inner = indices.child()
+            body: list[ir.Stmt] = []
+            for (name, address, width, is_aligned), edges in windows.items():
+                place = ir.Address(ir.Var(name), inner.value(address, self._names))
+                body += inner.taken()
+                load = ir.VectorLoad(width, place, _MEMORY_WINDOW, is_aligned)
+                dtype = self.accesses[edges[0].access].loads[0].dtype
+                picks = (
+                    ir.PickLanes(_MEMORY_WINDOW, self._register(e.access, copy), e.picks)
+                    for e in edges
+                )
+                body.append(ir.Scope((ir.Registers("w", dtype, (width,)), load, *picks)))
+            found += body if test == ALWAYS_TRUE else [ir.If((test,), tuple(body))]
+        return found
+
     def _selected(
         self, tests: Sequence[ir.Expr], addresses: Sequence[Form], indices: IndexArithmetic
     ) -> ir.Expr:
@@ -272,16 +314,14 @@ class LaneLowering:
             return [ir.Assign(target, ir.Fetched(window.width, place))]
         if window.is_in_order and window.width == self.lanes.vector:
             return [ir.VectorLoad(window.width, place, target, window.is_aligned)]
-        picks: list[int | None] = [None] * (max(window.lanes) + 1)
-        for lane, pick in zip(window.lanes, window.picks, strict=True):
-            picks[lane] = pick
+        picks = _picks(window)
         dtype = access.loads[0].dtype
         return [
             ir.Scope(
                 (
                     ir.Registers("w", dtype, (window.width,)),
                     ir.VectorLoad(window.width, place, _MEMORY_WINDOW),
-                    ir.PickLanes(_MEMORY_WINDOW, target, tuple(picks)),
+                    ir.PickLanes(_MEMORY_WINDOW, target, picks),
                 )
             )
         ]
@@ -346,6 +386,10 @@ class LaneLowering:
         """Whether every lane of every vector is read under some condition."""
         if access.gather:
             return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
+        if access.edges:
+            windows = [w for piece in access.edges for w in piece.windows]
+            everywhere = all(piece.conditions == ALWAYS for piece in access.edges)
+            return everywhere and sum(len(w.lanes) for w in windows) == self.lanes.vector
         everywhere = simplify(c for v in access.variants for c in v.conditions) == ALWAYS
         read = [sum(len(w.lanes) for w in v.windows) for v in access.variants]
         return everywhere and all(count == self.lanes.vector for count in read)
@@ -525,6 +569,25 @@ class LaneLowering:
         """The head of the statements that leave some results."""
         names = ", ".join(self._target(store).name for store in stores)
         return self._frame.section(f"{text}: {names}", *(store.tensor for store in stores))
+
+
+class _Edge(NamedTuple):
+    """A window of some lanes of an access."""
+
+    access: int
+    window: VectorAccess
+
+    @property
+    def picks(self) -> tuple[int | None, ...]:
+        return _picks(self.window)
+
+
+def _picks(window: VectorAccess) -> tuple[int | None, ...]:
+    """By lane, which element of a window it takes."""
+    picks: list[int | None] = [None] * (max(window.lanes) + 1)
+    for lane, pick in zip(window.lanes, window.picks, strict=True):
+        picks[lane] = pick
+    return tuple(picks)
 
 
 ALWAYS_TRUE = ir.Truth(True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.scalar_graph import Load, ValueGraph, forms
 from thunder_fuser.lower.store import Store
-from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, VectorAccess
+from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 
 
 def can_pair(

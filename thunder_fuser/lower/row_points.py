@@ -18,8 +18,9 @@ from thunder_fuser.ir.fusion import CopyOp, PointwiseOp, ReductionOp, TensorView
 from thunder_fuser.ir.index_maps import push
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.lane_windows import ACCESS_BYTES
 from thunder_fuser.lower.row_space import Space, iteration_space
-from thunder_fuser.lower.vectorize import ACCESS_BYTES, SECTOR_BYTES
+from thunder_fuser.lower.vectorize import SECTOR_BYTES
 
 _MAX_STEPS = 64
 """Operations between a result and a tensor that has the kernel's shape."""

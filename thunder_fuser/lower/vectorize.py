@@ -6,8 +6,10 @@ one aligned window of W elements, and fill it, are one access of W elements, in 
 lie there. A plain vector is one window in order; a broadcast is one window of one element; the
 rotated half of a rotary embedding is one window with its halves exchanged; a slice at an odd offset
 is several narrower windows. A load may leave elements of its windows out: every second one of pairs
-that lie side by side, whose others are another load of the same windows. What has no such form is
-read lane by lane. The decision is made per tensor.
+that lie side by side, whose others are another load of the same windows. Where only the running
+kernel knows which lanes are wanted (at the edge of an image, of the window of a pool), windows are
+read that lie in the tensor's memory, wanted or not. What has no such form is read lane by lane. The
+decision is made per tensor.
 
 Loads of one tensor that can never happen together (the pieces of a concatenation) share one access.
 """
@@ -21,11 +23,18 @@ from itertools import combinations
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form, provable, restrict
 from thunder_fuser.lower.body import Memory
+from thunder_fuser.lower.lane_windows import (
+    ACCESS_BYTES,
+    VectorAccess,
+    edge_windows,
+    ends_of,
+    filled_windows,
+    run_of_lanes,
+    windows_with_gaps,
+)
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
 from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
 
-ACCESS_BYTES = 16
-"""Widest access of one instruction on a GPU, and the alignment that wider ones need."""
 SECTOR_BYTES = 32
 """What a GPU's memory moves at least."""
 _WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
@@ -34,29 +43,6 @@ _WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
 Disjunction = tuple[Conjunction, ...]
 """Holds where one of its members holds; `((),)` holds everywhere."""
 ALWAYS: Disjunction = ((),)
-
-
-@dataclass(frozen=True, slots=True)
-class VectorAccess:
-    """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k].
-
-    is_aligned  to the bytes of one access
-    """
-
-    address: Form
-    width: int
-    lanes: tuple[int, ...]
-    picks: tuple[int, ...]
-    is_aligned: bool = True
-
-    @property
-    def is_in_order(self) -> bool:
-        return self.picks == tuple(range(self.width)) and self.lanes == tuple(
-            range(self.lanes[0], self.lanes[0] + self.width)
-        )
-
-    def instructions(self, itemsize: int) -> int:
-        return -(-self.width * itemsize // ACCESS_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +69,31 @@ class RegisterArray:
     variants     windows, mutually exclusive; empty for a gather
     gather       alternatives read lane by lane; empty unless `variants` is
     is_uniform   every lane reads the same element: a scalar register instead of an array
+    edges        windows instead of variants, each of some lanes, read where it is in memory
     """
 
     loads: tuple[Load, ...]
     variants: tuple[Variant, ...] = ()
     gather: tuple[Alternative, ...] = ()
     is_uniform: bool = False
+    edges: tuple[Variant, ...] = ()
 
     @property
     def is_vector(self) -> bool:
         """Every window moves as many bytes as it can: 16, or all lanes at once."""
-        return bool(self.variants) and not self.is_uniform
+        return bool(self.variants or self.edges) and not self.is_uniform
 
     def is_one_access(self, vector: int) -> bool:
         """Whether all `vector` lanes are one access of 16 bytes, under whatever conditions, whose
         words stand in registers as they stand in memory.
         """
         dtype = self.loads[0].dtype
-        if not self.is_vector or dtype not in _WORDS or dtype.itemsize * vector != ACCESS_BYTES:
+        if (
+            not self.variants
+            or not self.is_vector
+            or dtype not in _WORDS
+            or dtype.itemsize * vector != ACCESS_BYTES
+        ):
             return False
         windows = [v.windows for v in self.variants]
         return all(
@@ -113,6 +106,8 @@ class RegisterArray:
         if self.gather:
             return vector
         itemsize = self.loads[0].dtype.itemsize if self.loads else 1
+        if self.edges:
+            return sum(w.instructions(itemsize) for v in self.edges for w in v.windows)
         return max(sum(w.instructions(itemsize) for w in v.windows) for v in self.variants)
 
 
@@ -170,7 +165,7 @@ def plan_store(
 ) -> tuple[VectorAccess, ...]:
     """Windows of a store, every lane in exactly one; empty where it must be done lane by lane."""
     whole = lanes(address)
-    windows = _windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
+    windows = filled_windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
     if windows is None or sum(len(w.lanes) for w in windows) != lanes.vector:
         return ()
     return windows if windows[0].width > 1 or lanes.vector == 1 else ()
@@ -187,7 +182,7 @@ def _plan(
         for conjunction in needed[load]:
             split = _split(conjunction, lanes)
             if split is None:
-                return _gather(group, needed, lanes)
+                return _edges(group, needed, lanes, memory) or _gather(group, needed, lanes)
             outer, active, known = split
             address = lanes.at(_restricted(lanes(load.address), known))
             table = variants.setdefault(outer, {})
@@ -196,10 +191,10 @@ def _plan(
     itemsize = group[0].dtype.itemsize
     planned: dict[tuple[VectorAccess, ...], list[Conjunction]] = {}
     for outer, table in variants.items():
-        windows = _windows(table, lanes.vector, itemsize, memory.alignment)
+        windows = filled_windows(table, lanes.vector, itemsize, memory.alignment)
         if memory.anywhere and (windows is None or len(windows) > 1):
-            windows = _run(table, lanes.vector) or windows
-        windows = windows or _with_gaps(table, lanes.vector, itemsize, memory)
+            windows = run_of_lanes(table, lanes.vector) or windows
+        windows = windows or windows_with_gaps(table, lanes.vector, itemsize, memory)
         if windows is None:
             return _gather(group, needed, lanes)
         planned.setdefault(windows, []).append(outer)
@@ -209,6 +204,37 @@ def _plan(
         for v in found
     )
     return RegisterArray(tuple(group), found, is_uniform=uniform)
+
+
+def _edges(
+    group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, memory: Memory
+) -> RegisterArray | None:
+    """Windows that hold all that may be wanted of one load, each read where it is in memory: what
+    lanes get that want nothing, nobody selects. None where these are not few.
+    """
+    if len(group) > 1 or len(needed[group[0]]) > 1 or group[0].positions:
+        return None
+    (load,), (conjunction,) = group, needed[group[0]]
+    outer, inner, known = _by_lane(conjunction, lanes)
+    address = lanes.at(_restricted(lanes(load.address), known))
+    never = {
+        k
+        for condition in inner
+        for k, at_lane in enumerate(lanes.at(_restricted(condition, known)))
+        if at_lane.hi is not None and at_lane.hi < 0
+    }
+    table = {k: form for k, form in enumerate(address) if k not in never}
+    if not table:
+        return None
+    windows = edge_windows(table, lanes.vector, load.dtype.itemsize, memory)
+    if windows is None:
+        return None
+    found: dict[Disjunction, list[VectorAccess]] = {}
+    for window in windows:
+        inside = tuple(end for end in ends_of(window, memory) if not provable(end, 0, None))
+        found.setdefault(simplify([(*outer, *inside)]), []).append(window)
+    pieces = (Variant(conditions, tuple(each)) for conditions, each in found.items())
+    return RegisterArray((load,), edges=tuple(pieces))
 
 
 def _gather(
@@ -231,17 +257,7 @@ def _split(
 
     None where a condition stays undecided for some lane: then only the running kernel knows.
     """
-    outer: list[Condition] = []
-    known: list[Condition] = []
-    inner: list[Condition] = []
-    for condition in conjunction:
-        uniform = lanes.uniform(condition)
-        if uniform is None:
-            inner.append(lanes(condition))
-            continue
-        if not provable(uniform, 0, None):
-            outer.append(uniform)
-        known.append(lanes(condition))
+    outer, inner, known = _by_lane(conjunction, lanes)
     active = set(range(lanes.vector))
     for condition in inner:
         for k, at_lane in enumerate(lanes.at(_restricted(condition, known))):
@@ -253,89 +269,32 @@ def _split(
     return tuple(dict.fromkeys(outer)), tuple(sorted(active)), known
 
 
+def _by_lane(
+    conjunction: Conjunction, lanes: LaneForms
+) -> tuple[list[Condition], list[Condition], list[Condition]]:
+    """Conditions over u that are to be tested, those that lanes decide, and all over u as they
+    stand.
+    """
+    outer: list[Condition] = []
+    inner: list[Condition] = []
+    known: list[Condition] = []
+    for condition in conjunction:
+        uniform = lanes.uniform(condition)
+        if uniform is None:
+            inner.append(lanes(condition))
+            continue
+        if not provable(uniform, 0, None):
+            outer.append(uniform)
+        known.append(lanes(condition))
+    return outer, inner, known
+
+
 def _restricted(form: Form, known: Iterable[Condition]) -> Form:
     """The form with the digits replaced that the known conditions pin to one value."""
     for condition in known:
         if condition.hi is not None and condition.hi >= 0:
             form = restrict(condition, 0, condition.hi).apply(form)
     return form
-
-
-def _windows(
-    table: dict[int, Form], vector: int, itemsize: int, alignment: int
-) -> tuple[VectorAccess, ...] | None:
-    """The widest windows that hold the given lanes' addresses; None where lanes must go
-    one by one.
-    """
-    distinct = len(set(table.values()))
-    width = vector
-    while width > 1:
-        if min(width * itemsize, ACCESS_BYTES) <= alignment:
-            windows = _filled(table, width)
-            if windows is not None:
-                return windows
-        width //= 2
-    if distinct == 1 or vector == 1:
-        windows = _filled(table, 1)
-        assert windows is not None
-        return windows
-    return None
-
-
-def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | None:
-    """Aligned windows of `width` elements in which every element is wanted by a lane, if they
-    exist.
-    """
-    found: dict[Form, list[tuple[int, int]]] = {}
-    for lane, address in sorted(table.items()):
-        pick = address.const % width
-        base = address - pick
-        if width > 1 and not base.multiple_of(width):
-            return None
-        found.setdefault(base, []).append((lane, pick))
-    windows = []
-    for base, members in found.items():
-        if len({pick for _, pick in members}) != width:
-            return None
-        windows.append(_window(base, width, members))
-    return tuple(windows)
-
-
-def _window(base: Form, width: int, members: Sequence[tuple[int, int]]) -> VectorAccess:
-    """`members`: lanes, and which elements these are."""
-    lanes, picks = zip(*members, strict=True)
-    return VectorAccess(base, width, lanes, picks)
-
-
-def _run(table: dict[int, Form], vector: int) -> tuple[VectorAccess, ...] | None:
-    """Neighbours in order, one for each lane, wherever the first of them lies."""
-    first = table.get(0)
-    if first is None or any(table.get(k) is not first + k for k in range(vector)):
-        return None
-    every = tuple(range(vector))
-    return (VectorAccess(first, vector, every, every, is_aligned=False),)
-
-
-def _with_gaps(
-    table: dict[int, Form], vector: int, itemsize: int, memory: Memory
-) -> tuple[VectorAccess, ...] | None:
-    """Aligned windows in which lanes leave elements out, all of them in the tensor's memory; None
-    where these are no fewer instructions than half of one a lane.
-    """
-    width = min(vector, ACCESS_BYTES // itemsize)
-    if width < 2 or width * itemsize > memory.alignment:
-        return None
-    found: dict[Form, list[tuple[int, int]]] = {}
-    for lane, address in sorted(table.items()):
-        pick = address.const % width
-        found.setdefault(address - pick, []).append((lane, pick))
-    if 2 * len(found) > len(set(table.values())):
-        return None
-    for base in found:
-        inside = provable(memory.elements - width - base, 0, None)
-        if not (base.multiple_of(width) and inside):
-            return None
-    return tuple(_window(base, width, members) for base, members in found.items())
 
 
 def simplify(contexts: Iterable[Conjunction]) -> Disjunction:

@@ -28,6 +28,7 @@ from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.paired_lanes import can_pair
@@ -41,7 +42,7 @@ from thunder_fuser.lower.row_program import (
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import Folded, Load, Value, reachable
 from thunder_fuser.lower.store import Store, streams
-from thunder_fuser.lower.vectorize import RegisterArray, VectorAccess, plan_accesses, plan_store
+from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
