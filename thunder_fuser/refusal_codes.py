@@ -278,6 +278,13 @@ CODES = (
         "define(lambda fd, x: fd.ops.sum(fd.ops.sub(x, fd.ops.sum(x, [1], keepdim=True)), [0]))",
     ),
     Code(
+        "stencil",
+        "a reduction would compute each of its elements from several of another tensor's",
+        "none: it goes through memory, from a kernel that neighbours share loads in",
+        "define(lambda fd, x: fd.ops.sum(reduce(fd.ops.add, "
+        "[fd.ops.slice(x, [k, 0], [k + 60, 64]) for k in range(4)]), [1]))",
+    ),
+    Code(
         "stride",
         "a transpose has no load whose strides turn",
         _ANOTHER,

@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import (
     with_values,
 )
 from thunder_fuser.segment.evaluation_points import MAX_PLACES, repeated
+from thunder_fuser.segment.stencils import read_by_reductions
 
 MAX_OPERATIONS = 1024
 """Expressions between memory and a value."""
@@ -61,7 +62,15 @@ class Limited:
 
 
 def limited(fusion: Fusion) -> Limited:
-    """The fusion with cuts where it is too large. It must be static, if only representatively."""
+    """The fusion with cuts where it is too large, and before reductions of stencils. It must be
+    static, if only representatively.
+    """
+    before = read_by_reductions(fusion)
+    found = _within_limits(_with_cuts(fusion, before) if before else fusion)
+    return replace(found, cuts={**before, **found.cuts}) if before else found
+
+
+def _within_limits(fusion: Fusion) -> Limited:
     folds = sum(isinstance(e, FoldOp) for e in fusion.exprs)
     few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
