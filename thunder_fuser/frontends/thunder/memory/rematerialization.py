@@ -149,6 +149,7 @@ class _Table:
         for k, own in prims.items():
             for name in {p.name for b in own for p in b.flat_proxy_outs}:
                 self._wanted[k].pop(self._numbers[name], None)
+        self._times = self._evaluated(prims)
         self._alive |= {n for name, n in self._numbers.items() if name in facts.kept}
         self._aliases = facts.aliases
         self._unsaved = facts.unsaved
@@ -188,6 +189,29 @@ class _Table:
             case PrimIDs.RESHAPE if not is_ordered:
                 return None
         return first, is_ordered
+
+    def _evaluated(self, prims: Prims) -> dict[int, float]:
+        """How often an element of a value is computed, where everything behind it is computed
+        again: once for each of the overlapping slices that show it, as the windows of a pool do.
+        Left out: once.
+        """
+        times: dict[int, float] = {}
+        shown: dict[int, float] = {}
+        for own in reversed(list(prims.values())):
+            for prim in reversed(own):
+                outs = [self.number(p) for p in prim.flat_proxy_outs]
+                if role(prim) in (Role.REDUCE, Role.SCAN):
+                    continue
+                each = max((self._times_of(n, times, shown) for n in outs), default=1.0)
+                for n in map(self.number, operands(prim)):
+                    if prim.sym.id is PrimIDs.SLICE:
+                        shown[n] = shown.get(n, 0.0) + each * sum(map(self._count, outs))
+                    elif each > 1:
+                        times[n] = max(times.get(n, 1.0), each)
+        return {n: self._times_of(n, times, shown) for n in {*times, *shown}}
+
+    def _times_of(self, n: int, times: dict[int, float], shown: dict[int, float]) -> float:
+        return max(1.0, times.get(n, 1.0), shown.get(n, 0.0) / max(self._count(n), 1))
 
     def _memories(self, numbers: Iterable[int]) -> frozenset[int]:
         return frozenset(self._memory[n][0] for n in numbers)
@@ -248,7 +272,8 @@ class _Table:
             known = self._prices[number] = self._arithmetic(prim)
         if known.instructions is None:
             return Value((), write, read, None)
-        price = known.instructions + prices(known.launches, 0)
+        often = self._times.get(number, 1.0)
+        price = round(known.instructions * often) + prices(known.launches, 0)
         return Value(known.operands, write, read, price)
 
     def _size(self, number: int) -> int:
