@@ -13,7 +13,7 @@ from tests.frontends.thunder.programs import as_double, jit
 from tests.zoo.models import MODELS, Model
 from thunder_fuser import refusals
 
-# Matrix products and what goes with them; writes at places that data decide; sorts; windows.
+# Matrix products and what goes with them; writes at places that data decide; sorts.
 TORCHS = {
     "linear",
     "matmul",
@@ -21,8 +21,6 @@ TORCHS = {
     "embedding_backward",
     "topk",
     "scatter_add",
-    "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward",
     *(f"fuser_attention_{way}" for way in ("forward", "backward")),
     *(f"fuser_convolution{of}" for of in ("", "_input_gradient", "_weight_gradient")),
 }

@@ -119,6 +119,11 @@ REDUCTIONS = (
     Row("F.glu({x}, {dim})", "f", 0.4),
     Row("torch.matmul({x}, {columns})", "f"),
     Row("F.linear({x}, {columns}.t())", "f", 0.5),
+    *(Row(f"F.max_pool{k}d({{x}}, {{window}})", "f", 0.5) for k in (1, 2, 3)),
+    *(Row(f"F.max_pool{k}d({{x}}, {{window}}, dilation=2)", "f", 0.3) for k in (1, 2)),
+    *(Row(f"F.avg_pool{k}d({{x}}, {{window}})", "f", 0.5) for k in (1, 2, 3)),
+    Row("F.avg_pool2d({x}, {window}, count_include_pad=False)", "f", 0.3),
+    Row("F.max_pool2d({x}, {window}, return_indices=True)", "f", 0.3),
 )
 
 VIEWS = (
@@ -217,8 +222,6 @@ CALLS = (
     Row("F.conv1d({x}, {kernel}, padding={count})", "f", 2),
     Row("F.conv2d({x}, {kernel}, padding={count})", "f", 2),
     Row("F.conv2d({x}, {kernel}, {channels_made}, stride=2, padding=2)", "f"),
-    Row("F.max_pool2d({x}, 2, 1)", "f", 0.5),
-    Row("F.avg_pool2d({x}, 2)", "f"),
     Row("torch.scatter({x}, {dim_places_source})", "ffib"),
     Row("torch.scatter_add({x}, {dim_places_source})", "ffi"),
     Row("torch.index_add({x}, {dim_order_source})", "ffi"),

@@ -224,6 +224,18 @@ def _kernel(p: Maker, x: torch.Tensor) -> str:
     return p.argument([2, x.shape[1] if x.dim() > 1 else 1, *window], x.dtype)
 
 
+def _window(p: Maker, x: torch.Tensor) -> str:
+    """Of a pool, along each dimension of an image."""
+    taps = p.rng.randint(1, 3)
+    options = [
+        f"{taps}",
+        f"stride={p.rng.choice(('None', '1', '2', '3'))}",
+        f"padding={p.rng.randint(0, taps // 2)}",
+        f"ceil_mode={p.rng.choice(('True', 'False'))}",
+    ]
+    return ", ".join(options)
+
+
 def _written(p: Maker, x: torch.Tensor) -> tuple[int, list[int], list[int]]:
     """A dimension, some of its places, none twice, and the sizes of what is written there."""
     if not x.dim() or not x.numel():
@@ -325,6 +337,7 @@ PLACES: dict[str, Place] = {
     "shared_keys_and_values": _shared_keys_and_values,
     "scores": lambda p, x: p.argument([x.shape[-2] if x.dim() > 1 else 1, 1], x.dtype),
     "kernel": _kernel,
+    "window": _window,
     "channels_made": lambda p, x: p.argument([2], x.dtype),
     "dim_places_source": _placed,
     "dim_order_source": _ordered,

@@ -26,8 +26,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
-from thunder_fuser.frontends.thunder.autograd import attention, convolution
-from thunder_fuser.frontends.thunder.autograd.gradients import RULES
+from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, pools
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.claim import Role
@@ -67,6 +66,8 @@ from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
 
 logger = logging.getLogger(__name__)
+
+_RULES = {**gradients.RULES, **pools.RULES}
 
 _TRIALS = 4
 """Plans that are made to meet a budget."""
@@ -108,9 +109,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         for calls in (attention, convolution, data_parallel):
             calls.register(self)
         self._lookasides.update(lookasides())
-        for symbol in {**TABLE, **RULES}:
+        for symbol in {**TABLE, **_RULES}:
             self.register_supported(
-                symbol, partial(_is_claimed, symbol), grad_transform=RULES.get(symbol)
+                symbol, partial(_is_claimed, symbol), grad_transform=_RULES.get(symbol)
             )
 
     def __iter__(self) -> Iterator[Fuser]:

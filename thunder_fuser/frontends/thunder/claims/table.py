@@ -50,10 +50,17 @@ _WRITES_AT_INDEX = (
     "writes where data say, perhaps twice to one place; kernels write each point once"
 )
 
+MOST_TAPS = 49
+"""Elements of a pool's window: each is a load of a point, and a load and a test of its gradient."""
+
 _PRODUCT = "a matrix product, which torch's libraries compute"
 _CONVOLUTION = "a convolution, which torch's libraries compute"
 _SCAN = "a scan: each element waits for the one before it"
 _ATTENTION = "attention, for which torch has kernels"
+_POOL = (
+    "a pool whose window has too many elements for a kernel to read at each point (more than "
+    f"{MOST_TAPS}), or whose dtype torch alone has"
+)
 _SORT = "a sort: data decide where each element goes"
 
 # Why primitives, and calls by name, that a reader may look for in the table are not in it.
@@ -72,6 +79,13 @@ _LEFT_TO_TORCH: Mapping[PrimIDs | str, str] = {
     "scaled_dot_product_attention": _ATTENTION,
     **dict.fromkeys(("fuser_attention", "fuser_attention_forward"), _ATTENTION),
     "fuser_attention_backward": _ATTENTION,
+    **dict.fromkeys(
+        (
+            *(f"max_pool{k}d{end}" for k in (1, 2, 3) for end in ("", "_with_indices")),
+            *(f"max_pool{k}d_with_indices_backward" for k in (2, 3)),
+        ),
+        _POOL,
+    ),
     PrimIDs.SORT: _SORT,
     PrimIDs.TOPK: _SORT,
     "argsort": _SORT,

@@ -16,6 +16,7 @@ from thunder_fuser.frontends.thunder.composites import (
     losses,
     movement,
     pointwise,
+    pools,
     products,
     reductions,
 )
@@ -29,5 +30,6 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     **losses.PARTS,
     **movement.PARTS,
     **products.PARTS,
+    **pools.PARTS,
 }
 """By torch's name of the function, below `torch`; methods of tensors of that name are the same."""

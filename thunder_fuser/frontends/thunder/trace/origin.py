@@ -21,6 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import LiesAs
+from thunder_fuser.frontends.thunder.composites import pools
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
 
@@ -245,7 +246,7 @@ _ROW_MAJOR = frozenset(
 _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     f"torch.{name}"
     for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
-)
+) | {symbol.id for calls in pools.CALLS for symbol in calls.values()}
 """These keep channels last, which only tensors of four and five dimensions have."""
 
 
