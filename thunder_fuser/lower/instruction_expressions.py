@@ -163,6 +163,9 @@ class ExpressionMix:
         parts = [self.expr(x) for x in (e.test, e.inside, e.outside)]
         test, inside, outside = parts
         if not (isinstance(inside, Form) and isinstance(outside, Form)):
+            if _is_negative(outside, inside) or _is_negative(inside, outside):
+                # The sign is that of an operand, which two lanes' words have together.
+                return self._apply_to(("sign",), Mix(), parts[:2], is_sign=True)
             return self._apply_to(("select",), table.mix(0, 1), parts)
 
         def sample() -> Sample | None:
@@ -549,6 +552,11 @@ def any_of(samples: Sequence[Sample | None], count: int) -> Sample | None:
     if len(known) < count:
         return None
     return tuple(int(any(each)) for each in zip(*known, strict=True))
+
+
+def _is_negative(value: Value, other: Value) -> bool:
+    """Whether a value is another one with the other sign."""
+    return isinstance(value, Number) and value.is_sign and value.operands == (other,)
 
 
 def _is_power_of_two(e: ir.Expr) -> bool:
