@@ -102,6 +102,37 @@ def test_totals_of_numbers_and_positions_beside_scalars(
         assert torch.equal(ours, exact.to(ours.dtype))
 
 
+@SCHEDULES
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"), [(4, 2, 3), (64, 512, 3000), (8, 4096, 40), (100, 33, 700)]
+)
+def test_totals_of_rows_that_data_choose(
+    device: torch.device, schedule: str, rows: int, columns: int, count: int
+) -> None:
+    """Chosen by a tensor, and by the table that the tensor is looked up in; of columns, of rows and
+    of all.
+    """
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns], True, Float)
+        table = fd.define_tensor([rows], True, DataType.Int)
+        index = fd.define_tensor([count], True, DataType.Int)
+        for chosen in (index, fd.ops.index_select(table, index, 0)):
+            y = fd.ops.index_select(x, chosen, 0)
+            for dims in ([0], [1], [0, 1]):
+                fd.add_output(fd.ops.sum(y, dims))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, columns, generator=generator)
+    table, index = (torch.randint(0, rows, (n,), generator=generator) for n in (rows, count))
+    given = [t.to(device) for t in (x, table, index)]
+    run = executable(CompiledFusion(fd.fusion), given, batch_for(device, schedule), device)
+    found = iter(run(given))
+    for chosen in (index, table[index]):
+        y = x.double()[chosen]
+        for dims in ([0], [1], [0, 1]):
+            error = (next(found).cpu() - y.sum(dims)).abs().max()
+            assert error <= 1e-5 * y.abs().sum(dims).max()
+
+
 # ---- plans
 
 

@@ -101,14 +101,15 @@ class ReductionLowering(RowLowering):
 
     def _of_next_block(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Prefetches of what the next block of rows has at these columns. Rows lie apart, so that a
-        core's own prefetcher does not follow; beyond the last nothing is read.
+        core's own prefetcher does not follow; beyond the last nothing is read. Where rows lie that
+        data choose is known when these are read.
         """
         found: list[ir.Stmt] = []
         indices = row.child()
         names = self._names | {"r": add(Var("r"), ir.Int(BLOCK_OF_ROWS))}
         for k in self._column_accesses(self._live):
             access = self.accesses[k]
-            if access.gather or len(access.variants) != 1:
+            if len(access.variants) != 1 or any(load.positions for load in access.loads):
                 continue
             for window in access.variants[0].windows:
                 if any(v.name == "r" for v in window.address.variables()):

@@ -169,7 +169,10 @@ class RowLowering(LaneLowering):
         loads: list[ir.Stmt] = [
             ir.Unpack(ir.Element(Var(f"n{k}"), K), ir.Element(Var(f"x{k}"), K)) for k in ahead
         ]
-        loads += self._loads(now, EACH, row.child(), set(self._written))
+        # Positions of what is kept, where nothing keeps them.
+        beside = sorted(self._positions_of(now).difference(wanted, self._row_loads))
+        loads += [self._array(k) for k in beside]
+        loads += self._loads(sorted([*now, *beside]), EACH, row.child(), set(self._written))
         arrays = [self._array(k, self.schedule.steps) for k in wanted]
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
         head = ir.Comment(f"prologue: {names}, kept in registers")
@@ -177,6 +180,11 @@ class RowLowering(LaneLowering):
         if not self.schedule.prefetched:
             return found
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
+
+    def _positions_of(self, accesses: Sequence[int]) -> set[int]:
+        """The accesses that others wait for, because they say where these are."""
+        awaited = (n for k in accesses for n in self._awaited(self.accesses[k]))
+        return {self._access[n] for n in awaited if isinstance(n, Load)}
 
     @property
     def _elements_ahead(self) -> list[int]:
