@@ -1,21 +1,20 @@
 // reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_d7b1c5a9(const float* __restrict__ T0, float* __restrict__ T1) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_b06ca513(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
   // prologue: T0, kept in registers
   float x0[2][4];
-  tf::clear(x0);
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int u = k * 128 + t;
     if (u < 251) {
-      TF_UNROLL
-      for (int v = 0; v < 4; ++v) {
-        const int i0 = 4 * u + v;
-        const int i1 = (unsigned)i0 / 1001u;
-        const int i2 = i0 - 1001 * i1;
-        if (4 * u + v <= 1000) x0[k][v] = T0[1001 * r + i2];
+      const int i0 = (unsigned)r / 4u;
+      const int i1 = (unsigned)r % 4u;
+      {
+        float w[4];
+        tf::load<4>(T0 + 4004 * i0 + 1000 * i1 + 4 * u, w);
+        tf::pick<0, 1, 2, 3>(w, x0[k]);
       }
     }
   }
@@ -28,7 +27,10 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_d7b1c5a9(cons
     const int u = k * 128 + t;
     if (u < 251) {
       TF_VEC
-      for (int v = 0; v < 4; ++v) if (4 * u + v <= 1000) a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
+      for (int v = 0; v < 4; ++v) {
+        const int i2 = (unsigned)r % 4u;
+        if (-i2 + 4 * u + v >= 0 && i2 - 4 * u - v >= -1000) a0[v] = tf::Sum::combine(a0[v], (float)x0[k][v]);
+      }
     }
   }
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);

@@ -235,6 +235,15 @@ def fits(form: Form, bits: int = 31) -> bool:
     return True
 
 
+def has_arithmetic(forms: Sequence[Form]) -> bool:
+    """Whether processors' division computes all forms: no dividend may be negative."""
+    try:
+        _divisions(forms)
+    except FuserValueError:
+        return False
+    return True
+
+
 def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
     """(base, divisor) of every quotient that the forms need.
 

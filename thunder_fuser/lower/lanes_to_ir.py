@@ -186,6 +186,11 @@ class LaneLowering:
         found = reachable(p for load in access.loads for p in load.positions)
         return sorted(found, key=lambda node: node.order)
 
+    def _positions_of(self, accesses: Sequence[int]) -> set[int]:
+        """The accesses that others wait for, because they say where these are."""
+        awaited = (n for k in accesses for n in self._awaited(self.accesses[k]))
+        return {self._access[n] for n in awaited if isinstance(n, Load)}
+
     def _definitions(
         self, nodes: Sequence[Value], copy: Copy, indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:

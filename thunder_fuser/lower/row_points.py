@@ -33,7 +33,9 @@ class RowPoints:
 
     def __init__(self, space: Space, row: Form, column: Form) -> None:
         place = unflatten(row, space.sizes, space.kept)
-        place |= unflatten(column, space.sizes, space.folded)
+        # Lanes that are no points of the row may be before it, or behind.
+        only = len(space.folded) == 1
+        place |= {space.folded[0]: column} if only else unflatten(column, space.sizes, space.folded)
         self.space = space
         self._lane = row if space.is_outer else column
         self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))

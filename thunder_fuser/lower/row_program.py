@@ -72,7 +72,8 @@ class PulledEpilogue:
 @dataclass(frozen=True, slots=True)
 class PulledRows:
     """What a reduction kernel computes: values of reductions' elements (and their positions, where
-    these are folded too) and of stores, with addresses.
+    these are folded too) and of stores, with addresses. `extent`: points along the lane's axis,
+    those that do not exist with the others.
     """
 
     graph: ValueGraph
@@ -82,6 +83,7 @@ class PulledRows:
     narrow: tuple[tuple[TensorView, Value, Form], ...]
     epilogues: tuple[PulledEpilogue, ...]
     lane_index: Form
+    extent: int
     inside: Conjunction
 
 
@@ -98,9 +100,18 @@ def refuse_rows(body: KernelBody) -> Refusal | None:
 
 
 def pull_rows(
-    axis: LaneAxis, vector: int, arrangement: Arrangement, body: KernelBody
+    axis: LaneAxis,
+    vector: int,
+    arrangement: Arrangement,
+    body: KernelBody,
+    *,
+    is_aligned: bool = False,
 ) -> PulledRows | Refusal:
-    """Pull everything at a row and a column; a Refusal where a stage has not what is wanted."""
+    """Pull everything at a row and a column; a Refusal where a stage has not what is wanted.
+
+    is_aligned  vectors of a row are those of memory: where a row begins within one, so does what
+                the lanes of its first vector see of it
+    """
     roles = {fold.output: _role(fold, arrangement) for fold in body.folds}
     refusal = _refuse_roles(roles, arrangement, body)
     if refusal is not None:
@@ -109,11 +120,15 @@ def pull_rows(
     context = Context()
     many = {"columns": space.columns, "rows": space.rows}
     extent = many[axis]
-    many[axis] = -(-max(extent, 1) // vector) * vector
+    before = vector - 1 if is_aligned else 0
+    many[axis] = -(-(max(extent, 1) + before) // vector) * vector
     row = context.var("r", 0, max(many["rows"] - 1, 0))
     column = context.var("c", 0, max(many["columns"] - 1, 0))
     lane_index = column if axis == "columns" else row
     inside: Conjunction = () if many[axis] == extent else (extent - 1 - lane_index,)
+    if is_aligned:
+        column = column - _begin(row, vector, space, body)
+        inside = (column, extent - 1 - column)
     points = RowPoints(space, row, column)
     pull = Pull(body, context, inside)
     totals = {t for t, role in roles.items() if role != "fold"}
@@ -147,8 +162,19 @@ def pull_rows(
         tuple(narrow),
         finishes,
         lane_index,
+        many[axis],
         inside,
     )
+
+
+def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:
+    """Where a row of the largest tensor that is folded begins within a vector of memory."""
+    fold = body.folds[0]
+    pull = Pull(body, row.context)
+    pull.emit(fold.input, RowPoints(space, row, row.context.const(0)).of_elements(fold))
+    found = [load for load in pull.graph.loads if not load.positions]
+    largest = max(found, key=lambda load: load.tensor.numel, default=None)
+    return row.context.const(0) if largest is None else largest.address % vector
 
 
 def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> Refusal | None:

@@ -222,3 +222,21 @@ def test_an_output_is_new_memory_where_its_values_are_an_inputs() -> None:
     (same,) = (jit(lambda x: x.float().bfloat16())(x),)
     assert torch.equal(same, x)
     assert same.data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize("budget", [None, 0.5])
+def test_gradients_that_are_constants(budget: float | None) -> None:
+    """No backward of them reads what comes to it, which Thunder's call of it must pass."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.sign(x)
+        return torch.nn.functional.softsign(y), y
+
+    options = {} if budget is None else {"memory_budget": budget}
+    compiled = thunder.jit(function, executors=[thunder_fuser.executor], **options)
+    x = torch.randn(4, 3, requires_grad=True)
+    found = compiled(x)
+    for ours, theirs in zip(found, function(x), strict=True):
+        assert torch.equal(ours, theirs)
+    (gradient,) = torch.autograd.grad(found, [x], [torch.ones_like(y) for y in found])
+    assert torch.equal(gradient, torch.zeros_like(x))

@@ -56,7 +56,7 @@ from thunder_fuser.frontends.thunder.trace.check import fault
 from thunder_fuser.frontends.thunder.trace.dead_code import live
 from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
-from thunder_fuser.frontends.thunder.trace.phases import in_phases
+from thunder_fuser.frontends.thunder.trace.phases import has_gradients, in_phases
 from thunder_fuser.frontends.thunder.trace.retype import Retyped, retype
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.frontends.thunder.trace.rng_state import register as register_draw
@@ -176,7 +176,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         self, trace: TraceCtx, may_reorder: bool, saves_like_torch: bool, asked: float | None
     ) -> TraceCtx:
         """The trace with fusions. `asked`: for how much memory, of a joint trace."""
-        fuel = copy(self._tank)
+        fuel, given = copy(self._tank), trace
         look_through(trace.bound_symbols)
         trace = in_phases(data_parallel.scheduled(trace, self._is_fusible, self.opmap))
         trace, originals = single_assignment(trace)
@@ -207,7 +207,9 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
             traded = budget.Traded(limit, saved, unbudgeted, recomputed)
         for refusal in fused.record.finish(trace, traded).all_refusals():
             logger.debug("%s", refusal)
-        return fused.trace
+        # Gradients that are constants are left to torch, which computes them of what comes.
+        are_constants = has_gradients(given) and not has_gradients(fused.trace)
+        return given if are_constants else fused.trace
 
     def _fused(
         self,

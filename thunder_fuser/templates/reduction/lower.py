@@ -15,7 +15,7 @@ from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less
 from thunder_fuser.lower.lanes_to_ir import EACH, V
-from thunder_fuser.lower.scalar_graph import forms
+from thunder_fuser.lower.scalar_graph import Condition, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid
@@ -294,6 +294,7 @@ class ReductionLowering(RowLowering):
         return [*arrays, *body, *ends]
 
     def _guarded_store(self, n: int, store: Store, indices: IndexArithmetic) -> list[ir.Stmt]:
+        """The lanes of one vector that exist: all together, or one by one."""
         if not self.schedule.inside:
             return self._store(n, store, indices)
         target = Var(self._target(store).name)
@@ -302,7 +303,19 @@ class ReductionLowering(RowLowering):
         guard = self._inside(inner)
         one = ir.Assign(ir.Element(target, address), ir.Element(Var(f"y{n}"), V))
         body: list[ir.Stmt] = [*inner.taken(), ir.If((guard,), (one,))]
-        return [self._lane_loop(body, LoopKind.UNROLLED)]
+        by_lane = self._lane_loop(body, LoopKind.UNROLLED)
+        if not store.windows:
+            return [by_lane]
+        ends = [form for c in self.schedule.inside for form in self._at_ends(c)]
+        whole = indices.child()
+        tests = self._disjunction((tuple(dict.fromkeys(ends)),), whole)
+        before = whole.taken()
+        return [*before, ir.If((tests,), tuple(self._store(n, store, whole)), (by_lane,))]
+
+    def _at_ends(self, condition: Condition) -> tuple[Condition, Condition]:
+        """A condition of the first and of the last lane, of which those between are."""
+        each = self.lanes.at(self.lanes(condition))
+        return each[0], each[-1]
 
     def _inside(self, indices: IndexArithmetic) -> ir.Expr:
         """Whether the lane is a point that exists."""

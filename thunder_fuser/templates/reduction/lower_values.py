@@ -1,9 +1,8 @@
-"""Lowering of the values of a reduction kernel in registers and shared memory: those of a row, and
-those of its columns.
+"""Lowering of a reduction kernel's values in registers and shared memory: of a row, of its columns.
 
 Names beyond those of `lanes_to_ir`: r is the row and c the column (one of them is the loop variable
-that lanes divide), t the thread's number within the row, k the vector's number within the thread,
-h<n> the row of a value that is kept, n<n> what is fetched of the next row.
+that lanes divide), t the thread's number within the row, k the vector's within the thread, h<n> the
+row of a value that is kept, n<n> what is fetched of the next row.
 """
 
 from __future__ import annotations
@@ -169,9 +168,8 @@ class RowLowering(LaneLowering):
         loads: list[ir.Stmt] = [
             ir.Unpack(ir.Element(Var(f"n{k}"), K), ir.Element(Var(f"x{k}"), K)) for k in ahead
         ]
-        # Positions of what is kept, where nothing keeps them.
         beside = sorted(self._positions_of(now).difference(wanted, self._row_loads))
-        loads += [self._array(k) for k in beside]
+        loads += map(self._array, beside)
         loads += self._loads(sorted([*now, *beside]), EACH, row.child(), set(self._written))
         arrays = [self._array(k, self.schedule.steps) for k in wanted]
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
@@ -181,11 +179,6 @@ class RowLowering(LaneLowering):
             return found
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
 
-    def _positions_of(self, accesses: Sequence[int]) -> set[int]:
-        """The accesses that others wait for, because they say where these are."""
-        awaited = (n for k in accesses for n in self._awaited(self.accesses[k]))
-        return {self._access[n] for n in awaited if isinstance(n, Load)}
-
     @property
     def _elements_ahead(self) -> list[int]:
         """What is one element a row and comes with the vectors of the row."""
@@ -193,9 +186,9 @@ class RowLowering(LaneLowering):
 
     def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
+        steps, elements = self.schedule.steps, self._elements_ahead
         if not self.schedule.prefetched:
             return []
-        steps, elements = self.schedule.steps, self._elements_ahead
         arrays = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements

@@ -19,6 +19,8 @@ MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
 WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
+_GUARDED_WORDS_AHEAD = 20
+"""The same where lanes may be outside of the row: each has a test."""
 _REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
 """What a thread computes with, beside the rows that it has and what it accumulates."""
 
@@ -77,8 +79,10 @@ def _few_steps_together(
     schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo
 ) -> int:
     """All steps, if their loads are few, else those that registers have room for."""
-    steps = schedule.steps
-    if _loaded_bytes(schedule, roots) // WORD * steps <= WORDS_AHEAD:
+    steps, words = schedule.steps, _loaded_bytes(schedule, roots) // WORD
+    if schedule.inside and not schedule.is_outer_shared:
+        return max(1, min(steps, _GUARDED_WORDS_AHEAD // max(words, 1)))
+    if words * steps <= WORDS_AHEAD:
         return steps
     return _most_together(schedule, roots, device, steps)
 

@@ -40,9 +40,15 @@ from thunder_fuser.lower.row_program import (
     pull_rows,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
-from thunder_fuser.lower.scalar_graph import Folded, Load, Value, reachable
+from thunder_fuser.lower.scalar_graph import (
+    Folded,
+    Load,
+    Value,
+    reachable,
+)
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
+from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
@@ -148,13 +154,14 @@ class _Candidate:
         pulled = pull_rows(self.axis, vector, self.arrangement, self.body)
         if isinstance(pulled, Refusal):
             return pulled
+        if may_align(self.arrangement, self.axis, vector, self.device):
+            aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
+            pulled = aligned if is_aligned(aligned) else pulled
         if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
-        space = self.arrangement.space
-        extent = space.columns if self.axis == "columns" else space.rows
-        lanes = Lanes(pulled.lane_index, -(-max(extent, 1) // vector) * vector, 0, vector)
+        lanes = Lanes(pulled.lane_index, pulled.extent, 0, vector)
         mapping = self._mapping(pulled, lanes)
         if isinstance(mapping, Refusal):
             return mapping
@@ -200,7 +207,9 @@ class _Candidate:
         self, pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping
     ) -> ReductionSchedule:
         """The schedule before anything is kept on chip, unrolled or loaded ahead."""
-        space, plain = self.arrangement.space, not pulled.inside
+        space = self.arrangement.space
+        # Of rows, each is one lane; of columns, whole vectors are stored as such.
+        plain = self.axis == "columns" or not pulled.inside
         return ReductionSchedule(
             space.rows,
             space.columns,
@@ -335,7 +344,7 @@ class _Candidate:
     def _stores(
         self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, plain: bool
     ) -> Iterator[Store]:
-        """`plain`: every lane of every vector is stored."""
+        """`plain`: all lanes of a vector are stored together, where all of them exist."""
         for tensor, value, address in stores:
             windows: tuple[VectorAccess, ...] = ()
             if plain:

@@ -45,6 +45,13 @@ def in_phases(trace: TraceCtx) -> TraceCtx:
     return found
 
 
+def has_gradients(trace: TraceCtx) -> bool:
+    """Whether something in a joint trace reads what comes to its backward. Thunder drops the
+    arguments of a backward that reads none of them, and fails when it is called.
+    """
+    return any(b.sym.id is PrimIDs.GET_GRAD for b in trace.bound_symbols)
+
+
 def _may_wait(bsym: BoundSymbol) -> bool:
     """Whether only gradients need a symbol, which does nothing but compute."""
     is_backward = BoundSymbolTag.BACKWARD in bsym.tags

@@ -1,0 +1,44 @@
+"""Rows that begin within vectors of memory: vectors of memory as those of the row, whose first and
+last lanes may be no points of it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.index_arithmetic import has_arithmetic
+from thunder_fuser.lower.row_program import PulledRows
+from thunder_fuser.lower.row_space import Arrangement, LaneAxis
+from thunder_fuser.lower.scalar_graph import forms
+
+_FEWEST_VECTORS = 16
+"""Of a row: one or two of them are not whole."""
+
+
+def may_align(arrangement: Arrangement, axis: LaneAxis, vector: int, device: DeviceInfo) -> bool:
+    """Whether rows may begin within vectors of memory, and have more than a few. A host's vectors
+    begin anywhere.
+    """
+    space = arrangement.space
+    if axis == "rows" or device.threads_are_serial or space.is_outer or len(space.folded) > 1:
+        return False
+    return space.columns % vector != 0 and space.columns >= _FEWEST_VECTORS * vector
+
+
+def is_aligned(pulled: PulledRows | Refusal) -> TypeGuard[PulledRows]:
+    """Whether vectors of rows can be those of memory. A thread has other columns in each row then,
+    which totals of columns do not allow, and lanes before a row: accumulators that take whole
+    vectors count from the first, and counters of random numbers, for one, are divided, which
+    processors do not do right to what is negative.
+    """
+    if isinstance(pulled, Refusal) or any(t.at in ("column", "group") for t in pulled.totals):
+        return False
+    folds = [*(fold for fold, _, _ in pulled.folds), *(total.fold for total in pulled.totals)]
+    if any(reductions.lookup(fold.op).accumulator.vector for fold in folds):
+        return False
+    mentioned = [f for node in pulled.graph for f in forms(node)]
+    mentioned += [address for _, _, address in (*pulled.wide, *pulled.narrow)]
+    return has_arithmetic(mentioned)
