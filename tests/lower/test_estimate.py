@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.modelling import modelled
 from tests.support.generator import random_case
+from tests.zoo.losses import cross_entropy
 from tests.zoo.norms import NORMS
 from tests.zoo.workloads import BY_NAME, WORKLOADS, Workload
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -140,6 +141,18 @@ def test_elements_that_lie_apart_move_sectors() -> None:
     found = estimate_segment(segment, H200)
     assert found.sector_bytes > 4 * found.wanted_bytes
     assert found.bound == "sectors"
+
+
+@pytest.mark.parametrize("columns", [1000, 50257])
+def test_a_place_that_a_row_chooses_is_one_sector_of_a_warp(columns: int) -> None:
+    """All threads of a row read it; where each chooses its own, each moves a sector."""
+    (segment,) = partition(cross_entropy(8192, columns, DataType.BFloat16).fusion).segments
+    found = estimate_segment(segment, H200)
+    assert found.sector_bytes < 1.1 * segment.bytes
+    b = FusionBuilder()
+    x, chosen = b.tensor([SIZE], DataType.Float), b.tensor([SIZE], DataType.Int)
+    b.output(b.pointwise("add", b.gather("take_along_axis", x, 0, chosen), 1.0))
+    assert of(b).sector_bytes > 32 * SIZE
 
 
 def test_every_template_estimates() -> None:

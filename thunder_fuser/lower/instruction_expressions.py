@@ -20,6 +20,7 @@ from thunder_fuser.lower.instruction_values import (
     Sample,
     ValueNumbering,
     sampled_threads,
+    scattered_warps,
     sector_share,
 )
 from thunder_fuser.lower.pipes import Mix
@@ -72,6 +73,7 @@ class ExpressionMix:
             found = self.values.number(("parameter", p.name), table.of_parameter(arch))
             if p.is_pointer:
                 self._memory[p.name] = p
+                found.known = (0,) * len(places)  # Nobody asks for more than that it is one.
             else:
                 self.environment[p.name] = found
 
@@ -317,8 +319,13 @@ class ExpressionMix:
         return self._apply_to(("complex",), Mix(), [self.expr(e.real), self.expr(e.imag)])
 
     def _checked_position(self, e: ir.CheckedPosition) -> Value:
-        operands = [self.expr(e.value), self.expr(e.needed)]
-        found = self._apply_to(("position", e.extent), table.mix(0, 3, 0, 1), operands)
+        operands = [self.register(self.expr(x)) for x in (e.value, e.needed)]
+
+        def sample() -> Sample | None:
+            return scattered_warps(e.extent) if operands[0].is_uniform else None
+
+        key = ("position", e.extent, *operands)
+        found = self.values.number(key, table.mix(0, 3, 0, 1), operands, sample=sample)
         return Form(0, ((found, 1),))
 
     def _selected(self, e: ir.Selected) -> Value:

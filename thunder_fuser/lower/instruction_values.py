@@ -17,6 +17,8 @@ SAMPLED_WARPS = 8
 _MANY_TERMS = 3
 _LONG_SUM = Mix({Pipe.ALU: 2.0})
 """Addresses of so many terms are added up in 64 bits."""
+_SCATTER = 2654435761
+"""Knuth's multiplicative hash: 2^32 by the golden ratio."""
 Sample = tuple[int, ...]
 """A number of each thread of some warps of a grid."""
 
@@ -119,6 +121,22 @@ class Number:
         if self.sample is not None:
             self.known, self.sample = self.sample(), None
         return self.known
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all threads of a warp are known to have the same, whatever it is."""
+        seen, stack = {self}, [self]
+        while stack:
+            number = stack.pop()
+            sample = number.values()
+            if sample is None and not (number.operands or number.constant):
+                return False
+            if sample is not None and any(len(set(warp)) > 1 for warp in _warps(sample)):
+                return False
+            if sample is None:
+                stack += [o for o in number.operands if o not in seen]
+                seen.update(number.operands)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +308,12 @@ class ValueNumbering:
         return number.is_product and all(
             user is not None and user.is_sum and user not in taken for user in users
         )
+
+
+def scattered_warps(extent: int) -> Sample:
+    """A place below `extent` for each warp, far from those of the others."""
+    places = [w * _SCATTER % max(extent, 1) for w in range(SAMPLED_WARPS)]
+    return tuple(place for place in places for _ in range(WARP_SIZE))
 
 
 def sector_share(

@@ -70,14 +70,23 @@ class Unreadable(Exception):
 class Pull:
     """Pulls values of one kernel's outputs from what it loads."""
 
-    def __init__(self, body: KernelBody, context: Context, inside: Conjunction = ()) -> None:
-        """`inside` holds wherever values are wanted: points that a loop visits in vain."""
+    def __init__(
+        self,
+        body: KernelBody,
+        context: Context,
+        inside: Conjunction = (),
+        lane_index: Form | None = None,
+    ) -> None:
+        """`inside` holds wherever values are wanted: points of `lane_index` that a loop visits in
+        vain.
+        """
         self.graph = ValueGraph()
         self.context = context
         self._body = body
         self._definitions = body.definitions
         self._loads = body.loads
         self._inside = inside
+        self._visited = set() if lane_index is None else set(lane_index.variables())
         self._memo: dict[Request, Value] = {}
         self._zero = context.const(0)
         self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
@@ -181,13 +190,12 @@ class Pull:
         """
         if not self._inside:
             return context
-        visited = {v for condition in self._inside for v in condition.variables()}
         rest = tuple(c for c in context if c not in self._inside)
         mentioned = {v for form in (*wanted, *rest) for v in form.variables()}
         positions = [self.graph.positions[v] for v in mentioned if v in self.graph.positions]
         for node in reachable(positions):
             mentioned.update(v for form in forms(node) for v in form.variables())
-        return context if visited & mentioned else rest
+        return context if self._visited & mentioned else rest
 
     def _pointwise(
         self, expr: PointwiseOp, index: tuple[Index, ...], context: Conjunction

@@ -130,7 +130,7 @@ def pull_rows(
         column = column - _begin(row, vector, space, body)
         inside = (column, extent - 1 - column)
     points = RowPoints(space, row, column)
-    pull = Pull(body, context, inside)
+    pull = Pull(body, context, inside, lane_index)
     totals = {t for t, role in roles.items() if role != "fold"}
     wide: list[tuple[TensorView, Value, Form]] = []
     narrow: list[tuple[TensorView, Value, Form]] = []

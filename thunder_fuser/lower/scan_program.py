@@ -63,7 +63,7 @@ def pull_scans(body: KernelBody, vector: int = 1) -> PulledScans | Refusal:
     inside: Conjunction = () if padded == columns else (columns - 1 - column,)
     place = unflatten(row, sizes, kept) | {dim: column}
     index = [place[k] for k in range(len(sizes))]
-    pull = Pull(body, context, inside)
+    pull = Pull(body, context, inside, column)
     scanned: list[tuple[ScanOp, Value]] = []
     stores: list[tuple[TensorView, Value, Form]] = []
     try:
