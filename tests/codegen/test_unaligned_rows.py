@@ -63,6 +63,12 @@ def picked(b: FusionBuilder, x: TensorView) -> None:
     b.output(b.reduce("sum", each, [0]))
 
 
+def log_sum_exp(b: FusionBuilder, x: TensorView) -> None:
+    largest = b.reduce("max", x, [1], keepdim=True)
+    e = b.reduce("sum", op(b, "exp", op(b, "sub", x, largest)), [1])
+    b.output(op(b, "add", b.squeeze(largest, [1]), op(b, "log", e)))
+
+
 def counted(b: FusionBuilder, x: TensorView) -> None:
     """Beside the number of the column."""
     rows, columns = x.sizes
@@ -86,6 +92,7 @@ EXACT: dict[Define, Exact] = {
     places: lambda x: [x.argmax(1), x.amax(1)],
     loss: lambda x: [x.exp().sum(1).log().sum()],
     picked: lambda x: [row := _picked(x), row.sum()],
+    log_sum_exp: lambda x: [x.logsumexp(1)],
     counted: lambda x: [x[:, 6:].sum(1)],
 }
 PROGRAMS = pytest.mark.parametrize("define", list(EXACT), ids=lambda f: f.__name__)
@@ -122,6 +129,28 @@ def test_numbers(
                 continue
             eps = torch.finfo(ours.dtype).eps
             assert (ours - exact).abs().max() <= 8 * max(eps, 1e-6) * exact.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("dtype", [BFloat16, Float], ids=str)
+def test_long_rows_in_one_pass(dtype: DataType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks, whose exponentials see the identity where a vector is not of the row."""
+    rows, columns = 529, 8201
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(dtype.torch)
+    x[0] = x[1, :-1] = x[2, 1:] = -torch.inf
+    x[3, -1], x[4, 0], x[5, 7] = torch.inf, 1000.0, torch.nan
+    batch = Batch(CPU, H200)
+    plan = CompiledFusion(program(log_sum_exp, rows, columns, dtype)).plan([x])
+    (kernel,) = generate_kernels(plan, H200).values()
+    assert "OnlineSoftmax::take" in kernel.kernel.source
+    assert kernel.kernel.block == (256, 1, 1)
+    guarded = Guarded(batch, plan, "random", 1)
+    guarded.memory.append(x)
+    with allocations(monkeypatch, guarded.memory.append):
+        run = compile_plan(plan, CPU, guarded)
+    (ours,) = run([x])
+    exact = EXACT[log_sum_exp](x.double())[0]
+    exact[[0, 3]] = torch.nan  # As written: infinity less infinity.
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-6, atol=0.0, equal_nan=True)
 
 
 @PROGRAMS

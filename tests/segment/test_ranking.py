@@ -8,12 +8,18 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
+
 from tests.tools.replay import corpus
+from tests.zoo.losses import cross_entropy
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.estimate import estimate_kernel
 from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.segment.anchors import Anchors, members, union
@@ -150,17 +156,35 @@ def test_the_cheapest_schedule_is_about_as_fast_as_any() -> None:
     bodies = {s.program: s.body for s in segments if s.kernels}
     assert len(bodies) >= 24
     for body in bodies.values():
-        chosen = schedule_reduction(body, H200)
-        assert isinstance(chosen, ReductionSchedule)
-        ways = [body, replace(body, folds=in_one_pass(body))]
-        made = [found for way in ways for found in candidates(way, H200)]
-        seconds = [
-            estimate_kernel(lower(schedule, body.updates), H200).seconds
-            for schedule in (chosen, *made)
-            if isinstance(schedule, ReductionSchedule)
-        ]
-        slack = SLACK * H200.launch_seconds
-        assert seconds[0] <= (1 + MARGIN) * min(seconds) + slack, str(chosen)
+        assert_about_as_fast_as_any(body, H200)
+
+
+def assert_about_as_fast_as_any(body: KernelBody, device: DeviceInfo) -> None:
+    chosen = schedule_reduction(body, device)
+    assert isinstance(chosen, ReductionSchedule)
+    ways = [body, replace(body, folds=in_one_pass(body))]
+    made = [found for way in ways for found in candidates(way, device)]
+    seconds = [
+        estimate_kernel(lower(schedule, body.updates), device).seconds
+        for schedule in (chosen, *made)
+        if isinstance(schedule, ReductionSchedule)
+    ]
+    slack = SLACK * device.launch_seconds
+    assert seconds[0] <= (1 + MARGIN) * min(seconds) + slack, str(chosen)
+
+
+@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+@pytest.mark.parametrize("columns", [1000, 4096, 8192, 32000, 50257, 50304, 128256])
+@pytest.mark.parametrize("rows", [64, 600, 4096])
+def test_losses_are_about_as_fast_as_any(
+    rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    for mean in (False, True):
+        plan = CompiledFusion(cross_entropy(rows, columns, dtype, mean=mean).fusion).plan()
+        for segment in plan.segments:
+            if segment.kind == "reduction":
+                assert_about_as_fast_as_any(segment.body, device)
 
 
 def test_a_wrong_ranking_is_told() -> None:

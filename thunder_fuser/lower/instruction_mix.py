@@ -206,9 +206,11 @@ class InstructionMix(ExpressionMix):
             step = self._kernel.threads
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
-        # Blocks that stride over portions do each of them whole.
-        is_whole = step == self._kernel.blocks or not any(isinstance(x, ir.Loop) for x in s.body)
-        trips = _trips(begin, end, step, is_whole=is_whole)
+        # Blocks that stride over portions do each of them whole; of the steps of a part, which
+        # begin where it does, the last part has fewer.
+        within = [x.begin for x in s.body if isinstance(x, ir.Loop)]
+        is_whole = step == self._kernel.blocks or not within
+        trips = _trips(begin, end, step, is_whole=is_whole and ir.Var(s.axis) not in within)
         asked = s.kind is not ir.LoopKind.SERIAL
         if known and (asked or (s.unroll is None and trips <= ir.WRITTEN_OUT)):
             for k in range(begin.const, end.const, step):

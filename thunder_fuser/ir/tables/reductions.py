@@ -52,6 +52,7 @@ class Accumulator:
     take    {value} with one more {element}, whose {position} is that among those that are folded
     finish  the value of the result, from {value}
     vector  `take` for the first {present} of an array of {elements}, where there is such a function
+    pads    the row's identity, as an element, changes nothing: it can stand for what is not there
     """
 
     ctype: str
@@ -60,6 +61,7 @@ class Accumulator:
     take: str
     finish: str
     vector: str = ""
+    pads: bool = False
 
     @property
     def takes_position(self) -> bool:
@@ -89,6 +91,7 @@ EXPONENTIALS = Accumulator(
     "{op}::take({value}, ({T}){element})",
     "tf::sum_of_exponentials({value})",
     "{op}::take({value}, {elements}, {present})",
+    pads=True,
 )
 
 

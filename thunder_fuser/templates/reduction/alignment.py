@@ -30,14 +30,15 @@ def may_align(arrangement: Arrangement, axis: LaneAxis, vector: int, device: Dev
 
 def is_aligned(pulled: PulledRows | Refusal) -> TypeGuard[PulledRows]:
     """Whether vectors of rows can be those of memory. A thread has other columns in each row then,
-    which totals of columns do not allow, and lanes before a row: accumulators that take whole
-    vectors count from the first, and counters of random numbers, for one, are divided, which
+    which totals of columns do not allow, and lanes before a row: moments of whole vectors count
+    from the first, and counters of random numbers, for one, are divided, which
     processors do not do right to what is negative.
     """
     if isinstance(pulled, Refusal) or any(t.at in ("column", "group") for t in pulled.totals):
         return False
     folds = [*(fold for fold, _, _ in pulled.folds), *(total.fold for total in pulled.totals)]
-    if any(reductions.lookup(fold.op).accumulator.vector for fold in folds):
+    taken = (reductions.lookup(fold.op).accumulator for fold in folds)
+    if any(accumulator.vector and not accumulator.pads for accumulator in taken):
         return False
     mentioned = [f for node in pulled.graph for f in forms(node)]
     mentioned += [address for _, _, address in (*pulled.wide, *pulled.narrow)]

@@ -13,10 +13,13 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS
+from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS, takes_small_blocks
 
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
+
+_IDLE = 1.25
+"""Of the time model's 1.2 to 2.5."""
 
 
 def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
@@ -27,6 +30,8 @@ def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     moved += 2 * schedule.workspace_bytes
     time = moved / (device.bandwidth * _share_of(schedule, device))
     time = max(time, _waiting(schedule, device))
+    if _keeps_in_vain(schedule, device):
+        time *= _IDLE
     return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
 
 
@@ -38,6 +43,17 @@ def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
         return 0.0
     loading = (n for k, n in enumerate(schedule.unroll) if schedule.loads_in_pass(k))
     return device.load_seconds * sum(-(-schedule.steps // max(n, 1)) for n in loading)
+
+
+def _keeps_in_vain(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
+    """Whether long rows are kept between passes and not written: a block asks for nothing while it
+    folds what it keeps, and a multiprocessor has few such blocks. One pass has smaller ones.
+    """
+    cache, vectors = schedule.row_cache, schedule.lanes.vectors
+    if schedule.lane_axis == "rows" or schedule.element_stores or schedule.stages < 2:
+        return False
+    is_kept = bool(cache.registers or cache.shared)
+    return is_kept and takes_small_blocks(schedule.rows, vectors, device)
 
 
 def _vectors(schedule: ReductionSchedule) -> float:

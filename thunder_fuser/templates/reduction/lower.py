@@ -182,22 +182,26 @@ class ReductionLowering(RowLowering):
         body: Sequence[ir.Stmt],
         row: IndexArithmetic,
     ) -> list[ir.Stmt]:
-        """Accumulators that take all lanes of a vector when `body` has gathered them in arrays."""
+        """Accumulators that take all lanes of a vector when `body` has gathered them in arrays,
+        where the identity stands for lanes that do not exist, or the first that do are counted.
+        """
         lanes = self.lanes.vector
-        arrays = [
-            ir.Registers(array, lowered.reducer(fold).element, (lanes,))
-            for _, array, fold in vectors
-        ]
+        arrays: list[ir.Stmt] = []
+        takes: list[ir.Stmt] = []
         indices = row.child()
-        present: ir.Expr = ir.Int(lanes)
-        for condition in self.schedule.inside:
-            # Holds for the lane v while v is not above this.
-            last = self.lanes(condition).substitute({self.lanes.v: 0})
-            present = ir.Present(indices.value(last, self._names), lanes)
-        takes = []
         for name, array, fold in vectors:
-            place = Var(name)
-            taken = ir.TakeVector(lowered.reducer(fold), place, Var(array), present)
+            one, place = lowered.reducer(fold), Var(name)
+            arrays.append(ir.Registers(array, one.element, (lanes,)))
+            present: ir.Expr = ir.Int(lanes)
+            if self.schedule.inside and lowered.pads(fold):
+                nothing = ir.Assign(ir.Element(Var(array), V), lowered.identity(fold))
+                arrays.append(self._lane_loop([nothing], LoopKind.UNROLLED))
+            elif self.schedule.inside:
+                # Holds for the lane v while v is not above this.
+                (condition,) = self.schedule.inside
+                last = self.lanes(condition).substitute({self.lanes.v: 0})
+                present = ir.Present(indices.value(last, self._names), lanes)
+            taken = ir.TakeVector(one, place, Var(array), present)
             takes.append(ir.Assign(place, taken))
         return [*arrays, *body, *indices.taken(), *takes]
 

@@ -97,6 +97,17 @@ def takes_vectors(fold: Accumulation, lanes: int) -> bool:
     return lanes == 1 and bool(reductions.lookup(fold.op).accumulator.vector)
 
 
+def pads(fold: Accumulation) -> bool:
+    """Whether the identity can stand for an element that is not there."""
+    return reductions.lookup(fold.op).accumulator.pads
+
+
+def identity(fold: Accumulation) -> ir.Expr:
+    """What folding starts from, as an element."""
+    start = reductions.lookup(fold.op).identity(fold.accumulate)
+    return ir.AsElement(reducer(fold), ir.Literal(start, fold.accumulate))
+
+
 def element(fold: Accumulation, name: values.Name) -> ir.Expr:
     """The present element in the type that folds it."""
     return ir.AsElement(reducer(fold), values.operand(fold.value, fold.accumulate, name))

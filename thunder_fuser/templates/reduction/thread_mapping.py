@@ -148,8 +148,25 @@ def choose_thread_mapping(
         vectors = work.vectors
         owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
         return ThreadMapping(1, owned, -(-vectors // owned))
+    if _is_read_in_small_blocks(work, device):
+        threads = MAX_THREADS // _SMALL_BLOCKS
+        return ThreadMapping(threads, 1, work.rows, blocks_per_sm=_SMALL_BLOCKS)
     threads, owned = _threads(work.vectors, device)
     return ThreadMapping(threads, owned, -(-work.rows // owned))
+
+
+def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
+    """Whether rows are long, and enough for several small blocks on each multiprocessor, some of
+    which fold while others wait for memory.
+    """
+    is_gpu = not device.threads_are_serial
+    return is_gpu and rows >= _SMALL_BLOCKS * device.sm_count and vectors >= MAX_THREADS
+
+
+def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
+    """The same of rows of which nothing is kept from pass to pass, nor for columns."""
+    bare = work.has_stages and work.reads_once and not work.kept
+    return bare and takes_small_blocks(work.rows, work.vectors, device)
 
 
 def _stacked(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
@@ -202,8 +219,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     # Half as many threads have twice the registers.
     while most > _FEWEST_THREADS and _is_crowded(work, most):
         most //= 2
-    # Nothing is kept from pass to pass, nor for columns: some blocks fold while others wait.
-    apart = has_stages and work.reads_once and not work.kept and vectors >= most == MAX_THREADS
+    apart = most == MAX_THREADS and _is_read_in_small_blocks(work, device)
     together = _SMALL_BLOCKS if apart else 1
     most //= together
     threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
