@@ -239,7 +239,7 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
 @pytest.mark.parametrize(
     ("sizes", "dims", "axis", "threads", "rows_per_block"),
     [
-        ((8192, 4096), (1,), "columns", 512, 1),
+        ((8192, 4096), (1,), "columns", 256, 1),
         ((65536, 64), (1,), "columns", 16, 8),
         ((64, 1 << 22), (0,), "rows", 1, 128),
         ((4, 8, 1 << 22), (0, 1), "rows", 1, 128),
