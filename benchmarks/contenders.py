@@ -47,12 +47,12 @@ def contenders(
 ) -> list[Contender]:
     """One contender a name, compiled for `arguments` and compared with float64."""
     try:
-        truth = _Run.of(workload, [_exact(t) for t in arguments], EAGER).results
+        truth = _Run.of(workload, [exact(t) for t in arguments], EAGER).results
         eager = _Run.of(workload, arguments, EAGER).results
     except RuntimeError as error:  # memory does not suffice
         return [Contender(name, None, failure(error)) for name in names]
     allowed = [
-        2 * _distance(e, t) + 4 * torch.finfo(e.dtype).eps
+        2 * _distance(e, t) + 4 * (torch.finfo(e.dtype).eps if e.is_floating_point() else 0.0)
         for e, t in zip(eager, truth, strict=True)
     ]
     found = []
@@ -128,11 +128,13 @@ def compiled_by_torch(program: Program) -> Program:
     return compiled
 
 
-def _exact(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64)
+def exact(tensor: Tensor) -> Tensor:
+    """Numbers in float64; integers are exact."""
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def _distance(found: Tensor, exact: Tensor) -> float:
     """Relative, of all elements together."""
+    exact = exact.to(torch.float64)
     difference = (found.to(torch.float64) - exact).norm()
     return float(difference / exact.norm().clamp_min(torch.finfo(torch.float64).tiny))

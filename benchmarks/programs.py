@@ -86,6 +86,11 @@ def log_softmax(x: Tensor) -> tuple[Tensor]:
     return (functional.log_softmax(x, dim=-1),)
 
 
+def cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor]:
+    """The mean over rows; logits [rows, classes], target [rows]."""
+    return (functional.cross_entropy(logits, target),)
+
+
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalised by the statistics of the batch; x [batch, channels, height, width]."""
     return functional.batch_norm(x, None, None, weight, bias, training=True, eps=EPSILON)
@@ -109,7 +114,7 @@ def permuted_sum(x: Tensor, y: Tensor) -> Tensor:
     return x.transpose(1, 2) * 2 + y
 
 
-# ---- backward: inputs of the forward, or its outputs, then gradients of its outputs
+# ---- backward: what the forward saves (inputs, outputs, statistics), then gradients of its outputs
 
 
 def wide(*tensors: Tensor) -> list[Tensor]:
@@ -165,6 +170,28 @@ def log_softmax_backward(y: Tensor, dy: Tensor) -> tuple[Tensor]:
     """From the result of the forward, as torch's own and through Thunder."""
     p, g = wide(y, dy)
     return ((g - torch.exp(p) * g.sum(-1, keepdim=True)).to(y.dtype),)
+
+
+IGNORED = -100
+"""The target of a row that has no loss, and is not counted."""
+
+
+def saved_by_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Through Thunder: the inputs, the logarithm of each row's sum of exponentials, and how many
+    rows are counted.
+    """
+    (x,) = wide(logits)
+    return logits, target, torch.logsumexp(x, -1), (target != IGNORED).sum()
+
+
+def cross_entropy_backward(
+    logits: Tensor, target: Tensor, logsumexp: Tensor, counted: Tensor, dy: Tensor
+) -> tuple[Tensor]:
+    x, g = wide(logits, dy)
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    slope = torch.exp(x - logsumexp[:, None]) - (classes == target[:, None]).to(x.dtype)
+    scale = torch.where(target != IGNORED, g / counted, 0.0)
+    return ((slope * scale[:, None]).to(logits.dtype),)
 
 
 def swiglu_backward(gate: Tensor, up: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:

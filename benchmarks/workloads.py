@@ -20,13 +20,18 @@ Size = Literal["full", "host", "small"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor argument: normal numbers, or uniform ones in [0, 1) where none may be negative."""
+    """A tensor argument: normal numbers, or uniform ones in [0, 1) where none may be negative;
+    with `below`, integers from 0 on that are less.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.bfloat16
     positive: bool = False
+    below: int = 0
 
     def make(self, device: torch.device | str) -> Tensor:
+        if self.below:
+            return torch.randint(self.below, self.shape, device=device, dtype=self.dtype)
         make = torch.rand if self.positive else torch.randn
         return make(self.shape, device=device).to(self.dtype)
 
@@ -39,13 +44,15 @@ Rows = Mapping[Size, int]
 class Workload:
     """One row of the table.
 
-    program   takes the inputs; for a backward, those of the forward, or its outputs, and then the
-              gradients of its outputs
+    program   takes the inputs; for a backward, what its forward saves, and then the gradients of
+              the forward's outputs
     inputs    those of the forward, for a number of rows
     rows      the number of rows of each size
     forward   for a backward: the function that it is the gradient of
     wrt       for a backward: positions of the inputs whose gradients the program returns
     gradient  for a backward that takes outputs: torch's own, which autograd calls
+    saved     for a backward: what its forward saves, a function of the forward's inputs: these
+              first, unless there is a `gradient`; without, these alone
     """
 
     name: str
@@ -55,23 +62,27 @@ class Workload:
     forward: Program | None = None
     wrt: tuple[int, ...] = ()
     gradient: Program | None = None
+    saved: Program | None = None
 
     def arguments(self, size: Size, device: torch.device | str) -> list[Tensor]:
         """Random arguments of the program; fake ones under FakeTensorMode."""
-        given = [spec.make(device) for spec in self.inputs(self.rows[size])]
+        return self.arguments_for([spec.make(device) for spec in self.inputs(self.rows[size])])
+
+    def arguments_for(self, given: list[Tensor]) -> list[Tensor]:
+        """Those of the program where these are the forward's inputs; gradients are random."""
         if self.forward is None:
             return given
-        outputs = list(self.forward(*given))
-        return (outputs if self.gradient else given) + [torch.randn_like(y) for y in outputs]
+        saved = list(self.saved(*given)) if self.saved else given
+        return saved + [torch.randn_like(y) for y in self.forward(*given)]
 
     def in_torch(self, arguments: Sequence[Tensor]) -> Callable[[], Any]:
         """What torch itself runs for this: the program, or autograd through the forward."""
         if self.forward is None or self.gradient:
             return partial(self.gradient or self.program, *arguments)
-        count = len(self.inputs(1))
-        inputs = [t.detach() for t in arguments[:count]]
+        inputs = [t.detach() for t in arguments[: len(self.inputs(1))]]
         leaves = [inputs[k].requires_grad_() for k in self.wrt]
-        outputs, gradients = self.forward(*inputs), arguments[count:]
+        outputs = self.forward(*inputs)
+        gradients = arguments[-len(outputs) :]
         return lambda: torch.autograd.grad(outputs, leaves, gradients, retain_graph=True)
 
 
@@ -111,6 +122,11 @@ def _images(last: bool) -> Inputs:
     return inputs
 
 
+def _classes(classes: int) -> Inputs:
+    """Logits, and the class that each row has."""
+    return lambda rows: [Input((rows, classes)), Input((rows,), torch.int64, below=classes)]
+
+
 def _rows(full: int, host: int, small: int) -> Rows:
     return {"full": full, "host": host, "small": small}
 
@@ -126,11 +142,20 @@ def _both(
     rows: Rows,
     wrt: tuple[int, ...] = (0,),
     gradient: Program | None = None,
+    saved: Program | None = None,
 ) -> tuple[Workload, Workload]:
     return (
         Workload(name, forward, inputs, rows),
-        Workload(f"{name} backward", backward, inputs, rows, forward, wrt, gradient),
+        Workload(f"{name} backward", backward, inputs, rows, forward, wrt, gradient, saved),
     )
+
+
+def _from_result(
+    name: str, forward: Program, backward: Program, gradient: Program
+) -> tuple[Workload, Workload]:
+    """Of rows of logits, whose gradient is one of the result."""
+    inputs = matrices(1, 32768)
+    return _both(name, forward, backward, inputs, _WIDE, gradient=gradient, saved=forward)
 
 
 def _gelu(name: str, approximate: str) -> tuple[Workload, Workload]:
@@ -164,6 +189,7 @@ _RMS = (programs.rms_norm, programs.rms_norm_backward)
 _LAYER = (programs.layer_norm, programs.layer_norm_backward)
 _SOFTMAX = (programs.softmax, programs.softmax_backward)
 _LOG_SOFTMAX = (programs.log_softmax, programs.log_softmax_backward)
+_LOSS = (programs.cross_entropy, programs.cross_entropy_backward)
 
 WORKLOADS: tuple[Workload, ...] = (
     # Single operations are controls: nothing can be fused.
@@ -206,8 +232,9 @@ WORKLOADS: tuple[Workload, ...] = (
     *_both("RMSNorm", *_RMS, _norm(4096, 1), _LONG, (0, 1)),
     *_both("LayerNorm", *_LAYER, _norm(4096, 2), _LONG, (0, 1, 2)),
     Workload("residual + RMSNorm", programs.residual_rms_norm, _norm(4096, 1, rows=2), _LONG),
-    *_both("softmax", *_SOFTMAX, matrices(1, 32768), _WIDE, gradient=_of_softmax),
-    *_both("log_softmax", *_LOG_SOFTMAX, matrices(1, 32768), _WIDE, gradient=_of_log_softmax),
+    *_from_result("softmax", *_SOFTMAX, _of_softmax),
+    *_from_result("log_softmax", *_LOG_SOFTMAX, _of_log_softmax),
+    *_both("cross-entropy", *_LOSS, _classes(128256), _WIDE, saved=programs.saved_by_cross_entropy),
     Workload("BatchNorm", programs.batch_norm, _images(last=False), _rows(64, 8, 2)),
     Workload(
         "BatchNorm, channels last", programs.batch_norm_last, _images(last=True), _rows(64, 8, 2)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks import contenders
 from benchmarks.contenders import COMPILED, EAGER, FAST, OURS
+from benchmarks.planning import planned
 from benchmarks.workloads import WORKLOADS, Input, Workload, matrices
 
 BY_NAME = {w.name: w for w in WORKLOADS}
@@ -22,6 +23,13 @@ def double(x: Tensor) -> Tensor:
     return x + x
 
 
+_TIMED = [
+    "SwiGLU",
+    "SwiGLU backward",
+    "RoPE of Fuser 2577 backward",
+    "cross-entropy",
+    "cross-entropy backward",
+]
 DOUBLE = Workload("double", double, matrices(1, 8), {"small": 2})
 
 
@@ -30,7 +38,7 @@ def compare(workload: Workload, names: tuple[str, ...]) -> dict[str, contenders.
     return {c.name: c for c in found}
 
 
-@pytest.mark.parametrize("name", ["SwiGLU", "SwiGLU backward", "RoPE of Fuser 2577 backward"])
+@pytest.mark.parametrize("name", _TIMED)
 def test_thunder_fuser_is_timed_where_it_is_right(name: str) -> None:
     found = compare(BY_NAME[name], (OURS, FAST, EAGER))
     assert [c.problem for c in found.values()] == ["", "", ""]
@@ -85,7 +93,8 @@ def test_an_update_in_place_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("workload", BACKWARDS, ids=lambda w: w.name)
 def test_a_backward_written_out_is_the_gradient_of_its_forward(workload: Workload) -> None:
     """Autograd is also the truth that everyone's backward is compared with."""
-    exact = [t.double() for t in workload.arguments("small", CPU)]
+    inputs = [contenders.exact(x.make(CPU)) for x in workload.inputs(workload.rows["small"])]
+    exact = workload.arguments_for(inputs)
     for mine, truth in zip(workload.program(*exact), workload.in_torch(exact)(), strict=True):
         torch.testing.assert_close(mine, truth, rtol=1e-9, atol=1e-9)
 
@@ -93,3 +102,23 @@ def test_a_backward_written_out_is_the_gradient_of_its_forward(workload: Workloa
 def test_inputs_that_must_be_positive_are() -> None:
     assert bool((Input((100,), torch.float32, positive=True).make(CPU) >= 0).all())
     assert bool((Input((100,), torch.float32).make(CPU) < 0).any())
+
+
+def test_classes_are_all_that_exist() -> None:
+    found = Input((1000,), torch.int64, below=7).make(CPU)
+    assert sorted(found.unique().tolist()) == list(range(7))
+
+
+def test_a_row_of_the_table_moves_the_bytes_that_it_must() -> None:
+    """Worked out by hand. A loss reads logits and targets and leaves one number; its backward reads
+    them with a statistic of each row, how many rows are counted, and one gradient.
+    """
+    rows, logits = 4096, 4096 * 128256 * 2
+    ideal = {
+        "cross-entropy": logits + rows * 8 + 2,
+        "cross-entropy backward": 2 * logits + rows * (8 + 4) + 8 + 2,
+    }
+    for name, bytes in ideal.items():
+        found = planned(BY_NAME[name], "full", "cuda")
+        assert (found.kernels, found.in_torch) == (1, 0)
+        assert found.bytes == found.bytes_ideal == bytes
