@@ -159,6 +159,30 @@ def test_the_tiles_of_wide_rows_have_no_stages() -> None:
     assert "registers" in str(whole)
 
 
+def test_a_lone_row_has_the_registers_of_all_stages_and_others_those_of_one() -> None:
+    """Rows that leave room for another one share a block, and one is folded while the other waits;
+    what a stage accumulates in is free in the next. Where some threads have no vector, these take
+    more registers than two such rows leave.
+    """
+    norm = next(r for r in REDUCTIONS if r.name == "layer_norm_backward_anew")
+    for columns, threads, rows in ((2048, 256, 4), (4096, 512, 2), (8192, 512, 1), (1000, 128, 4)):
+        made = schedule_segment(norm.definition(8192, columns, BFloat16).plan().segments[0], H200)
+        assert isinstance(made, ReductionSchedule)
+        assert (made.stages, made.threads, made.rows_per_block) == (3, threads, rows)
+
+
+@pytest.mark.parametrize("columns", [264, 1000, 2048, 8192])
+@pytest.mark.parametrize("name", ["layer_norm_backward", "layer_norm_backward_anew"])
+def test_what_rows_and_columns_accumulate_is_not_spilled(name: str, columns: int) -> None:
+    norm = next(r for r in REDUCTIONS if r.name == name)
+    plan = norm.definition(8192, columns, BFloat16).plan()
+    for device in DATACENTER:
+        (generated,) = generate_kernels(plan, device).values()
+        cubin = compile_cubin([generated.kernel], device.arch)
+        found = cubin.resources[generated.kernel.name]
+        assert found.spill_store_bytes + found.spill_load_bytes == 0, (device.arch, found)
+
+
 # ---- bits
 
 

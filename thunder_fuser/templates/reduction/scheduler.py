@@ -18,6 +18,7 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -180,9 +181,10 @@ class _Candidate:
 
     def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
         space, split = self.arrangement.space, self.arrangement.grid_split
-        lanewise = [fold for fold, _, _ in pulled.folds]
-        lanewise += [total.fold for total in pulled.totals if total.at != "one"]
-        words = sum(map(accumulator_words, lanewise))
+        of_stages = _words_of_stages(pulled.folds)
+        of_totals = sum(accumulator_words(t.fold) for t in pulled.totals if t.at != "one")
+        words = sum(of_stages) + of_totals
+        most_words = max(of_stages, default=0) + of_totals
         columns = [total.fold for total in pulled.totals if total.at in ("column", "group")]
         work = RowWork(
             lanes.vectors,
@@ -190,6 +192,7 @@ class _Candidate:
             space.columns,
             has_stages=bool(pulled.folds),
             accumulators=words * lanes.vector + self._double_registers,
+            at_a_time=most_words * lanes.vector + self._double_registers,
             kept=sum(map(accumulator_words, columns)) * lanes.vector,
             of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * lanes.vector // WORD,
             groups=self.arrangement.groups,
@@ -423,6 +426,15 @@ def _totals(
         total = replace(bare, bytes=-(-size // 64) * 64)
         yield total
         offset += total.bytes
+
+
+def _words_of_stages(made: Sequence[PulledReduction]) -> Sequence[int]:
+    """Accumulators of a lane that the folds of each stage have."""
+    stages = _stages(made)
+    words: Counter[int] = Counter()
+    for fold, _, _ in made:
+        words[stages[fold.output]] += accumulator_words(fold)
+    return [*words.values()]
 
 
 def _stages(made: Sequence[PulledReduction]) -> dict[TensorView, int]:

@@ -33,6 +33,9 @@ _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
+_TESTED_REGISTERS = 12
+"""Those besides where some threads have no vector: what these compute with is zeroed under a test.
+"""
 _SECOND_ACCUMULATORS = 24
 """The same of blocks that fold rows, too, where one set is of a part of the rows."""
 _FEWEST_THREADS = 256
@@ -111,6 +114,7 @@ class RowWork:
     has_stages    results of a row are wanted while the kernel runs, so that one block has all of
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
+    at_a_time     those of them that it has in one pass: a stage's are free in the next
     kept          those of them that it keeps for each of its vectors from row to row
     of_columns    32-bit registers of what a thread reads that is the same for all rows
     groups        of rows that have totals of their own: a block works on rows of one
@@ -122,6 +126,7 @@ class RowWork:
     columns: int
     has_stages: bool
     accumulators: int
+    at_a_time: int
     kept: int
     of_columns: int
     groups: int
@@ -253,10 +258,18 @@ def _host_tiles(work: RowWork) -> tuple[int, int]:
 
 
 def _is_crowded(work: RowWork, threads: int) -> bool:
-    """Whether what a thread keeps from row to row leaves it too few registers to compute a row."""
-    room = MAX_THREADS // threads
-    kept = work.accumulators + work.of_columns
-    return work.accumulators > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
+    """Whether what a thread keeps from row to row leaves it too few registers to compute a row.
+
+    Where several rows share a block, one computes while others wait, and the registers of a pass
+    are enough. A lone row wants more of them: what they do not hold goes through shared memory, and
+    is not loaded ahead.
+    """
+    room, of_row = MAX_THREADS // threads, min(threads, _power_of_two(work.vectors))
+    taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
+    kept = taken + work.of_columns
+    if work.vectors % of_row:
+        kept += _TESTED_REGISTERS
+    return taken > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
 
 
 def _in_portions(
