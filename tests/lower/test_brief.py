@@ -121,6 +121,28 @@ def test_the_density_of_a_gelus_gradient_is_brief_beside_what_has_lost_digits(sh
     assert ("tf::brief::exp(" in kernel_of(b).source) is bool(shift)
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype", "brief"),
+    [(8192, BFloat16, True), (8192, Float, False), (64, BFloat16, False)],
+)
+def test_what_goes_into_a_total_of_many_rows_is_brief_where_that_is_rounded(
+    rows: int, dtype: DataType, brief: bool
+) -> None:
+    """A GELU's gradient and the bias's, with (-0.5 * x) * x for the exponent."""
+    b = FusionBuilder()
+    x, dy = (b.cast(b.tensor([rows, 4096], BFloat16), Float) for _ in range(2))
+    density = b.pointwise("exp", b.pointwise("mul", b.pointwise("mul", x, -0.5), x))
+    step = b.pointwise("add", b.pointwise("erf", x), 1.0)
+    slope = b.pointwise("add", step, b.pointwise("mul", x, density))
+    dx = b.pointwise("mul", dy, slope)
+    b.output(b.cast(dx, BFloat16))  # type: ignore[arg-type]
+    b.output(b.cast(b.reduce("sum", dx, [0]), dtype))  # type: ignore[arg-type]
+    source = kernel_of(b).source
+    for op in ("erf", "exp"):
+        assert (f"tf::brief::{op}(" in source) is brief
+        assert (f"tf::{op}(" in source) is not brief
+
+
 _ERFC = (-4.53585962e-05, 4.45507641e-04, -1.48944161e-03, -7.74629705e-04, 2.82536820e-02,
          -1.48481622e-01, -9.18416381e-01, -1.62790859)  # fmt: skip
 
@@ -153,6 +175,26 @@ def test_short_functions_are_as_good_as_their_comment_says(op: str, sign: int) -
     gelu, right = every * (0.5 + 0.5 * short(op, every, sign)), getattr(torch, op)(every.double())
     right = every.double() * (0.5 + 0.5 * right)
     assert (gelu.bfloat16() != right.bfloat16()).float().mean() < 5e-3
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("rows", [128, 4096])
+def test_totals_of_short_functions_are_as_good_as_torch_has_them(rows: int, sign: int) -> None:
+    """The gradient of a GELU's bias, whose terms cancel: each off to the same side."""
+    generator = torch.Generator().manual_seed(rows)
+    x, dy = (torch.randn(rows, 512, generator=generator).bfloat16() for _ in range(2))
+
+    def gradient(x: torch.Tensor, dy: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        off = (1 + sign * 2.0**-20.8) if x.dtype is torch.float32 else 1.0
+        density = torch.exp(-0.5 * x * x) * off * 0.3989422804014327
+        return (dy * (0.5 * (1 + step) + x * density)).sum(0)
+
+    h, g = x.float(), dy.float()
+    ours = gradient(h, g, short("erf", h * 0.5**0.5, sign)).bfloat16()
+    exact = gradient(h.double(), g.double(), torch.erf(h.double() * 0.5**0.5))
+    assert (ours != exact.bfloat16()).float().mean() < 1e-2
+    theirs = torch.ops.aten.gelu_backward(dy, x).sum(0)
+    assert (ours - exact).abs().max() <= (theirs - exact).abs().max()
 
 
 @pytest.mark.parametrize(("dtype", "brief"), [(BFloat16, True), (Float, False)], ids=str)

@@ -8,12 +8,15 @@ and ends the search.
 A short erf or tanh is wrong by 2^-22 of 1. It stands where a constant is added that is as large:
 1 + erf(x) has lost 2^-25 of 1 by its rounding anyway, however small it is, and what is computed
 from it has lost as much. A GELU and its gradient are that.
+
+A total over many rows may be off by 2^-17 of its terms' magnitudes, since 128 of them are added up
+one after the other in fp32. Where its result is rounded, what goes into it may be short, too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -40,6 +43,17 @@ def find_brief(
     """
     search = _Search(nodes, kept, folds)
     return frozenset(n.order for n in nodes if isinstance(n, Compute) and search.is_brief(n))
+
+
+def is_rounded(total: TensorView, nodes: Sequence[Value], kept: Collection[Value]) -> bool:
+    """Whether all that becomes of a total, by scaling alone, is rounded.
+
+    nodes  those that are computed when it is there
+    kept   what of them is stored
+    """
+    search = _Search(nodes, kept, ())
+    results = (n for n in nodes if isinstance(n, Folded) and n.tensor == total)
+    return all(map(search.becomes_small, results))
 
 
 class _Search:
@@ -76,7 +90,7 @@ class _Search:
             return self._only_shifts(node, 1.0)
         elif node.op != "exp":
             return False
-        return self._becomes_small(node) or self._joins_lossy(node)
+        return self.becomes_small(node) or self._joins_lossy(node)
 
     def _only_shifts(self, node: Value, size: float) -> bool:
         """Whether a value of at most this size is only added to constants as large, scaled or
@@ -146,7 +160,7 @@ class _Search:
             (node,) = values
         return isinstance(node, Compute) and node.op in _UP_TO_ONE
 
-    def _becomes_small(self, node: Value) -> bool:
+    def becomes_small(self, node: Value) -> bool:
         """Whether all that becomes of a value, by scaling and summing alone, is rounded."""
         if node.dtype.is_reduced_precision:
             return True
@@ -160,13 +174,13 @@ class _Search:
             return False
         for user in self._users[node]:
             scales = isinstance(user, Compute) and user.op in _SCALES and user.dtype.is_floating
-            if not (scales and self._becomes_small(user)):
+            if not (scales and self.becomes_small(user)):
                 return False
         for tensor in self._folds[node]:
             # Terms of one sign.
             if self._ops[tensor] != "sum" or not (isinstance(node, Compute) and node.op == "exp"):
                 return False
-            if not all(map(self._becomes_small, self._results[tensor])):
+            if not all(map(self.becomes_small, self._results[tensor])):
                 return False
         return True
 
@@ -195,15 +209,24 @@ def _scaled(node: Value, product: Compute, size: float) -> float | None:
 
 
 def _is_of_negative_square(node: Compute) -> bool:
-    """Whether an operand is a square times a negative constant."""
+    """Whether an operand is a square times a negative constant, in whichever order: -0.5 * (x * x)
+    or (-0.5 * x) * x.
+    """
     (operand,) = node.operands
-    if not isinstance(operand, Compute) or operand.op != "mul":
+    factors = [*_factors(operand)]
+    values = [f for f in factors if not isinstance(f, Literal)]
+    constants = [f.value for f in factors if isinstance(f, Literal)]
+    if len(values) != 2 or values[0] is not values[1] or len(constants) != 1:
         return False
-    constants = [o for o in operand.operands if isinstance(o, Literal)]
-    squares = [o for o in operand.operands if isinstance(o, Compute) and o.op == "mul"]
-    return (
-        len(constants) == len(squares) == 1
-        and not isinstance(constants[0].value, complex)
-        and constants[0].value < 0
-        and squares[0].operands[0] is squares[0].operands[1]
-    )
+    (constant,) = constants
+    return not isinstance(constant, complex) and constant < 0
+
+
+def _factors(product: Value) -> Iterator[Value]:
+    """Of a product of at most three."""
+    for factor in operands(product) if _is_product(product) else ():
+        yield from operands(factor) if _is_product(factor) else (factor,)
+
+
+def _is_product(node: Value) -> bool:
+    return isinstance(node, Compute) and node.op == "mul"

@@ -52,7 +52,7 @@ class RowLowering(LaneLowering):
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Totals go through memory; what is held is read by other nodes alone.
-        kept = [s.value for s in stores] + [v for f in schedule.totals for v in f.roots]
+        kept = [*(s.value for s in stores), *schedule.exact_terms]
         kept += [f.position for f in schedule.folds if f.position is not None]
         folds = [(f.op, f.value, f.tensor) for f in schedule.folds]
         self._brief = find_brief(self._live_nodes, kept, folds)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.lower.brief import is_rounded
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.row_program import Point
@@ -313,6 +314,23 @@ class ReductionSchedule:
     @property
     def is_summed_in_parts(self) -> bool:
         return is_summed_in_parts([t.op for t in self.totals], self.mapping, self.rows)
+
+    @property
+    def exact_terms(self) -> tuple[Value, ...]:
+        """What goes into totals, but for sums of many rows of which only what is rounded is stored:
+        these lose more by their own additions than by terms that have a few digits less.
+        """
+        many = self.rows // self.mapping.row_groups >= LONGEST_TOTAL
+
+        def is_exact(total: GridReduction) -> bool:
+            if not many or total.op != "sum" or not total.is_of_columns:
+                return True
+            return not all(
+                is_rounded(total.tensor, [*finish.graph], [s.value for s in finish.stores])
+                for finish in self.epilogues
+            )
+
+        return tuple(v for total in self.totals if is_exact(total) for v in total.roots)
 
     @property
     def totals_of_portions(self) -> tuple[int, ...]:
