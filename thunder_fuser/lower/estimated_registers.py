@@ -49,9 +49,7 @@ def _is_fetch(s: ir.Stmt) -> bool:
 
 def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
     """Arrays whose elements are parts of words that nothing else comes into: no registers more."""
-    times = Counter(
-        array_name(s.target) for s in statements if isinstance(s, ir.Assign) and _is_fetch(s)
-    )
+    times = Counter(array_name(s.target) for s in statements if isinstance(s, ir.Assign))
     for s in statements:
         if isinstance(s, ir.Unpack) and times[array_name(s.words)] == 1:
             yield array_name(s.target)

@@ -333,9 +333,8 @@ class ReductionLoops:
         """`body` for each of a number of steps that is a constant."""
         schedule = self._schedule
         name, _, _, _ = self._walk
-        end = schedule.columns if schedule.is_outer_shared else self._vectors
-        whole = schedule.steps * schedule.threads * schedule.mapping.column_tiles == end
-        inside = body if whole else [ir.If((less(Var(name), end),), tuple(body))]
+        end = schedule.columns if schedule.lane_axis == "rows" else self._vectors
+        inside = body if schedule.has_whole_steps else [ir.If((less(Var(name), end),), tuple(body))]
         kind, unroll = unrolling
         steps = (self._let(name, self._vector_of_step), *inside)
         return ir.Loop("k", ir.Int(schedule.steps), steps, kind, unroll=unroll)

@@ -2,7 +2,8 @@
 
 Names beyond those of `lanes_to_ir`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's within the thread, h<n> the
-row of a value that is kept, n<n> what is fetched of the next row.
+row of a value that is kept, n<n> what is fetched of the next row, w<n> what is kept of this one as
+it stands in memory.
 """
 
 from __future__ import annotations
@@ -165,19 +166,45 @@ class RowLowering(LaneLowering):
         for k in self._elements_ahead:
             taken += [self._array(k), ir.Assign(self._register(k, ONE), Var(f"n{k}"))]
             self._written.update(self.accesses[k].loads)
-        loads: list[ir.Stmt] = [
-            ir.Unpack(ir.Element(Var(f"n{k}"), K), ir.Element(Var(f"x{k}"), K)) for k in ahead
-        ]
+        loads = [self._taken_over(k) for k in ahead]
+        indices = row.child()
+        for k in filter(self._is_kept_as_words, now):
+            loads += self._fetch(k, f"w{k}", indices, self._names)
+        now = [k for k in now if not self._is_kept_as_words(k)]
         beside = sorted(self._positions_of(now).difference(wanted, self._row_loads))
         loads += map(self._array, beside)
-        loads += self._loads(sorted([*now, *beside]), EACH, row.child(), set(self._written))
-        arrays = [self._array(k, self.schedule.steps) for k in wanted]
+        loads += self._loads(sorted([*now, *beside]), EACH, indices, set(self._written))
+        arrays = [self._kept_array(k) for k in wanted]
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
         head = ir.Comment(f"prologue: {names}, kept in registers")
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         if not self.schedule.prefetched:
             return found
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
+
+    def _kept_array(self, k: int) -> ir.Registers:
+        """Registers for this thread's vectors of a row."""
+        steps = self.schedule.steps
+        if self._is_kept_as_words(k):
+            return ir.Registers(f"w{k}", ir.Words.FETCHED, (steps,))
+        return self._array(k, steps)
+
+    def _taken_over(self, k: int) -> ir.Stmt:
+        """The vector of the row at hand, which was the next one's."""
+        words = ir.Element(Var(f"n{k}"), K)
+        if self._is_kept_as_words(k):
+            return ir.Assign(ir.Element(Var(f"w{k}"), K), words)
+        return ir.Unpack(words, ir.Element(Var(f"x{k}"), K))
+
+    def _fetch(
+        self, k: int, words: str, indices: IndexArithmetic, names: dict[str, ir.Expr]
+    ) -> list[ir.Stmt]:
+        """The vector at hand of an access, as words of memory: nothing waits for them."""
+        (window,) = self.accesses[k].variants[0].windows
+        address = indices.value(window.address, names)
+        pointer = Var(self.accesses[k].loads[0].tensor.name)
+        fetched = ir.Fetched(self.lanes.vector, ir.Address(pointer, address))
+        return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
     @property
     def _elements_ahead(self) -> list[int]:
@@ -202,18 +229,15 @@ class RowLowering(LaneLowering):
         vectors: list[ir.Stmt] = []
         elements: list[ir.Stmt] = []
         of_row, of_vector = self._arithmetic(), self._arithmetic()
+        names = self._names | {"r": Var(row)}
         for k in self.schedule.prefetched:
-            access, target = self.accesses[k], Var(f"n{k}")
-            is_element = k in self._elements_ahead
-            indices = of_row if is_element else of_vector
-            (window,) = access.variants[0].windows
-            address = indices.value(window.address, self._names | {"r": Var(row)})
-            pointer = Var(access.loads[0].tensor.name)
-            if is_element:
-                elements += [*indices.taken(), ir.Assign(target, ir.Element(pointer, address))]
+            if k not in self._elements_ahead:
+                vectors += self._fetch(k, f"n{k}", of_vector, names)
                 continue
-            fetched = ir.Fetched(self.lanes.vector, ir.Address(pointer, address))
-            vectors += [*indices.taken(), ir.Assign(ir.Element(target, K), fetched)]
+            (window,) = self.accesses[k].variants[0].windows
+            address = of_row.value(window.address, names)
+            element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
+            elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
         columns = self._loops.over_columns(vectors) if vectors else []
         return [*self._loops.place_of(row), *elements, *columns]
 
@@ -245,11 +269,7 @@ class RowLowering(LaneLowering):
                 loads += self._loads([k], EACH, indices, set(self._written))
                 continue
             arrays.append(ir.Registers(f"n{k}", ir.Words.FETCHED, (together,)))
-            (window,) = self.accesses[k].variants[0].windows
-            address = indices.value(window.address, self._names)
-            pointer = Var(self.accesses[k].loads[0].tensor.name)
-            fetched = ir.Fetched(vector, ir.Address(pointer, address))
-            loads += [*indices.taken(), ir.Assign(ir.Element(Var(f"n{k}"), K), fetched)]
+            loads += self._fetch(k, f"n{k}", indices, self._names)
         return StepsAhead(arrays, loads)
 
     def _waits_as_words(self, k: int) -> bool:
@@ -260,6 +280,14 @@ class RowLowering(LaneLowering):
         if not access.is_one_access(self.lanes.vector) or len(access.variants) != 1:
             return False
         return access.variants[0].conditions == ALWAYS
+
+    def _is_kept_as_words(self, k: int) -> bool:
+        """The same of what stays in registers for several passes, where some threads have one
+        vector less than others, so that each step of a pass stands under a test.
+        """
+        tested = self.schedule.walks_columns and not self.schedule.has_whole_steps
+        waits = tested and self._is_held(k) and self._waits_as_words(k)
+        return waits and not self._awaited(self.accesses[k])
 
     def _held_places(self) -> list[ir.Stmt]:
         """Where this thread's row of each value that is held lies."""
@@ -293,17 +321,20 @@ class RowLowering(LaneLowering):
         self, accesses: Sequence[int], indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
-        words = [k for k in accesses if k in self._ahead and self._waits_as_words(k)]
+        words = {k: f"w{k}" for k in accesses if self._is_kept_as_words(k)}
+        words |= {k: f"n{k}" for k in accesses if k in self._ahead and self._waits_as_words(k)}
         found: list[ir.Stmt] = [
             self._array(k) for k in accesses if k not in self._ahead or k in words
         ]
-        found += [ir.Unpack(ir.Element(Var(f"n{k}"), K), self._register(k, ONE)) for k in words]
+        found += [
+            ir.Unpack(ir.Element(Var(name), K), self._register(k, ONE)) for k, name in words.items()
+        ]
         for k in accesses:
             target = self._register(k, self._copy)
             if k in self._kept:
                 found.append(ir.VectorLoad(self.lanes.vector, self._kept_place(k), target))
                 continue
-            if k not in self._ahead:
+            if k not in self._ahead and k not in words:
                 found += self._loads([k], self._copy, indices, done)
             if k in self.schedule.row_cache.shared:
                 self._kept.add(k)
@@ -336,7 +367,11 @@ class RowLowering(LaneLowering):
         indices = row.child()
         found: list[ir.Stmt] = []
         done = set(self._written)
-        wanted = [k for k in self._column_accesses(self._needed(roots)) if not self._is_held(k)]
+        wanted = [
+            k
+            for k in self._column_accesses(self._needed(roots))
+            if not self._is_held(k) or self._is_kept_as_words(k)
+        ]
         found += self._fetched(wanted, indices, done)
         inside: list[ir.Stmt] = []
         of_lane = indices.child()
@@ -396,5 +431,6 @@ class RowLowering(LaneLowering):
         return super()._name(value, copy)
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
-        in_registers = self._is_held(k) or (k in self._ahead and not self._waits_as_words(k))
+        is_ahead = k in self._ahead and not self._waits_as_words(k)
+        in_registers = is_ahead or (self._is_held(k) and not self._is_kept_as_words(k))
         return super()._register(k, copy if in_registers else ONE)

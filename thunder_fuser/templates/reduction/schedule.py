@@ -224,6 +224,12 @@ class ReductionSchedule:
         return bool(self.row_cache.registers or self.has_few_steps or self.grid_split == "rows")
 
     @property
+    def has_whole_steps(self) -> bool:
+        """Whether all threads have a vector (where lanes are rows: a column) in each of these."""
+        end = self.columns if self.lane_axis == "rows" else self.lanes.vectors
+        return self.steps * self.threads * self.mapping.column_tiles == end
+
+    @property
     def walks_columns(self) -> bool:
         """Whether several threads go through the columns of a row."""
         return self.threads > 1
