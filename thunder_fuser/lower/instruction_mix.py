@@ -207,10 +207,12 @@ class InstructionMix(ExpressionMix):
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
         # Blocks that stride over portions do each of them whole; of the steps of a part, which
-        # begin where it does, the last part has fewer.
-        within = [x.begin for x in s.body if isinstance(x, ir.Loop)]
+        # begin where it does, the last part has fewer, each of them whole.
+        within = {x.begin: x.step for x in s.body if isinstance(x, ir.Loop)}
         is_whole = step == self._kernel.blocks or not within
-        trips = _trips(begin, end, step, is_whole=is_whole and ir.Var(s.axis) not in within)
+        unit = within.get(ir.Var(s.axis), step if is_whole else 1)
+        assert isinstance(unit, int)
+        trips = _trips(begin, end, step, unit)
         asked = s.kind is not ir.LoopKind.SERIAL
         if known and (asked or (s.unroll is None and trips <= ir.WRITTEN_OUT)):
             for k in range(begin.const, end.const, step):
@@ -368,9 +370,9 @@ class InstructionMix(ExpressionMix):
     }
 
 
-def _trips(begin: Form, end: Form, step: int, *, is_whole: bool) -> float:
+def _trips(begin: Form, end: Form, step: int, unit: int) -> float:
     """Iterations of a loop, of the average thread. The last one is as much shorter as less is left,
-    where it is not whole.
+    in whole `unit`s.
     """
     if not (begin.terms or end.terms):
         return float(max(0, -(-(end.const - begin.const) // step)))
@@ -378,7 +380,7 @@ def _trips(begin: Form, end: Form, step: int, *, is_whole: bool) -> float:
     if first is None or last is None:
         return 1.0
     left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
-    return sum(-(-n // step) if is_whole else n / step for n in left) / len(left)
+    return sum(-(-n // unit) * unit / step for n in left) / len(left)
 
 
 def _fetches(s: ir.Stmt) -> bool:

@@ -30,7 +30,7 @@ from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_b
 
 WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
-PART, PORTION, TILE = (ir.Var(name) for name in ("part", "portion", "tile"))
+PART, PORTION, SPAN, TILE = (ir.Var(name) for name in ("part", "portion", "span", "tile"))
 _C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
 _COLUMN, _SUM = ir.Var("column"), ir.Var("sum")
 _INT = DataType.Int32
@@ -44,8 +44,15 @@ def portion(schedule: ReductionSchedule) -> ir.Var:
 
 
 def _place(schedule: ReductionSchedule, n: int) -> ir.Expr:
-    """The number of the part of a total that a block leaves."""
-    return PORTION if n in schedule.totals_of_portions else PART
+    """The number of the part of a total that a block leaves: parts lie as if all blocks left theirs
+    together, with the same number of portions each time.
+    """
+    if n in schedule.totals_of_portions:
+        return PORTION
+    if not schedule.leaves_spans:
+        return PART
+    before = ir.Binary("-", SPAN, PART)
+    return add(ir.Binary("/", before, ir.Int(schedule.portions_together)), PART)
 
 
 def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> list[ir.Stmt]:

@@ -17,7 +17,7 @@ from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid
 from thunder_fuser.templates.reduction.lower_accumulators import G, T
-from thunder_fuser.templates.reduction.lower_grid import PART, TILE
+from thunder_fuser.templates.reduction.lower_grid import PART, SPAN, TILE
 from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
@@ -108,16 +108,23 @@ class ReductionLoops:
 
     def _over_portions(self, rows: Sequence[ir.Stmt]) -> list[ir.Stmt]:
         """What a block does with its portions of the rows, with accumulators before it and parts of
-        totals behind: those of a group with each portion.
+        totals behind: those of a group with each portion, others with as many as accumulators take.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         apart = schedule.totals_of_portions
-        each = self._with_totals(apart, rows, "portion")
-        if mapping.walks_portions:
-            end, step = ir.Int(mapping.portions), mapping.partials
-            each = [ir.Loop("portion", end, tuple(each), begin=PART, step=step, type=_INT)]
         kept = [n for n in range(len(schedule.totals)) if n not in apart]
-        return self._with_totals(kept, each, "block")
+        each = self._with_totals(apart, rows, "portion")
+        if not mapping.walks_portions:
+            return self._with_totals(kept, each, "block")
+        step, last = mapping.partials, ir.Int(mapping.portions)
+        if not schedule.leaves_spans:
+            each = [ir.Loop("portion", last, tuple(each), begin=PART, step=step, type=_INT)]
+            return self._with_totals(kept, each, "block")
+        length = schedule.portions_together * step
+        end = ir.Advanced(SPAN, length, last)
+        each = [ir.Loop("portion", end, tuple(each), begin=SPAN, step=step, type=_INT)]
+        spans = self._with_totals(kept, each, "portions")
+        return [ir.Loop("span", last, tuple(spans), begin=PART, step=length, type=_INT)]
 
     def _with_totals(
         self, totals: Sequence[int], rows: Sequence[ir.Stmt], whose: str

@@ -46,18 +46,19 @@ def longest_total(ops: Collection[str], mapping: ThreadMapping, rows: int) -> in
     return min(max(balanced, 2 * BLOCK_OF_ROWS), LONGEST_TOTAL)
 
 
-def leaves_portions(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
-    """Whether blocks that walk over portions of the rows leave all totals with each portion: one
-    accumulator could not take as many rows as a thread has, and two were too many registers.
+def portions_together(ops: Collection[str], mapping: ThreadMapping, rows: int) -> int:
+    """Portions of a block whose rows go into totals one after the other: as many as one accumulator
+    takes, since two were too many registers. A block of one thread has its own in memory.
     """
-    too_many = mapping.rows_per_thread(rows) > longest_total(ops, mapping, rows)
-    return mapping.walks_portions and not mapping.is_alone and too_many
+    each = mapping.portions_of_block
+    if mapping.is_alone:
+        return each
+    return min(each, max(1, longest_total(ops, mapping, rows) // mapping.rows_of_portion(rows)))
 
 
 def is_summed_in_parts(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
     """Whether so many rows go into one accumulator of a total that they are taken in parts."""
-    apart = leaves_portions(ops, mapping, rows)
-    taken = mapping.rows_of_portion(rows) if apart else mapping.rows_per_thread(rows)
+    taken = portions_together(ops, mapping, rows) * mapping.rows_of_portion(rows)
     return taken > longest_total(ops, mapping, rows)
 
 
@@ -340,11 +341,20 @@ class ReductionSchedule:
 
     @property
     def totals_of_portions(self) -> tuple[int, ...]:
-        """The totals that a block leaves with each portion of its rows, and not with the last."""
+        """The totals that a block leaves with each portion of its rows, and not with several."""
         if not self.mapping.walks_portions:
             return ()
-        every = leaves_portions([t.op for t in self.totals], self.mapping, self.rows)
+        every = self.portions_together == 1
         return tuple(n for n, total in enumerate(self.totals) if every or total.at == "group")
+
+    @property
+    def portions_together(self) -> int:
+        return portions_together([t.op for t in self.totals], self.mapping, self.rows)
+
+    @property
+    def leaves_spans(self) -> bool:
+        """Whether a block leaves some totals several times, each time with several portions."""
+        return 1 < self.portions_together < self.mapping.portions_of_block
 
     @property
     def is_walked_by_one(self) -> bool:

@@ -66,7 +66,7 @@ from thunder_fuser.templates.reduction.schedule import (
     ReductionSchedule,
     RowReduction,
     is_summed_in_parts,
-    leaves_portions,
+    portions_together,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
 from thunder_fuser.templates.reduction.thread_mapping import (
@@ -409,7 +409,7 @@ def _totals(
     offset = 0
     ops = [total.fold.op for total in pulled.totals]
     in_parts = is_summed_in_parts(ops, mapping, rows)
-    every = leaves_portions(ops, mapping, rows)
+    together = portions_together(ops, mapping, rows)
     owned = (
         mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
     )
@@ -419,7 +419,7 @@ def _totals(
         points = owned if wide else fold.output.numel if found.at == "row" else 1
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
         copies = 2 if mapping.is_alone and in_parts and wide else 1
-        parts = mapping.portions if every or found.at == "group" else mapping.partials
+        parts = mapping.parts(1 if found.at == "group" else together)
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position
         bare = GridReduction(*elements, found.at, points, parts, offset, 0)
         size = copies * parts * points * bare.accumulator_bytes

@@ -97,13 +97,23 @@ class ThreadMapping:
         """Whether a block works on several portions, one after the other."""
         return self.portions > self.partials
 
+    @property
+    def portions_of_block(self) -> int:
+        """As many as the block with the most has."""
+        return -(-self.portions // self.partials)
+
+    def parts(self, together: int) -> int:
+        """What blocks leave of a total, each with so many of its portions."""
+        spans, rest = divmod(self.portions, together * self.partials)
+        return spans * self.partials + min(rest, self.partials)
+
     def rows_of_portion(self, rows: int) -> int:
         """Rows that one thread works on of each portion, where blocks share them."""
         return -(-(rows // self.row_groups) // (self.portions_of_group * self.rows_per_block))
 
     def rows_per_thread(self, rows: int) -> int:
         """The same of all its portions."""
-        return -(-self.portions // self.partials) * self.rows_of_portion(rows)
+        return self.portions_of_block * self.rows_of_portion(rows)
 
 
 @dataclass(frozen=True, slots=True)
