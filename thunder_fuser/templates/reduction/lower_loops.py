@@ -178,7 +178,7 @@ class ReductionLoops:
         """The row of a thread where its block works on some rows from `first` on."""
         mapping = self._schedule.mapping
         own = add(first, G) if mapping.rows_per_block > 1 else first
-        if not self._has_spare_rows:
+        if not self._schedule.has_spare_rows:
             return [self._let("r", own)]
         last = ir.Binary("-", _BOUND, ir.Int(1))
         return self._clamped("r", own, last if mapping.row_groups > 1 else self._last_row)
@@ -282,7 +282,7 @@ class ReductionLoops:
         if owned > 1:
             place = thread if threads == 1 else ir.UnsignedBinary("/", thread, ir.Int(threads))
             own = add(times(own, ir.Int(owned)), ir.IntCast(place, _INT))
-        if self._has_spare_rows:
+        if self._schedule.has_spare_rows:
             return [*found, *self._clamped("r", own, self._last_row)]
         return [*found, self._let("r", own)]
 
@@ -294,27 +294,15 @@ class ReductionLoops:
             ir.Let("t", _INT, ir.UnsignedBinary("/", thread, owned)),
         ]
         own = add(times(self._cast(ir.LaunchIndex.BLOCK), owned), G)
-        if not self._has_spare_rows:
+        if not self._schedule.has_spare_rows:
             return [*found, self._let("u", own)]
         return [*found, *self._clamped("u", own, ir.Int(self._vectors - 1))]
-
-    @property
-    def _has_spare_rows(self) -> bool:
-        schedule, mapping = self._schedule, self._schedule.mapping
-        if schedule.grid_split == "rows":
-            return schedule.rows // mapping.row_groups % mapping.rows_per_block != 0
-        if schedule.lane_axis == "rows":
-            return (
-                schedule.is_outer_shared
-                and mapping.blocks * mapping.rows_per_block != self._vectors
-            )
-        return mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block != schedule.rows
 
     @property
     def own_row(self) -> tuple[ir.Expr, ...]:
         """What holds for threads that have a row, where some have none."""
         own = "u" if self._schedule.is_outer_shared else "r"
-        return (equal(_OWN, Var(own)),) if self._has_spare_rows else ()
+        return (equal(_OWN, Var(own)),) if self._schedule.has_spare_rows else ()
 
     # ---- columns
 

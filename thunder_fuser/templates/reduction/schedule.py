@@ -231,6 +231,17 @@ class ReductionSchedule:
         return self.steps * self.threads * self.mapping.column_tiles == end
 
     @property
+    def has_spare_rows(self) -> bool:
+        """Whether some threads of the last block to work have no row of their own."""
+        mapping = self.mapping
+        if self.grid_split == "rows":
+            return self.rows // mapping.row_groups % mapping.rows_per_block != 0
+        owned = mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block
+        if self.lane_axis == "rows":
+            return self.is_outer_shared and owned != self.lanes.vectors
+        return owned != self.rows
+
+    @property
     def walks_columns(self) -> bool:
         """Whether several threads go through the columns of a row."""
         return self.threads > 1
