@@ -5,6 +5,7 @@ for a GPU of each generation.
     python -m tests.tools.shape_sweep                  the front end of the host compiler reads all
     python -m tests.tools.shape_sweep --resources      NVRTC compiles all: spills, slow compilations
     python -m tests.tools.shape_sweep --share 20       every twentieth combination
+    python -m tests.tools.shape_sweep --share 20 --offset 3       the same from the fourth on
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ Found = dict[str, tuple[str, str, Kernel]]
 """By name of the kernel: of what it is, for which architecture, and the kernel."""
 
 
-def kernels(share: int = 1) -> Iterator[Found]:
-    """Kernels of every `share`-th combination of program, shape and dtype, for all of these."""
+def kernels(share: int = 1, offset: int = 0) -> Iterator[Found]:
+    """Kernels of every `share`-th combination of program, shape and dtype from `offset` on, for all
+    of these.
+    """
     found: Found = {}
-    for what, plan in itertools.chain(_definitions(share), _traced(share)):
+    for what, plan in itertools.chain(_definitions(share, offset), _traced(share, offset)):
         for device in DATACENTER:
             for generated in generate_kernels(plan, device).values():
                 found[generated.kernel.name] = what, device.arch, generated.kernel
@@ -60,19 +63,19 @@ def kernels(share: int = 1) -> Iterator[Found]:
         yield found
 
 
-def _definitions(share: int) -> Iterator[tuple[str, SegmentedFusion]]:
+def _definitions(share: int, offset: int) -> Iterator[tuple[str, SegmentedFusion]]:
     programs: Sequence[Norm | Reduction] = (*NORMS, *REDUCTIONS)
     combinations = itertools.product(programs, ROWS, COLUMNS, DTYPES)
-    for program, rows, columns, dtype in itertools.islice(combinations, 0, None, share):
+    for program, rows, columns, dtype in itertools.islice(combinations, offset, None, share):
         if rows * columns <= MOST:
             plan = program.definition(rows, columns, dtype).plan()
             yield f"{program.name} [{rows}, {columns}] {dtype.name}", plan
 
 
-def _traced(share: int) -> Iterator[tuple[str, SegmentedFusion]]:
+def _traced(share: int, offset: int) -> Iterator[tuple[str, SegmentedFusion]]:
     """What Thunder makes of a gradient, with roundings between its operations."""
     shapes = itertools.product(ROWS, COLUMNS)
-    for rows, columns in itertools.islice(shapes, 0, None, share):
+    for rows, columns in itertools.islice(shapes, offset, None, share):
         if rows * columns > MOST:
             continue
         inputs = fake((rows, columns), (columns,), dtype=torch.bfloat16, grad=True)
@@ -114,11 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 if a kernel was rejected, or, with --resources, spills or compiles slowly."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.shape_sweep", description=__doc__)
     parser.add_argument("--share", type=int, default=1, help="every n-th combination")
+    parser.add_argument("--offset", type=int, default=0, help="combinations before the first")
     parser.add_argument("--resources", action="store_true", help="compile each with NVRTC")
     parser.add_argument("--slow", type=float, default=0.5, help="seconds of NVRTC that are told")
     asked = parser.parse_args(arguments)
     count, wrong = 0, []
-    for found in kernels(asked.share):
+    for found in kernels(asked.share, asked.offset):
         count += len(found)
         wrong += [text] if (text := rejected(found)) else []
         if asked.resources:
