@@ -15,8 +15,8 @@ import thunder_fuser
 from tests.frontends.thunder.memory import halves
 from tests.frontends.thunder.programs import check, fake, jit
 from thunder_fuser.errors import FuserValueError
-from thunder_fuser.frontends.thunder.memory.budget import Traded
 from thunder_fuser.frontends.thunder.plans.segmented import SegmentedTrace
+from thunder_fuser.segment.regions.budget import Traded
 
 LAYERS, WIDTH = 3, 1024
 

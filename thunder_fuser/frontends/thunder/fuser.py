@@ -29,7 +29,6 @@ from thunder_fuser.frontends.thunder import jit_options, repro
 from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, pools
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
-from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import (
     TABLE,
     flatten,
@@ -43,15 +42,13 @@ from thunder_fuser.frontends.thunder.first_calls import compile_together
 from thunder_fuser.frontends.thunder.fuel import Tank
 from thunder_fuser.frontends.thunder.fusion_record import FusionRecord
 from thunder_fuser.frontends.thunder.lookasides import lookasides
-from thunder_fuser.frontends.thunder.memory import budget, reorder
-from thunder_fuser.frontends.thunder.memory.rematerialization import Rematerialization
+from thunder_fuser.frontends.thunder.memory.reruns import choices_of, with_reruns
 from thunder_fuser.frontends.thunder.memory.saved_values import with_kept_values, with_shared_values
-from thunder_fuser.frontends.thunder.memory.split import take_apart
 from thunder_fuser.frontends.thunder.regions import formation
+from thunder_fuser.frontends.thunder.regions.joint_graph import TraceGraph, trace_graph
 from thunder_fuser.frontends.thunder.regions.to_fusion import RegionProgram
 from thunder_fuser.frontends.thunder.remembered import look_through
 from thunder_fuser.frontends.thunder.symbol import bind_fusion
-from thunder_fuser.frontends.thunder.trace.canonical_names import Prims
 from thunder_fuser.frontends.thunder.trace.check import fault
 from thunder_fuser.frontends.thunder.trace.dead_code import live
 from thunder_fuser.frontends.thunder.trace.ill_typed import ill_typed
@@ -64,6 +61,12 @@ from thunder_fuser.frontends.thunder.trace.single_assignment import single_assig
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.fallback import warn_of_failure
+from thunder_fuser.segment.regions.budget import Choices, Recomputed, Traded
+from thunder_fuser.segment.regions.joining import join
+from thunder_fuser.segment.regions.joint_graph import Partition, Role
+from thunder_fuser.segment.regions.rematerialization import Rematerialization
+from thunder_fuser.segment.regions.splitting import split
+from thunder_fuser.segment.regions.storages import saved_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +88,22 @@ class _Fused(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A trace with fusions, what was decided about it, and what is known of it."""
+    """A trace with fusions, what was decided about it, and what is known of it.
+
+    partition  of its graph, of which the regions became fusions
+    """
 
     trace: TraceCtx
     record: FusionRecord
     facts: formation.TraceInfo
+    partition: Partition
+    rematerialize: Rematerialization
+
+    @property
+    def saved_bytes(self) -> int:
+        """What the forward keeps for the backward alone."""
+        regions = self.rematerialize(self.partition)
+        return saved_bytes(self.rematerialize.graph, self.partition, regions)
 
 
 class Fuser(FusionExecutor):  # type: ignore[misc]
@@ -185,26 +199,24 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         fused = plan(trace, originals)
         traded = None
         if asked is not None and fused.facts.forward is not None:
-            sizes = budget.sizes_of(trace)
-            unbudgeted = saved = budget.saved_bytes(fused.trace, fused.facts, sizes)
+            unbudgeted = saved = fused.saved_bytes
             limit = int(asked * unbudgeted) if isinstance(asked, float) else asked
-            choices = None
-            target, recomputed = limit, tuple[budget.Recomputed, ...]()
+            choices: Choices | None = None
+            target, recomputed = limit, tuple[Recomputed, ...]()
             for _ in range(_TRIALS):
                 if saved <= limit:
                     break
-                choices = choices or budget.Choices(trace, fused.facts, self._is_fusible)
+                choices = choices or choices_of(trace, fused.facts, self._is_fusible)
                 again = choices.within(target)
                 renamed = dict(originals)
-                joint = choices.trace(again, renamed)
+                joint = with_reruns(trace, choices, again, renamed)
                 self._tank = copy(fuel)
                 fused = plan(joint, renamed)
-                sizes = budget.sizes_of(joint)
-                saved = budget.saved_bytes(fused.trace, fused.facts, sizes)
+                saved = fused.saved_bytes
                 recomputed = choices.recomputed(again)
                 # What fusions save beside what was chosen.
                 target -= max(saved - limit, 0)
-            traded = budget.Traded(limit, saved, unbudgeted, recomputed)
+            traded = Traded(limit, saved, unbudgeted, recomputed)
         for refusal in fused.record.finish(trace, traded).all_refusals():
             logger.debug("%s", refusal)
         # Gradients that are constants are left to torch, which computes them of what comes.
@@ -231,18 +243,23 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         facts = formation.survey(trace, recorded, saves_like_torch=saves_like_torch)
         fusible = self._fusible(retyped, compilation)
         parts = list(formation.form(trace, facts, lambda bsym: id(bsym) in fusible))
-        prims: Prims = {
+        prims = {
             k: formation.primitives(p, recorded, draws, facts)
             for k, p in enumerate(parts)
             if p.is_fusible
         }
-        rematerialize = Rematerialization(facts)
+        traced = trace_graph(parts, prims, facts)
+        rematerialize = Rematerialization(traced.graph)
+        partition = traced.partition
         if may_reorder:
-            parts, prims = reorder.join(parts, prims, rematerialize)
-        parts, prims = take_apart(parts, prims, rematerialize)
-        parts = [self._fuelled(p) for p in parts]
-        prims = {k: prims[k] for k in prims if parts[k].is_fusible}
-        fused = self._fuse_all(parts, prims, rematerialize)
+            partition = join(traced.graph, partition, rematerialize)
+        partition = split(traced.graph, partition, rematerialize)
+        parts = [self._fuelled(p) for p in traced.parts(partition)]
+        partition = tuple(
+            unit if part.is_fusible else unit._replace(place=None)
+            for unit, part in zip(partition, parts, strict=True)
+        )
+        partition, fused = self._fuse_all(traced, partition, parts, rematerialize)
         symbols: list[BoundSymbol] = []
         for k, part in enumerate(parts):
             if not part.is_fusible:
@@ -256,7 +273,7 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
         result.bound_symbols = live(list(draws.drawn(symbols)))
         if wrong := fault(result, trace, None if facts.forward is None else facts.kept):
             raise InternalError(f"in the trace with fusions, {wrong}")
-        return _Planned(result, compilation, facts)
+        return _Planned(result, compilation, facts, partition, rematerialize)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """One call that stands for a region; nothing is compiled yet.
@@ -307,17 +324,18 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
 
     def _fuse_all(
         self,
+        traced: TraceGraph,
+        partition: Partition,
         parts: list[formation.RegionCandidate],
-        prims: dict[int, Sequence[BoundSymbol]],
         rematerialize: Rematerialization,
-    ) -> dict[int, _Fused]:
+    ) -> tuple[Partition, dict[int, _Fused]]:
         """Calls by the position of their part. A part that cannot be built is refused in `parts`,
         and the others are decided again, for it reads and gives other tensors then.
         """
         while True:
             found: dict[int, _Fused] = {}
             known: dict[Hashable, CompiledFusion] = {}
-            regions = rematerialize(parts, prims)
+            regions = {k: traced.region(r) for k, r in rematerialize(partition).items()}
             for k, region in regions.items():
                 number = sum(bool(fused.call) for fused in found.values())
                 try:
@@ -326,12 +344,13 @@ class Fuser(FusionExecutor):  # type: ignore[misc]
                 except Exception as error:
                     refusal = _unbuildable(region, f"{self._prefix}{number}", error)
                     parts[k] = replace(parts[k], refusals=(refusal,))
-                    del prims[k]
+                    left = partition[k]._replace(place=None)
+                    partition = (*partition[:k], left, *partition[k + 1 :])
                     break
             else:
                 calls = {k: fused.call[0] for k, fused in found.items() if fused.call}
                 compile_together(parts, regions, calls)
-                return found
+                return partition, found
 
 
 def _unbuildable(region: formation.Region, name: str, error: Exception) -> Refusal:

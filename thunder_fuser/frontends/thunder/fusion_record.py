@@ -18,8 +18,8 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims.table import refuse
-from thunder_fuser.frontends.thunder.memory.budget import Traded
 from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.segment.regions.budget import Traded
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.builder.values import as_python
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import Val
 from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.segment.regions.joint_graph import Role
 
 Build = Callable[..., Val]
 

@@ -13,12 +13,13 @@ import math
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables.indexing import INDEX_DTYPES
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def _refuse_log_softmax(x: TensorProxy, dim: object, *, dtype: object = None) -> Refusal | None:

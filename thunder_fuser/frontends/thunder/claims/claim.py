@@ -14,27 +14,7 @@ import torch
 
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.fusion import Val
-
-
-class Role(enum.Enum):
-    """What an operation is to the region that it joins."""
-
-    COMPUTE = "one value a point from the operands' values"
-    JOIN = (
-        "moves data so that it cannot be a view: several sources, new elements, a data-given place"
-    )
-    REDUCE = "one value from the elements along some dimensions"
-    SCAN = "one value from each element and those before it along a dimension"
-    VIEW = "the data of its first argument, seen differently"
-    COPY = "new memory with the data of its first argument"
-    CREATE = "a tensor from nothing"
-    UPDATE = "writes into the memory of its second argument"
-    RENAME = "its argument under another name, which orders reads after updates"
-
-    @property
-    def is_worth_a_kernel(self) -> bool:
-        """Whether a region that holds only this gains anything over torch."""
-        return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN)
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 class Ending(enum.Enum):

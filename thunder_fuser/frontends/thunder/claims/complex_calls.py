@@ -12,12 +12,13 @@ import math
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import data_type
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Val
 from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.segment.regions.joint_graph import Role
 
 _PARTS = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
 

@@ -9,11 +9,12 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import DEVICES, data_type, is_static
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def refuse_new(sizes: Sequence[object], device: Device, dtype: object) -> Refusal | None:

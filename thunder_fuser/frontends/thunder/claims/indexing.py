@@ -13,11 +13,12 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import data_type
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import indexing
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def _refuse(op: str, x: TensorProxy, index: TensorProxy, dim: object) -> Refusal | None:

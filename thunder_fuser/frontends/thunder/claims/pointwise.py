@@ -14,7 +14,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import (
     FP8,
     NARROW_INTEGERS,
@@ -26,6 +26,7 @@ from thunder_fuser.ir.dtypes import Category
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.ir.tables.pointwise import Fact
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def _build(op: str, builder: FusionBuilder, *operands: Val) -> Val:

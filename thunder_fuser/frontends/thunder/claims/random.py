@@ -17,12 +17,13 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import FuserTypeError, InternalError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.create import refuse_new
 from thunder_fuser.frontends.thunder.claims.operands import data_type
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Val
 from thunder_fuser.ir.tables import random
+from thunder_fuser.segment.regions.joint_graph import Role
 
 NORMAL_PHILOX = "normal_philox"
 """What Thunder has no primitive for: `randn` of a seed and an offset."""

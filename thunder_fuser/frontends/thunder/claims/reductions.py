@@ -16,7 +16,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.operands import (
     FP8,
     NARROW_INTEGERS,
@@ -27,6 +27,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import reductions
+from thunder_fuser.segment.regions.joint_graph import Role
 
 _FOLDS = {
     PrimIDs.SUM: "sum",

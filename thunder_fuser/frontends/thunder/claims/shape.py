@@ -9,12 +9,13 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.errors import Refusal
-from thunder_fuser.frontends.thunder.claims.claim import Claim, Role
+from thunder_fuser.frontends.thunder.claims.claim import Claim
 from thunder_fuser.frontends.thunder.claims.layout import lying_as
 from thunder_fuser.frontends.thunder.claims.operands import data_type, refuse_symbolic
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import Category, DataType
 from thunder_fuser.ir.fusion import TensorView, Val
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def _refuse_pad(x: object, value: object, config: Sequence[tuple[int, int, int]]) -> Refusal | None:

@@ -24,9 +24,10 @@ from thunder_fuser.frontends.thunder.claims import (
     scans,
     shape,
 )
-from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending, Role
+from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
 from thunder_fuser.frontends.thunder.remembered import leaves_in, proxies_in, remembered
+from thunder_fuser.segment.regions.joint_graph import Role
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {

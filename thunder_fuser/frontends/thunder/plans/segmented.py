@@ -22,7 +22,6 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.compiled import compiled_functions, last_traces
 from thunder_fuser.frontends.thunder.fusion_record import records_of
-from thunder_fuser.frontends.thunder.memory.budget import Traded
 from thunder_fuser.frontends.thunder.plans.naming import Names, Naming
 from thunder_fuser.frontends.thunder.plans.storages import Storages
 from thunder_fuser.frontends.thunder.symbol import call_of
@@ -31,6 +30,7 @@ from thunder_fuser.frontends.thunder.trace.torch_work import work_of
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.liveness import Liveness, Step
 from thunder_fuser.segment.plan import Kind, SegmentedFusion, counted
+from thunder_fuser.segment.regions.budget import Traded
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The input is the whole joint forward and backward trace.  Thunder groups what follows each other in
 it; we cut its groups where one fusion cannot go on, and refuse those that are not worth a kernel.
-Where the user allows another order, `memory/reorder.py` goes on from there.
+Which of these are joined or taken apart is decided for the graph of the trace (`segment/regions/`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder_fuser.config import current
 from thunder_fuser.errors import Refusal
 from thunder_fuser.frontends.thunder.claims import random
-from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed, Role
+from thunder_fuser.frontends.thunder.claims.claim import ORDERS, Ending, LiesAs, LiesAsIndexed
 from thunder_fuser.frontends.thunder.claims.operands import is_cpu_scalar, is_supported
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, role
 from thunder_fuser.frontends.thunder.regions import inplace
@@ -37,15 +37,7 @@ from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePhase:
-    """What the symbols of one region have in common."""
-
-    device: torch.device
-    is_backward: bool
-
+from thunder_fuser.segment.regions.joint_graph import DevicePhase, Role
 
 Places = Mapping[int, DevicePhase | tuple[Refusal, ...]]
 """By `id` of a symbol: where it can be fused, or why it cannot although it is claimed."""

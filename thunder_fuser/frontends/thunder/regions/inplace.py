@@ -10,9 +10,9 @@ from __future__ import annotations
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 class Memory:

@@ -16,13 +16,14 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import InternalError
-from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, LiesAsIndexed, Role
+from thunder_fuser.frontends.thunder.claims.claim import Ending, LiesAs, LiesAsIndexed
 from thunder_fuser.frontends.thunder.claims.layout import lying_as, lying_as_indexed
 from thunder_fuser.frontends.thunder.claims.operands import data_type, number_type
 from thunder_fuser.frontends.thunder.claims.table import TABLE, role
 from thunder_fuser.frontends.thunder.trace.origin import origin_of
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.fusion import Fusion, TensorView, Val
+from thunder_fuser.segment.regions.joint_graph import Role
 
 
 def build(

@@ -15,9 +15,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.autograd import attention, convolution
-from thunder_fuser.frontends.thunder.claims.claim import Role
 from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, renamed
 from thunder_fuser.frontends.thunder.trace.origin import Recorded, gives_view, results
+from thunder_fuser.segment.regions.joint_graph import Role
 
 _GIVE_NEW_MEMORY = frozenset((*attention.NAMES, *convolution.NAMES))
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from thunder_fuser.segment.joining import Joining, Unit
 from thunder_fuser.segment.liveness import Liveness, Step
+from thunder_fuser.segment.regions.joining import Joining, Unit
 
 LARGE, SMALL = 1 << 20, 1 << 10
 
@@ -27,10 +27,7 @@ def joined(
 ) -> list[Unit]:
     """`limit`: bytes; without one, those of the program as it is."""
     count = len(memory.steps)
-    units = [
-        Unit((k,), step, frozenset(map(str, step.reads)), frozenset(map(str, step.gives)))
-        for k, step in enumerate(memory.steps)
-    ]
+    units = [Unit((k,), step, step.reads, step.gives) for k, step in enumerate(memory.steps)]
     limits = [memory.peak() if limit is None else limit] * count
     places = ["here" if region else None for region in is_region]
     return Joining(units, memory, limits, places, stretches or [0] * count).joined()

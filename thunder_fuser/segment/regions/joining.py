@@ -12,6 +12,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.segment.liveness import Liveness, Step
+from thunder_fuser.segment.regions.joint_graph import JointGraph, Part, Partition
+from thunder_fuser.segment.regions.rematerialization import Rematerialization
+from thunder_fuser.segment.regions.storages import Alive, alive
 
 _REACH = 64
 """Positions that a region may move."""
@@ -25,14 +28,14 @@ class Unit:
 
     parts     by number, in order
     step      the storages that they read and give
-    needs     names of values that they are computed from
-    makes     names of values that they compute
+    needs     values that they are computed from
+    makes     values that they compute
     """
 
     parts: tuple[int, ...]
     step: Step
-    needs: frozenset[str]
-    makes: frozenset[str]
+    needs: frozenset[int]
+    makes: frozenset[int]
 
 
 class Joining:
@@ -180,3 +183,68 @@ class Joining:
             if unit.parts not in old:
                 joined = k
         return joined
+
+
+def join(graph: JointGraph, partition: Partition, rematerialize: Rematerialization) -> Partition:
+    """The same calls with fewer regions, while no step holds more bytes than the program did at its
+    worst, forward and backward each for itself.
+    """
+    if all(part.place is None for part in partition):
+        return partition
+    regions = rematerialize(partition)
+    found = alive(graph, partition, regions, as_split=False)
+    groups = [unit.parts for unit in _units(graph, partition, found)]
+    if len(groups) == len(partition):
+        return partition
+    joined = tuple(
+        Part(tuple(n for k in group for n in partition[k].calls), partition[group[0]].place)
+        for group in groups
+    )
+    # What regions compute again, and what of the forward is left to the backward, was decided for
+    # the old ones, and may turn out otherwise.
+    before = alive(graph, partition, regions).peaks()
+    after = alive(graph, joined, rematerialize(joined)).peaks()
+    if any(now > then for now, then in zip(after, before, strict=True)):
+        return partition
+    return joined
+
+
+def _units(graph: JointGraph, partition: Partition, found: Alive) -> list[Unit]:
+    """The parts in their final order."""
+    peaks = found.peaks()
+    units, stretches = [], []
+    fences = 0
+    for k, (part, step) in enumerate(zip(partition, found.memory.steps, strict=True)):
+        units.append(Unit((k,), step, *_values(graph, part)))
+        # There is a fence between parts of two stretches.
+        is_fence = _is_fence(graph, part)
+        stretches.append(fences := fences + is_fence)
+        fences += is_fence
+    return Joining(
+        units,
+        found.memory,
+        limits=[peaks[backward] for backward in found.backward],
+        places=[part.place for part in partition],
+        stretches=stretches,
+    ).joined()
+
+
+def _values(graph: JointGraph, part: Part) -> tuple[frozenset[int], frozenset[int]]:
+    """What a part is computed from, and what it computes."""
+    nodes = (
+        [graph.calls[k] for k in part.calls]
+        if part.place is None
+        else [graph.primitives[p] for p in graph.primitives_of(part)]
+    )
+    makes = frozenset(v for node in nodes for v in node.makes)
+    return frozenset(v for node in nodes for v in node.reads) - makes, makes
+
+
+def _is_fence(graph: JointGraph, part: Part) -> bool:
+    """Whether order around a part means more than its operands and results say: it writes into
+    memory, talks to other processes, or begins the backward. Random numbers of a region depend on
+    no order.
+    """
+    if part.place is not None:
+        return graph.updates(part)
+    return any(graph.calls[k].has_effect for k in part.calls)

@@ -1,0 +1,203 @@
+"""Calls that the backward of a joint trace makes again for a memory budget: what each takes, and
+the trace that has them.
+
+What is computed again is copied into the backward, right before its first reader there. Planning
+goes on from that trace: the copies are fused with whatever reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, Variable, variableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+
+from thunder_fuser.frontends.thunder.autograd.attention import NAMES, Attention
+from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, role
+from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate, TraceInfo
+from thunder_fuser.frontends.thunder.regions.joint_graph import trace_graph
+from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
+from thunder_fuser.ir.dag import backward_slice
+from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.regions.budget import Choices, Rerun
+from thunder_fuser.segment.regions.joint_graph import Role
+from thunder_fuser.segment.time_model import Prices
+
+
+def choices_of(
+    trace: TraceCtx, facts: TraceInfo, is_fusible: Callable[[BoundSymbol], bool]
+) -> Choices:
+    """What the backward of a joint trace could compute again. Call k of these choices is symbol k
+    of the trace.
+    """
+    symbols = trace.bound_symbols
+    graph = trace_graph([RegionCandidate((b,), None) for b in symbols], {}, facts).graph
+    # What calls of torch read must be in memory for them.
+    stored = {p.name for b in symbols[:-1] if not is_fusible(b) for p in b.flat_proxy_args}
+    reruns = [
+        _rerun(b, facts, is_fusible(b), stored)
+        if not _is_backward(b) and _may_repeat(b, facts)
+        else None
+        for b in symbols
+    ]
+    device = next((to_torch_device(p.device) for b in symbols for p in _tensors(b)), None)
+    return Choices(graph, reruns, Prices.of(planned_for(device)).byte)
+
+
+def with_reruns(
+    trace: TraceCtx, choices: Choices, again: AbstractSet[int], originals: dict[str, str]
+) -> TraceCtx:
+    """The joint trace that computes these values again; what new names stand for is added to
+    `originals`.
+    """
+    symbols = trace.bound_symbols
+    copied = [symbols[k] for k in choices.calls(again)]
+    return _Copier(trace, copied, {id(symbols[k]) for k in choices.late}, originals).trace
+
+
+def _may_repeat(bsym: BoundSymbol, facts: TraceInfo) -> bool:
+    """Whether a symbol gives the same results wherever it runs."""
+    if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL or not bsym.flat_proxy_outs:
+        return False
+    proxies = (*bsym.flat_proxy_args, *bsym.flat_proxy_outs)
+    if any(isinstance(p, FutureTensorProxy) for p in proxies):
+        return False
+    if updates(bsym) or any(facts.aliases.is_updated(p.name) for p in proxies):
+        return False
+    return not _is_random(bsym)
+
+
+def _rerun(
+    bsym: BoundSymbol, facts: TraceInfo, is_fusible: bool, stored: AbstractSet[str]
+) -> Rerun:
+    """What running a symbol again takes."""
+    outs = _tensors(bsym)
+    if not outs:
+        return Rerun(0, 0.0, 0, is_fusible, False)
+    info = planned_for(to_torch_device(outs[0].device))
+    prices = Prices.of(info)
+    unit = info.launch_seconds / prices.launch
+    work, is_view = work_of(bsym), _shows(bsym, outs, facts)
+    if is_fusible:
+        price = sum(map(_arithmetic, flatten(bsym)))
+        made = [p for p in outs if p.name in stored and not _shows(bsym, [p], facts)]
+        # A kernel writes what torch reads.
+        price += prices(1, 2 * sum(map(bytes_of, made))) if made else 0
+    else:
+        price = 0 if is_view else round(work.seconds(info) / unit)
+    return Rerun(price, price * unit, work.flops, is_fusible, not is_view)
+
+
+def _shows(bsym: BoundSymbol, outs: Iterable[Proxy], facts: TraceInfo) -> bool:
+    """Whether results lie in the memory of what is read."""
+    memory = facts.aliases.memory
+    read = {memory(p.name) for p in bsym.flat_proxy_args}
+    return all(memory(p.name) in read for p in outs)
+
+
+class _Copier:
+    """A joint trace in the making, with copies of symbols in front of their first reader in the
+    backward.
+    """
+
+    def __init__(
+        self,
+        trace: TraceCtx,
+        copied: Sequence[BoundSymbol],
+        late: set[int],
+        originals: dict[str, str],
+    ) -> None:
+        self.trace = from_trace(trace)
+        self._originals = originals
+        self._position = {id(b): k for k, b in enumerate(copied)}
+        self._symbols = {id(b): b for b in copied}
+        self._makes = {p.name: b for b in copied for p in b.flat_proxy_outs}
+        self._late = {k for k in late if k in self._position}
+        self._done: set[int] = set()
+        self._swaps: dict[Variable, Proxy] = {}
+        for bsym in trace.bound_symbols:
+            if id(bsym) in self._late:
+                continue
+            if _reads(bsym):
+                self._ensure(bsym)
+                bsym = bsym.from_bsym_swap_proxies(self._swaps)
+            self.trace.bound_symbols.append(bsym)
+
+    def _ensure(self, reader: BoundSymbol) -> None:
+        """Copy everything that a symbol of the backward reads, and what that is made of."""
+        missing = backward_slice([id(b) for b in self._waits_for(reader)], self._before)
+        for key in sorted(missing, key=self._position.__getitem__):
+            bsym = self._symbols[key]
+            self._done.add(id(bsym))
+            is_late = id(bsym) in self._late
+            swaps = dict(self._swaps)
+            if not is_late:
+                given = {p.name for p in bsym.flat_proxy_args}
+                for proxy in _definitions(bsym):
+                    if proxy.name not in given and variableify(proxy) not in swaps:
+                        swaps[variableify(proxy)] = self._fresh(proxy)
+                for proxy in bsym.flat_proxy_outs:
+                    if proxy.name not in given:
+                        self._swaps[variableify(proxy)] = swaps[variableify(proxy)]
+            copy = bsym.from_bsym_swap_proxies(swaps)
+            tags = copy.tags | {BoundSymbolTag.BACKWARD}
+            self.trace.bound_symbols.append(copy.from_bsym(tags=tags))
+
+    def _waits_for(self, bsym: BoundSymbol) -> list[BoundSymbol]:
+        made = (self._makes.get(p.name) for p in bsym.flat_proxy_args)
+        return [b for b in made if b is not None and id(b) not in self._done]
+
+    def _before(self, key: int) -> list[int]:
+        return [id(b) for b in self._waits_for(self._symbols[key])]
+
+    def _fresh(self, proxy: Proxy) -> Proxy:
+        with tracectx(self.trace):
+            new = proxy.replace_name(f"{proxy.name}_again", disambiguate=True)
+        self._originals[new.name] = self._originals.get(proxy.name, proxy.name)
+        return new
+
+
+def _definitions(bsym: BoundSymbol) -> Iterator[Proxy]:
+    """What a symbol gives, and what its parts give."""
+    yield from bsym.flat_proxy_outs
+    for part in bsym.subsymbols:
+        yield from _definitions(part)
+
+
+def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
+    return [p for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)]
+
+
+def _arithmetic(prim: BoundSymbol) -> int:
+    """Instructions of a claimed primitive."""
+    if not role(prim).is_worth_a_kernel:
+        return 0
+    tensors = [
+        p for p in (*prim.flat_proxy_args, *prim.flat_proxy_outs) if isinstance(p, TensorProxy)
+    ]
+    folds = 2 if TABLE[prim.sym.id].role in (Role.REDUCE, Role.SCAN) else 1
+    cost: int = TABLE[prim.sym.id].cost
+    return folds * cost * max((p.numel for p in tensors), default=1)
+
+
+def _is_random(bsym: BoundSymbol) -> bool:
+    """Whether a symbol, or a part of it, draws numbers. Attention does where it drops some."""
+    if bsym.sym.name in NAMES[:2]:
+        return bool(Attention(*bsym.args, **bsym.kwargs).dropout_p)
+    tags = bsym.sym.tags or ()
+    effects = (OpTags.RANDOM_OP, OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.CTX_MANAGER_ENTER_EXIT_OP)
+    return any(tag in tags for tag in effects) or any(map(_is_random, bsym.subsymbols))
+
+
+def _is_backward(bsym: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bsym.tags or bsym.sym.id is PrimIDs.GET_GRAD
+
+
+def _reads(bsym: BoundSymbol) -> bool:
+    """Whether a symbol reads in the backward; get_grad only names a value."""
+    return BoundSymbolTag.BACKWARD in bsym.tags and bsym.sym.id is not PrimIDs.GET_GRAD

@@ -1,0 +1,1 @@
+"""Joint graph -> regions: what of a whole program becomes one fusion, forward and backward."""

@@ -1,0 +1,358 @@
+"""Rematerialisation between regions: what goes through memory, and what each computes again.
+
+What a region of the backward reads is saved for it, so this decides what is saved, by bytes. A
+tensor that is in memory anyway, and stays alive, costs its readers a read; one that would die with
+the forward costs its life besides; one that exists in registers alone also costs a write. Against
+that stands the arithmetic of computing it again. The forward is decided first: what its regions
+store for each other, backward finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from thunder_fuser.segment.regions.canonical_values import Reading, read_outside
+from thunder_fuser.segment.regions.joint_graph import (
+    DevicePhase,
+    JointGraph,
+    Motion,
+    Part,
+    Partition,
+    Primitive,
+    Role,
+)
+from thunder_fuser.segment.regions.leaving import leaving
+from thunder_fuser.segment.store_or_recompute import (
+    NEVER,
+    Choice,
+    Lazily,
+    Value,
+    Values,
+    materialize,
+)
+from thunder_fuser.segment.time_model import Prices
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What one fusion does, by number of primitives and values.
+
+    primitives  what it computes: first what others compute, too
+    swaps       by primitive: what it reads in the place of operands
+    shows       its results that lie in memory of what it reads, or makes: (result, operand)
+    inputs      what it reads and does not make
+    outputs     what it gives
+    views       primitives that torch runs after it
+    shown       what these look at and the fusion does not give
+    """
+
+    primitives: tuple[int, ...]
+    swaps: Mapping[int, Mapping[int, int]]
+    shows: tuple[tuple[int, int], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    views: tuple[int, ...] = ()
+    shown: tuple[int, ...] = ()
+
+
+Regions = Mapping[int, Region]
+"""By position of the part."""
+
+
+class Rematerialization:
+    """Decides for a graph, each time that its regions are formed anew; for a partition that it has
+    seen it decided already.
+    """
+
+    def __init__(self, graph: JointGraph) -> None:
+        self.graph = graph
+        self._decided: dict[Partition, Regions] = {}
+
+    def __call__(self, partition: Partition) -> Regions:
+        """A region for each part that is to be fused, with what it computes again in front. A part
+        of which nobody reads anything any more has none.
+        """
+        if partition not in self._decided:
+            self._decided[partition] = _regions(self.graph, partition)
+        return self._decided[partition]
+
+
+def storing_all(graph: JointGraph, partition: Partition) -> Regions:
+    """Regions that compute nothing again, and give whatever another part reads."""
+    readers: dict[int, set[int]] = {}
+    for k, part in enumerate(partition):
+        for v in (v for n in part.calls for v in graph.calls[n].reads):
+            readers.setdefault(v, set()).add(k)
+    reading = Reading(graph, (), frozenset())
+    return {
+        k: _region(graph, reading, (*graph.primitives_of(part),), [
+            v
+            for v in dict.fromkeys(graph.made_by_region(part))
+            if readers.get(v, {k}) != {k}
+        ])
+        for k, part in enumerate(partition)
+        if part.place is not None
+    }  # fmt: skip
+
+
+def _regions(graph: JointGraph, partition: Partition) -> Regions:
+    outside = read_outside(graph, partition)
+    reading = Reading(graph, partition, outside)
+    table = _Table(graph, partition, reading, outside)
+    choices: dict[int, Choice] = {}
+    places = {part.place for part in partition if part.place is not None}
+    for place in sorted(places, key=lambda p: (p.is_backward, str(p.device))):
+        mine = [k for k, part in enumerate(partition) if part.place == place]
+        values = table.values(place, _read(choices.values()))
+        found = materialize(values, [table.wanted(k) for k in mine])
+        choices.update(zip(mine, found, strict=True))
+    there = outside | _read(choices.values())
+    made = {v for part in partition for v in graph.made_by_region(part)}
+    regions: dict[int, Region] = {}
+    for k, (outputs, views) in sorted(leaving(graph, partition, reading, made & there).items()):
+        own = tuple(graph.primitives_of(partition[k]))
+        again = dict.fromkeys(p for v in sorted(choices[k].computed) for p in table.makers(v))
+        if outputs or views or any(graph.primitives[p].role is Role.UPDATE for p in own):
+            regions[k] = _region(graph, reading, (*again, *own), outputs, views)
+    return regions
+
+
+def _region(
+    graph: JointGraph,
+    reading: Reading,
+    primitives: tuple[int, ...],
+    outputs: Collection[int],
+    views: tuple[int, ...] = (),
+) -> Region:
+    live = _live(graph, reading, primitives, outputs)
+    inside = {v for p in live for v in graph.primitives[p].makes}
+    read = dict.fromkeys(v for p in live for v in reading.of(p))
+    sources = (reading.source(p) for p in views)
+    return Region(
+        live,
+        {p: swaps for p in live if (swaps := reading.swaps(p))},
+        tuple(pair for p in primitives for pair in reading.shows(p)),
+        tuple(v for v in read if v not in inside),
+        tuple(outputs),
+        views,
+        tuple(v for v in dict.fromkeys(sources) if v is not None and v not in outputs),
+    )
+
+
+def _live(
+    graph: JointGraph, reading: Reading, primitives: Sequence[int], outputs: Collection[int]
+) -> tuple[int, ...]:
+    """The primitives that the outputs need, and all updates in place."""
+    needed = set(outputs)
+    found: list[int] = []
+    for p in reversed(primitives):
+        prim = graph.primitives[p]
+        if prim.role is Role.UPDATE or not needed.isdisjoint(prim.makes):
+            found.append(p)
+            needed.update(reading.of(p))
+    return tuple(found[::-1])
+
+
+def _read(choices: Iterable[Choice]) -> frozenset[int]:
+    return frozenset().union(*(choice.read for choice in choices))
+
+
+class _Arithmetic(NamedTuple):
+    """operands      values that a primitive computes from
+    instructions  of fp32, none for what only moves data; None where it cannot be computed again
+    launches      a fold may take a kernel of its own
+    """
+
+    operands: tuple[int, ...]
+    instructions: int | None
+    launches: int
+
+
+class _Home(NamedTuple):
+    """Where a value is computed.
+
+    by        the primitive of a region that computes it; None for all others
+    place     of that region
+    backward  whether it is the backward that makes it
+    """
+
+    by: int | None
+    place: DevicePhase | None
+    backward: bool
+
+
+_GIVEN = _Home(None, None, False)
+
+
+class _Table:
+    """Every value of a graph, and who computes, reads and keeps it."""
+
+    def __init__(
+        self,
+        graph: JointGraph,
+        partition: Partition,
+        reading: Reading,
+        outside: frozenset[int],
+    ) -> None:
+        self._graph = graph
+        self._reading = reading
+        # Read by calls that are not fused.
+        self._outside = outside
+        self._homes: dict[int, _Home] = {}
+        # The first value that lies where a value would, and whether both are in one order.
+        self._memory: dict[int, tuple[int, bool]] = {}
+        self._wanted: dict[int, tuple[int, ...]] = {}
+        self._prices: dict[int, _Arithmetic] = {}
+        for k, part in enumerate(partition):
+            if part.place is None:
+                self._add_calls(part)
+            else:
+                self._add_region(k, part, part.place)
+        self._times = self._evaluated(partition)
+        apart = (graph.calls[n] for part in partition if part.place is None for n in part.calls)
+        self._alive = {v for call in apart if call.is_backward for v in call.reads}
+        self._alive |= {v for v, value in enumerate(graph.values) if value.is_kept}
+
+    def _add_calls(self, part: Part) -> None:
+        for call in (self._graph.calls[n] for n in part.calls):
+            for v in call.reads:
+                self._homes.setdefault(v, _GIVEN)
+            for v in call.makes:
+                self._homes.setdefault(v, _Home(None, None, call.is_backward))
+
+    def _add_region(self, k: int, part: Part, place: DevicePhase) -> None:
+        read: dict[int, None] = {}
+        made: set[int] = set()
+        for p in self._graph.primitives_of(part):
+            for v in self._reading.of(p):
+                read[v] = None
+                self._homes.setdefault(v, _GIVEN)
+            prim = self._graph.primitives[p]
+            made.update(prim.makes)
+            for v in prim.makes:
+                if v not in self._homes:
+                    self._homes[v] = _Home(p, place, place.is_backward)
+                    if shared := self._shared(v, prim, self._reading.source(p)):
+                        self._memory[v] = shared
+        self._wanted[k] = tuple(v for v in read if v not in made)
+
+    def _shared(self, v: int, prim: Primitive, source: int | None) -> tuple[int, bool] | None:
+        """For a value that shows all of another one: where that lies."""
+        if prim.role not in (Role.VIEW, Role.RENAME) or source is None:
+            return None
+        first, is_ordered = self._place_of(source)
+        if self._homes.get(first, _GIVEN).by is None:
+            # Whoever wants it takes it from there.
+            return None
+        if self._bytes(source) != self._bytes(v) or prim.motion is Motion.LAYS_OUT:
+            return None
+        if prim.motion is Motion.RESHAPES and not is_ordered:
+            return None
+        return first, is_ordered and prim.motion is not Motion.PERMUTES
+
+    def _place_of(self, v: int) -> tuple[int, bool]:
+        return self._memory.get(v, (v, True))
+
+    def _memories(self, values: Iterable[int]) -> frozenset[int]:
+        return frozenset(self._place_of(v)[0] for v in values)
+
+    def _evaluated(self, partition: Partition) -> dict[int, float]:
+        """How often an element of a value is computed, where everything behind it is computed
+        again: once for each of the overlapping slices that show it, as the windows of a pool do.
+        Left out: once.
+        """
+        times: dict[int, float] = {}
+        shown: dict[int, float] = {}
+        for part in reversed(partition):
+            for p in reversed([*self._graph.primitives_of(part)]):
+                prim = self._graph.primitives[p]
+                if prim.role in (Role.REDUCE, Role.SCAN):
+                    continue
+                each = max((self._times_of(v, times, shown) for v in prim.makes), default=1.0)
+                for v in self._reading.of(p):
+                    if prim.motion is Motion.SLICES:
+                        shown[v] = shown.get(v, 0.0) + each * sum(map(self._count, prim.makes))
+                    elif each > 1:
+                        times[v] = max(times.get(v, 1.0), each)
+        return {v: self._times_of(v, times, shown) for v in {*times, *shown}}
+
+    def _times_of(self, v: int, times: dict[int, float], shown: dict[int, float]) -> float:
+        return max(1.0, times.get(v, 1.0), shown.get(v, 0.0) / max(self._count(v), 1))
+
+    def makers(self, v: int) -> tuple[int, ...]:
+        """The primitive that computes a value, if a region does."""
+        made_by = self._homes[v].by
+        return () if made_by is None else (made_by,)
+
+    def wanted(self, part: int) -> tuple[int, ...]:
+        """What a part reads and does not compute itself."""
+        return self._wanted[part]
+
+    def values(self, place: DevicePhase, stored: frozenset[int]) -> Values:
+        """Prices for the regions of one place; `stored` is in memory already."""
+        there = self._outside | stored
+        memories, alive = self._memories(there), self._memories(self._alive)
+        prices = self._graph.prices[place.device]
+
+        def value(v: int) -> Value:
+            memory, _ = self._place_of(v)
+            return self._value(v, place, prices, v in there, memory in memories, memory in alive)
+
+        return Lazily(value)
+
+    def _value(
+        self,
+        v: int,
+        place: DevicePhase,
+        prices: Prices,
+        is_there: bool,
+        in_memory: bool,
+        stays: bool,
+    ) -> Value:
+        """The price of one value.
+
+        is_there   under its name
+        in_memory  perhaps under another one
+        stays      until the backward is over
+        """
+        home = self._homes[v]
+        is_made = home.by is not None
+        size = prices(0, self._bytes(v))
+        read = size
+        if place.is_backward and self._graph.values[v].is_unsaved:
+            read = NEVER
+        dies = place.is_backward and not home.backward and not stays
+        write = size * ((is_made and not in_memory) + dies)
+        # Another name for what is there costs next to nothing.
+        write += is_made and in_memory and not is_there
+        if home.by is None or home.place is None or home.place.device != place.device:
+            return Value((), write, read, None)
+        known = self._prices.get(v)
+        if known is None:
+            known = self._prices[v] = self._arithmetic(home.by)
+        if known.instructions is None:
+            return Value((), write, read, None)
+        often = self._times.get(v, 1.0)
+        price = round(known.instructions * often) + prices(known.launches, 0)
+        return Value(known.operands, write, read, price)
+
+    def _bytes(self, v: int) -> int:
+        return self._graph.values[v].bytes
+
+    def _count(self, v: int) -> int:
+        return self._graph.values[v].elements
+
+    def _arithmetic(self, p: int) -> _Arithmetic:
+        """What computing a value again takes, on whichever device."""
+        prim = self._graph.primitives[p]
+        sources = tuple(dict.fromkeys(self._reading.of(p)))
+        if not prim.may_repeat:
+            return _Arithmetic(sources, None, 0)
+        if prim.role in (Role.VIEW, Role.COPY, Role.RENAME):
+            return _Arithmetic(sources, 0, 0)
+        read = max(map(self._count, sources), default=1)
+        made = max(map(self._count, prim.makes), default=1)
+        folds = prim.role is Role.SCAN or (prim.role is Role.REDUCE and made < read)
+        return _Arithmetic(sources, prim.cost * max(read, made), int(folds))
