@@ -80,6 +80,24 @@ def test_half_of_what_is_saved_is_half_of_what_saving_adds() -> None:
     assert "computed again" in text
 
 
+def test_statistics_of_a_loss_are_counted() -> None:
+    """Which no call of the program gives: its fusions save them."""
+
+    def program(x: Tensor, w: Tensor, classes: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(x, w), classes)
+
+    inputs = fake((256, 64), (4096, 64), dtype=torch.bfloat16, grad=True)
+    inputs += fake((256,), dtype=torch.int64)
+    function = jit(program, memory_budget=1 << 40)
+    thunder.compile_data(function).get_computation_and_inputs(*inputs)
+    forward, _ = thunder_fuser.segments(function)
+    traded = forward.traded
+    assert traded is not None
+    assert traded.saved == traded.unbudgeted == forward.saved_bytes
+    # The logits, and a maximum and a sum for each row; the count of rows is a number.
+    assert forward.saved_bytes - 256 * 4096 * 2 - 2 * 256 * 4 in range(9)
+
+
 def test_norms_and_activations_go_before_products() -> None:
     names = {row.name for row in told(planned(0.8)).recomputed}
     assert "silu" in names
