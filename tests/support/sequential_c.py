@@ -53,6 +53,12 @@ _PRELUDE = """\
 #include <stdint.h>
 #include <string.h>
 typedef uint16_t bf16;
+typedef struct { unsigned char bytes[16]; } fetched;
+static fetched fetch(const void *place) {
+  fetched words;
+  memcpy(&words, place, sizeof words);
+  return words;
+}
 static float wide(bf16 h) {
   uint32_t w = (uint32_t)h << 16;
   float f;
@@ -222,6 +228,8 @@ class SequentialC:
             case ir.VectorLoad():
                 target, place = self._of(s.target), self._of(s.address)
                 return [f"for (int i_ = 0; i_ < {s.width}; ++i_) {target}[i_] = ({place})[i_];"]
+            case ir.Unpack():
+                return [f"memcpy({self._of(s.target)}, &{self._of(s.words)}, sizeof(fetched));"]
             case ir.PickLanes():
                 source, target = self._of(s.source), self._of(s.target)
                 return [
@@ -270,6 +278,8 @@ class SequentialC:
             return _CTYPES[found.element]
         if isinstance(found, ir.PairedLanes):
             return _CTYPES[found.dtype]
+        if found is ir.Words.FETCHED:
+            return "fetched"
         assert isinstance(found, DataType), found
         return _CTYPES[found]
 
@@ -329,6 +339,7 @@ class SequentialC:
         ir.Element: lambda s, e: f"{s._of(e.base)}[{s._of(e.index)}]",
         ir.Address: lambda s, e: f"({s._of(e.pointer)} + {s._of(e.index)})",
         ir.Reinterpret: lambda s, e: f"(({s._type(e.type)} *)({s._of(e.address)}))",
+        ir.Fetched: lambda s, e: f"fetch({s._of(e.address)})",
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: lambda s, e: f"wide(narrow({s._of(e.value)}))",
