@@ -368,3 +368,16 @@ def test_vectors_that_some_threads_lack_are_kept_as_words(name: str, columns: in
         # kernel would have the one register.
         most = 8 if device == A100 else 0
         assert resources.spill_store_bytes + resources.spill_load_bytes <= most
+
+
+@pytest.mark.parametrize("rows", [0, 4])
+def test_totals_of_no_rows_have_a_kernel(rows: int) -> None:
+    """A batch may be empty: its gradient of a bias is zeros."""
+    with FusionDefinition() as fd:
+        y, dy = (fd.define_tensor([rows, 4, 2], True, Float) for _ in range(2))
+        own = fd.ops.sum(fd.ops.mul(y, dy), [2], keepdim=True)
+        dx = fd.ops.mul(y, fd.ops.sub(dy, own))
+        fd.add_output(fd.ops.sum(dx, [0, 1]))
+    plan = fd.plan()
+    for device in DATACENTER:
+        assert len(generate_kernels(plan, device)) == plan.kernels == 1

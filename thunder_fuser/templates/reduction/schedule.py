@@ -53,7 +53,9 @@ def portions_together(ops: Collection[str], mapping: ThreadMapping, rows: int) -
     each = mapping.portions_of_block
     if mapping.is_alone:
         return each
-    return min(each, max(1, longest_total(ops, mapping, rows) // mapping.rows_of_portion(rows)))
+    # Of no rows there are portions, too.
+    portion = max(mapping.rows_of_portion(rows), 1)
+    return min(each, max(1, longest_total(ops, mapping, rows) // portion))
 
 
 def is_summed_in_parts(ops: Collection[str], mapping: ThreadMapping, rows: int) -> bool:
