@@ -320,6 +320,7 @@ class SequentialC:
         ir.LaunchIndex: lambda s, e: f"{e.value}_",
         ir.Var: _var,
         ir.Int: lambda s, e: f"({e.value})" if e.value < 0 else str(e.value),
+        ir.HiddenZero: lambda s, e: "0",
         ir.Binary: _binary,
         ir.UnsignedBinary: _binary,
         ir.Negative: lambda s, e: f"(-{s._of(e.value)})",

@@ -11,6 +11,8 @@ import torch
 from tests.support.building import op
 from tests.support.generator import random_case
 from tests.zoo.norms import NORMS, Norm
+from tests.zoo.reductions import REDUCTIONS
+from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import WARP_SIZE as WARP
 from thunder_fuser.device import DeviceInfo
@@ -23,6 +25,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
@@ -346,3 +349,25 @@ def test_a_fold_that_could_read_a_total_and_does_not_is_no_total() -> None:
     assert [type(found) for found in row_schedules(plan)] == [ReductionSchedule] * len(
         plan.segments
     )
+
+
+# ---- registers
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
+def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: DeviceInfo) -> None:
+    """The gradients of a norm of 16,384 columns in fp64: NVVM takes the weight's loads out of the
+    loop over the rows, and ptxas spilled 160 bytes of what they read.
+    """
+    program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
+    plan = program.definition(1000, 16384, DataType.Double).plan()
+    (found,) = [s for s in row_schedules(plan, device) if s.folds and s.totals]
+    weights = [found.accesses[k].loads[0].tensor for k in found.unhoisted]
+    assert [t.sizes for t in weights] == [(1, 16384)]
+    kernels = [g.kernel for g in generate_kernels(plan, device).values()]
+    assert sum("tf::hidden_zero()" in k.source for k in kernels) == 1
+    assert not any(r.spills for r in compile_cubin(kernels, device.arch).resources.values())
+    # One vector of each row has room.
+    plan = program.definition(*program.full, BFloat16).plan()
+    assert [s.unhoisted for s in row_schedules(plan, device)] == [()]

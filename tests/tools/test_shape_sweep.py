@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,9 +16,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device_table import H200
 
 
-@pytest.mark.parametrize(
-    ("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1024, ["bf16 x1[8];"] * 2)]
-)
+@pytest.mark.parametrize(("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1024, ["bf16 x1[8];"])])
 def test_a_pass_that_loads_one_access_ahead(rows: int, arrays: list[str]) -> None:
     """The gradient of bias + GELU over rows side by side, whose arrays have scopes of their own."""
     (backward,) = planned_for(
@@ -37,6 +36,41 @@ def test_every_schedule_is_a_program() -> None:
         count += len(found)
         assert not shape_sweep.rejected(found)
     assert count > 80
+
+
+@pytest.mark.slow
+@pytest.mark.nvrtc
+def test_registers_hold_what_schedules_think_they_do() -> None:
+    count = 0
+    for found in shape_sweep.kernels(share=61, offset=30):
+        count += len(found)
+        problems = {
+            f"{what} for {arch}": problem
+            for what, arch, kernel in found.values()
+            if (problem := shape_sweep.costs(kernel, arch, slow=math.inf))
+        }
+        assert not problems
+    assert count > 80
+
+
+@pytest.mark.nvrtc
+def test_spills_are_told() -> None:
+    crowded = """
+extern "C" __global__ void __launch_bounds__(1024, 1) crowded(float* x, int n) {
+  float s[96];
+  TF_UNROLL
+  for (int k = 0; k < 96; ++k) s[k] = x[k * n];
+  __syncthreads();
+  TF_UNROLL
+  for (int k = 0; k < 96; ++k) x[k * n] = x[n] * s[k];
+}
+"""
+    found = next(shape_sweep.kernels(share=2003))
+    kernel = next(kernel for _, _, kernel in found.values())
+    full = replace(kernel, name="crowded", source=crowded)
+    assert "bytes spilled" in shape_sweep.costs(full, "sm_90", slow=math.inf)
+    assert not shape_sweep.costs(kernel, "sm_90", slow=math.inf)
+    assert "s to compile" in shape_sweep.costs(kernel, "sm_90", slow=0.0)
 
 
 def test_what_is_no_program_is_told() -> None:

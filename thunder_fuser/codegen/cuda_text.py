@@ -119,6 +119,9 @@ class CudaText:
     def _int(self, e: ir.Int) -> str:
         return str(e.value)
 
+    def _hidden_zero(self, _: ir.HiddenZero) -> str:
+        return "tf::hidden_zero()"
+
     def _binary(self, e: ir.Binary) -> str:
         binds = _BINDS.get(e.op, 1)
         right = self._factor(e.right, binds + 1)
@@ -451,6 +454,7 @@ class CudaText:
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: _int,
+        ir.HiddenZero: _hidden_zero,
         ir.Binary: _binary,
         ir.Negative: _negative,
         ir.UnsignedBinary: _unsigned_binary,

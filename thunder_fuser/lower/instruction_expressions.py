@@ -97,6 +97,9 @@ class ExpressionMix:
     def _int(self, e: ir.Int) -> Value:
         return Form(e.value)
 
+    def _hidden_zero(self, _: ir.HiddenZero) -> Value:
+        return Form(0)
+
     def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> Value:
         left, right = self.form(e.left), self.form(e.right)
         if e.op in ("+", "-"):
@@ -484,6 +487,7 @@ class ExpressionMix:
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: _int,
+        ir.HiddenZero: _hidden_zero,
         ir.Binary: _binary,
         ir.Negative: _negative,
         ir.UnsignedBinary: _binary,

@@ -119,6 +119,11 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenZero:
+    """0, of which a compiler does not know that: an address with it is another each time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Negative:
     value: Expr
 
@@ -443,6 +448,7 @@ Expr = (
     LaunchIndex
     | Var
     | Int
+    | HiddenZero
     | Binary
     | Negative
     | UnsignedBinary

@@ -116,6 +116,7 @@ class ListingText:
         ir.LaunchIndex: lambda s, e: str(e.value),
         ir.Var: lambda s, e: str(e.name),
         ir.Int: lambda s, e: str(e.value),
+        ir.HiddenZero: lambda s, e: "hidden 0",
         ir.Binary: _binary,
         ir.Negative: lambda s, e: f"-{s._factor(e.value, 3)}",
         ir.UnsignedBinary: _binary,

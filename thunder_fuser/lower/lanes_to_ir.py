@@ -158,7 +158,7 @@ class LaneLowering:
         for k in accesses:
             access = self.accesses[k]
             target = self._register(k, copy)
-            pointer = ir.Var(access.loads[0].tensor.name)
+            pointer = self._pointer(k)
             if awaited := self._awaited(access):
                 found += [*self._edges(at_edges, copy, indices), *fetched]
                 at_edges.clear()
@@ -176,6 +176,10 @@ class LaneLowering:
             else:
                 found += self._variants(access, target, pointer, indices)
         return [*found, *self._edges(at_edges, copy, indices), *fetched]
+
+    def _pointer(self, k: int) -> ir.Expr:
+        """What an access reads elements of."""
+        return ir.Var(self.accesses[k].loads[0].tensor.name)
 
     def _is_fetched(self, access: RegisterArray) -> bool:
         """Whether words of memory wait in registers before they are taken apart."""

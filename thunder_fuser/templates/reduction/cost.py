@@ -18,6 +18,11 @@ from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS, takes_s
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
+_STACKED_SHARE = 0.7
+"""Of the bandwidth that blocks reach whose threads share rows that lie side by side: all of them
+fold at once, and few loads of each are under way (the time model's .55 to .8).
+"""
+
 _IDLE = 1.25
 """Of the time model's 1.2 to 2.5."""
 
@@ -101,7 +106,8 @@ def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     if device.threads_are_serial:
         # As many as there could be: results must not depend on how many there are.
         return min(1.0, schedule.blocks / HOST_PARTS)
-    return device.share(schedule.blocks * schedule.block_threads)
+    share = device.share(schedule.blocks * schedule.block_threads)
+    return min(share, _STACKED_SHARE) if schedule.is_outer_shared else share
 
 
 def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:

@@ -15,7 +15,7 @@ from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less
 from thunder_fuser.lower.lanes_to_ir import EACH, V
-from thunder_fuser.lower.scalar_graph import Condition, forms
+from thunder_fuser.lower.scalar_graph import Condition, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid
@@ -120,10 +120,14 @@ class ReductionLowering(RowLowering):
 
     # ---- passes over the columns
 
-    def _reductions(self, folds: Sequence[RowReduction | GridReduction]) -> ir.Comment:
+    def _reductions(
+        self, folds: Sequence[RowReduction | GridReduction], stores: Sequence[Store]
+    ) -> ir.Comment:
         """The head of a pass."""
         named = [f"{n}: {f.op}" for n, f in enumerate(self.schedule.reductions) if f in folds]
-        return self._frame.section(f"reduction {', '.join(named)}", *(f.tensor for f in folds))
+        named += [self._target(s).name for s in stores]
+        tensors = [f.tensor for f in folds] + [s.tensor for s in stores]
+        return self._frame.section(f"reduction {', '.join(named)}", *tensors)
 
     def _stage(
         self, folds: Sequence[RowReduction | GridReduction], row: IndexArithmetic
@@ -133,8 +137,9 @@ class ReductionLowering(RowLowering):
         in_parts = self.schedule.is_folded_in_parts and bool(rounds)
         roots = [v for f in folds for v in f.roots]
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
-        ahead = self._loads_ahead(roots, row, number)
-        before: list[ir.Stmt] = [self._reductions(folds)]
+        stores = self.schedule.stores_in_pass(number) if number >= 0 else ()
+        ahead = self._loads_ahead([*roots, *(s.value for s in stores)], row, number)
+        before: list[ir.Stmt] = [self._reductions(folds, stores)]
         partial: list[ir.Stmt] = []
         lane: list[ir.Stmt] = []
         vectors: list[tuple[str, str, RowReduction | GridReduction]] = []
@@ -165,7 +170,7 @@ class ReductionLowering(RowLowering):
             else:
                 of_rows.append(n)
         after += lowered.combined_together(self.schedule, of_rows)
-        body = self._column_body(roots, lane, row)
+        body = self._with_stores(stores, roots, lane, row)
         self._ahead = set()
         if vectors:
             body = self._with_vectors(vectors, body, row)
@@ -208,7 +213,7 @@ class ReductionLowering(RowLowering):
     # ---- stores
 
     def _stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
-        wide, narrow = self.schedule.element_stores, self.schedule.row_stores
+        wide, narrow = self.schedule.stores_in_pass(-1), self.schedule.row_stores
         totals = enumerate(self.schedule.totals)
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
@@ -282,8 +287,17 @@ class ReductionLowering(RowLowering):
         """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
         totals with the numbers `sums`.
         """
-        roots = [s.value for s in stores]
-        roots += [v for n in sums for v in self.schedule.totals[n].roots]
+        roots = [v for n in sums for v in self.schedule.totals[n].roots]
+        return self._with_stores(stores, roots, self._summed_lanes(sums), row)
+
+    def _with_stores(
+        self,
+        stores: Sequence[Store],
+        roots: Sequence[Value],
+        lane: Sequence[ir.Stmt],
+        row: IndexArithmetic,
+    ) -> list[ir.Stmt]:
+        """What one vector does for some values, lane by lane, and what it stores."""
         arrays: list[ir.Stmt] = []
         held: list[ir.Stmt] = []
         for n, store in enumerate(stores):
@@ -291,7 +305,7 @@ class ReductionLowering(RowLowering):
             element = ir.Element(Var(f"y{n}"), V)
             held.append(ir.Assign(element, self._stored(store, self._copy)))
         indices = row.child()
-        body = self._column_body(roots, [*held, *self._summed_lanes(sums)], row)
+        body = self._column_body([*(s.value for s in stores), *roots], [*held, *lane], row)
         ends = [s for n, store in enumerate(stores) for s in self._guarded_store(n, store, indices)]
         if self._loops.own_row and ends:
             ends = [ir.If(self._loops.own_row, tuple(ends))]

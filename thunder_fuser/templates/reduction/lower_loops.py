@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.kernel_ir import LoopKind, Var, add, equal, less, times
+from thunder_fuser.lower.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid
 from thunder_fuser.templates.reduction.lower_accumulators import G, T
@@ -28,6 +28,8 @@ _INT = DataType.Int32
 Unrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one how many iterations are written out together."""
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
+_UNASKED = 4
+"""Iterations of a long loop together, where nothing asks for more."""
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
 
 
@@ -89,6 +91,8 @@ class ReductionLoops:
             # From one portion to the next, too: there is no other barrier between two rows.
             found.append(ir.Let("turn", _INT, ir.Int(1), variable=True))
             here.insert(0, ir.Flip("turn"))
+        if schedule.unhoisted:
+            here.append(ir.Let("zero", _INT, ir.HiddenZero()))
         inner = (*here, *body)
         unrolling = _SERIAL if schedule.folds else self._unrolled(-1)
         # A copy of all that is done with a row makes no load earlier than it is anyway.
@@ -396,4 +400,14 @@ class ReductionLoops:
             return _UNROLLED if unroll > 1 else (LoopKind.SERIAL, 1)
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
-        return (LoopKind.SERIAL, unroll) if unroll > 1 else _SERIAL
+        if unroll > 1:
+            return (LoopKind.SERIAL, unroll)
+        # NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
+        return (LoopKind.SERIAL, _UNASKED) if self._is_long else _SERIAL
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether steps through a row are so many that a compiler leaves them in a loop."""
+        schedule = self._schedule
+        walks = schedule.walks_columns and schedule.lane_axis == "columns"
+        return walks and not schedule.inside and schedule.steps > WRITTEN_OUT

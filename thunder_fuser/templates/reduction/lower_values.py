@@ -40,7 +40,7 @@ from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
 
-_C, _U = Var("c"), Var("u")
+_C, _U, _ZERO = Var("c"), Var("u"), Var("zero")
 
 
 class RowLowering(LaneLowering):
@@ -182,6 +182,10 @@ class RowLowering(LaneLowering):
             return found
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
 
+    def _pointer(self, k: int) -> ir.Expr:
+        pointer = super()._pointer(k)
+        return ir.Address(pointer, _ZERO) if k in self.schedule.unhoisted else pointer
+
     def _kept_array(self, k: int) -> ir.Registers:
         """Registers for this thread's vectors of a row."""
         steps = self.schedule.steps
@@ -202,7 +206,7 @@ class RowLowering(LaneLowering):
         """The vector at hand of an access, as words of memory: nothing waits for them."""
         (window,) = self.accesses[k].variants[0].windows
         address = indices.value(window.address, names)
-        pointer = Var(self.accesses[k].loads[0].tensor.name)
+        pointer = self._pointer(k)
         fetched = ir.Fetched(self.lanes.vector, ir.Address(pointer, address))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 

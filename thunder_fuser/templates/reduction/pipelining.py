@@ -4,7 +4,7 @@ before they are wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
@@ -12,6 +12,7 @@ from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
+from thunder_fuser.occupancy import registers_of_thread
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
@@ -21,8 +22,10 @@ WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 _GUARDED_WORDS_AHEAD = 20
 """The same where lanes may be outside of the row: each has a test."""
-_REGISTERS_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 28
-"""What a thread computes with, beside the rows that it has and what it accumulates."""
+_REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
+"""What a thread computes with, beside the rows that it has and what it accumulates: with one vector
+of each, with several, and where it has rows that lie side by side.
+"""
 
 
 def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -32,8 +35,8 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
     if schedule.has_few_steps:
         # Written out they have all loads at the beginning; of what is kept there are none.
         return tuple(
-            _few_steps_together(schedule, roots, device) if schedule.loads_in_pass(n) else 1
-            for n, roots in enumerate(schedule.passes)
+            _few_steps_together(schedule, n, device) if schedule.loads_in_pass(n) else 1
+            for n in range(len(schedule.passes))
         )
     if schedule.is_before_totals(0):
         return tuple(_steps_of(schedule, n, device) for n in range(len(schedule.passes)))
@@ -54,12 +57,21 @@ def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> i
         return 1
     if device.threads_are_serial:
         return schedule.steps
-    wide = [t for t in schedule.totals if t.is_of_columns]
-    kept = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
-    kept *= 2 if schedule.is_summed_in_parts else 1
-    room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE - kept
+    kept = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
+    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - kept
     words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
-    return max(1, min(schedule.steps, room // max(words, 1)))
+    return _in_turns(schedule.steps, room // max(words, 1))
+
+
+def _in_turns(steps: int, most: int) -> int:
+    """Steps at a time, at most so many, where each time as many are taken."""
+    turns = -(-steps // max(most, 1))
+    return -(-steps // turns)
+
+
+def _registers_of_thread(schedule: ReductionSchedule, device: DeviceInfo) -> int:
+    together = max(schedule.mapping.blocks_per_sm, 1)
+    return registers_of_thread(device, schedule.block_threads, together)
 
 
 def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
@@ -75,23 +87,30 @@ def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: Devi
     return unroll
 
 
-def _few_steps_together(
-    schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo
-) -> int:
-    """All steps, if their loads are few, else those that registers have room for."""
-    steps, words = schedule.steps, _loaded_bytes(schedule, roots) // WORD
+def _few_steps_together(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
+    """All steps of a pass, if their loads are few, else those that registers have room for."""
+    steps, roots = schedule.steps, schedule.passes[number]
+    words = _loaded_bytes(schedule, roots, schedule.loads_in_pass(number)) // WORD
     if schedule.inside and not schedule.is_outer_shared:
         return max(1, min(steps, _GUARDED_WORDS_AHEAD // max(words, 1)))
-    if words * steps <= WORDS_AHEAD:
+    if words * steps <= WORDS_AHEAD and not schedule.inside:
         return steps
-    return _most_together(schedule, roots, device, steps)
+    if schedule.is_outer_shared:
+        return _most_together(schedule, roots, device, steps)
+    return _in_turns(steps, WORDS_AHEAD // words)
 
 
-def _loaded_bytes(schedule: ReductionSchedule, roots: Sequence[Value]) -> int:
-    """What a thread reads for one vector of a pass that computes `roots`."""
+def _loaded_bytes(
+    schedule: ReductionSchedule, roots: Sequence[Value], among: Collection[int] | None = None
+) -> int:
+    """What a thread reads for one vector of a pass that computes `roots`; of some accesses."""
     wanted = reachable(roots)
-    accesses = [a for a in schedule.accesses if not wanted.isdisjoint(a.loads)]
-    each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
+    loads = [
+        access.loads
+        for k, access in enumerate(schedule.accesses)
+        if schedule.moves(k) and (among is None or k in among)
+    ]
+    each = sum(found[0].dtype.itemsize for found in loads if not wanted.isdisjoint(found))
     return each * schedule.lanes.vector
 
 
@@ -101,7 +120,8 @@ def _most_together(
     """The same or fewer iterations: those whose loads registers have room for."""
     if not schedule.is_outer_shared:
         return most
-    words = _loaded_bytes(schedule, roots) // WORD
+    # Lanes that may not exist have an address and a condition each.
+    words = _loaded_bytes(schedule, roots) // WORD * (2 if schedule.inside else 1)
     return max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
 
 
@@ -111,7 +131,7 @@ def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """
     words = max(fold.accumulator_bytes // WORD for fold in schedule.folds)
     taken = (2 * words + len(schedule.folds) - 1) * schedule.lanes.vector
-    return device.registers_per_sm // schedule.block_threads - _STACKED_REGISTERS_BESIDE - taken
+    return _registers_of_thread(schedule, device) - _STACKED_REGISTERS_BESIDE - taken
 
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
@@ -136,19 +156,55 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
         for k in schedule.row_cache.registers
         if _is_vector_of_row(schedule.accesses[k], schedule.lanes)
     ]
-    wide = [t for t in schedule.totals if t.is_of_columns]
-    words = sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector
-    words += sum(
-        schedule.accesses[k].loads[0].dtype.itemsize * schedule.lanes.vector // WORD
-        for k in (*schedule.row_cache.registers, *found)
-        if not schedule.accesses[k].is_uniform
-    )
-    room = device.registers_per_sm // schedule.block_threads - _REGISTERS_BESIDE
-    words *= schedule.steps
+    words = _words_of_totals(schedule)
+    words += _words_of(schedule, (*schedule.row_cache.registers, *found))
+    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
     elements = _elements_of_rows(schedule)
     if words + len(elements) > room:
         elements = ()
     return tuple(sorted([*(found if words <= room else ()), *elements]))
+
+
+def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+    """Vectors that are the same for all rows, such as those of a weight, and for which registers
+    have no room from row to row. NVVM takes such loads out of the loop over the rows whatever there
+    is room for, and ptxas spills what it cannot hold.
+    """
+    if schedule.grid_split != "rows" or device.threads_are_serial:
+        return ()
+    beside = _SEVERAL_BESIDE if schedule.steps > 1 else _REGISTERS_BESIDE
+    room = _registers_of_thread(schedule, device) - beside
+    room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
+    room -= _words_of(schedule, schedule.prefetched)
+    same = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
+    room -= _words_of(schedule, set(schedule.row_cache.registers).difference(same))
+    if not schedule.row_cache.registers:
+        loading = zip(schedule.unroll, schedule.passes, strict=True)
+        room -= max(n * _loaded_bytes(schedule, roots) for n, roots in loading) // WORD
+    found = []
+    for k in same:
+        words = _words_of(schedule, [k])
+        if words > room:
+            found.append(k)
+        else:
+            room -= words
+    return tuple(found)
+
+
+def _words_of_totals(schedule: ReductionSchedule) -> int:
+    """Registers of a thread that hold totals of columns."""
+    wide = [t for t in schedule.totals if t.is_of_columns]
+    return sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
+
+
+def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
+    """Registers of a thread for its part of a row of some accesses."""
+    found = 0
+    for k in accesses:
+        itemsize = schedule.accesses[k].loads[0].dtype.itemsize
+        whole = itemsize * schedule.lanes.vector // WORD * schedule.steps
+        found += max(itemsize // WORD, 1) if schedule.accesses[k].is_uniform else whole
+    return found
 
 
 def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ _WORKING_REGISTERS = 40
 of several vectors to compute with.
 """
 _FEWEST_REGISTERS = 32
+_STAGE_REGISTERS = 16
+"""More of them for each fold that waits for another, if there are totals of several vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class BlockBudget:
 
     vectors        of one access that a block has
     steps          vectors of a row that a thread works on
+    is_one_row     it works on one row at a time, and not on several that lie side by side
     accumulators   32-bit registers that hold totals
     threads        of a block
     blocks_per_sm  that a multiprocessor must have room for
@@ -86,6 +89,7 @@ class BlockBudget:
 
     vectors: int
     steps: int
+    is_one_row: bool
     accumulators: int
     threads: int
     blocks_per_sm: int
@@ -108,7 +112,7 @@ def choose_row_cache(
     device: DeviceInfo,
 ) -> RowCache:
     """Keep what several of the `passes` read, given as the values that each of them computes.
-    `columns`: accesses that differ from column to column.
+    `columns`: accesses that differ from column to column, the most worth keeping first.
     """
     steps = block.steps
     count = passes_that_read(accesses, passes)
@@ -117,15 +121,16 @@ def choose_row_cache(
         # A core's cache does what registers and shared memory do on a GPU.
         fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
         if fits:
-            return RowCache(tuple(columns), passes=count)
+            return RowCache(tuple(sorted(columns)), passes=count)
         return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
     free = block.free_registers(device)
-    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(
-        _HELD_REGISTERS, free - _WORKING_REGISTERS
-    ):
-        return RowCache(tuple(columns), passes=count)
     several = block.accumulators and steps > 1
-    fewest = _WORKING_REGISTERS if several else _FEWEST_REGISTERS
+    working = _WORKING_REGISTERS
+    if several:
+        working += _STAGE_REGISTERS * (len(passes) - 2)
+    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_HELD_REGISTERS, free - working):
+        return RowCache(tuple(sorted(columns)), passes=count)
+    fewest = working if several else _FEWEST_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []
@@ -135,7 +140,10 @@ def choose_row_cache(
         if count[k] < 2:
             continue
         needed = kept_bytes(accesses[k], lanes, block.vectors)
-        if needed <= room:
+        if size[k] <= budget and several and block.is_one_row:
+            registers.append(k)
+            budget -= size[k]
+        elif needed <= room:
             shared.append(k)
             room -= needed
         elif size[k] <= budget:
@@ -143,7 +151,8 @@ def choose_row_cache(
             budget -= size[k]
         else:
             reread.append(k)
-    return RowCache(tuple(registers), tuple(shared), tuple(reread), count)
+    on_chip = tuple(sorted(registers)), tuple(sorted(shared))
+    return RowCache(*on_chip, tuple(sorted(reread)), count)
 
 
 def kept_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:

@@ -144,12 +144,15 @@ class ReductionSchedule:
     """A reduction kernel.
 
     element_stores, row_stores    stores at every point, and at every row
+    store_passes    for each store at every point the number of the pass that does it: the first in
+                    which all that it stores is there
     inside          holds for columns that exist, where the last vector has lanes too many
     mapping            how threads and blocks divide the work
     unroll          for each pass the iterations whose loads go out together, of loops that are not
                     unrolled anyway
     row_cache       where what is read of a row stays until the last stage
     prefetched           accesses whose next row is loaded before this one is computed
+    unhoisted       accesses that are the same for all rows, which are loaded with each of them
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
     """
 
@@ -162,6 +165,7 @@ class ReductionSchedule:
     folds: tuple[RowReduction, ...]
     totals: tuple[GridReduction, ...]
     element_stores: tuple[Store, ...]
+    store_passes: tuple[int, ...]
     row_stores: tuple[Store, ...]
     epilogues: tuple[GridEpilogue, ...]
     graph: ValueGraph
@@ -172,6 +176,7 @@ class ReductionSchedule:
     unroll: tuple[int, ...]
     row_cache: RowCache
     prefetched: tuple[int, ...] = ()
+    unhoisted: tuple[int, ...] = ()
     paired: bool = False
 
     @property
@@ -193,13 +198,34 @@ class ReductionSchedule:
     @property
     def passes(self) -> tuple[tuple[Value, ...], ...]:
         """What the passes over the columns compute: one for each stage, and the last."""
-        staged = [
-            tuple(v for f in self.folds if f.stage == stage for v in f.roots)
-            for stage in range(self.stages)
-        ]
-        last = [store.value for store in self.element_stores]
-        last += [v for t in self.totals if t.at != "one" for v in t.roots]
-        return (*staged, tuple(last))
+        roots: list[list[Value]] = [[] for _ in range(self.stages + 1)]
+        for fold in self.folds:
+            roots[fold.stage] += fold.roots
+        for number, store in zip(self.store_passes, self.element_stores, strict=True):
+            roots[number].append(store.value)
+        roots[-1] += [v for t in self.totals if t.at != "one" for v in t.roots]
+        return tuple(map(tuple, roots))
+
+    def stores_in_pass(self, number: int) -> tuple[Store, ...]:
+        """Stores at every point that a pass does; -1 is the last."""
+        passes = range(self.stages + 1)
+        found = zip(self.store_passes, self.element_stores, strict=True)
+        return tuple(store for n, store in found if n == passes[number])
+
+    def moves(self, access: int) -> bool:
+        """Whether a thread has another vector of an access at each of its columns."""
+        found = self.accesses[access]
+        if found.is_uniform or self.lane_axis == "columns":
+            return not found.is_uniform
+        return any(v.name == "c" for v in found.loads[0].address.variables())
+
+    def is_of_all_rows(self, access: int) -> bool:
+        """Whether an access differs from column to column, and not from row to row."""
+        found = self.accesses[access]
+        if found.is_uniform or any(load.positions for load in found.loads):
+            return False
+        mentioned = (self.lanes(load.address).variables() for load in found.loads)
+        return all(v.name != "r" for variables in mentioned for v in variables)
 
     def loads_in_pass(self, number: int) -> set[int]:
         """The accesses to memory of one pass: not what a pass before has left in shared memory."""

@@ -48,11 +48,15 @@ from thunder_fuser.lower.scalar_graph import (
     reachable,
 )
 from thunder_fuser.lower.store import Store, streams
-from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
+from thunder_fuser.lower.vectorize import plan_accesses, plan_store
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
-from thunder_fuser.templates.reduction.pipelining import choose_ahead, choose_unroll
+from thunder_fuser.templates.reduction.pipelining import (
+    choose_ahead,
+    choose_unhoisted,
+    choose_unroll,
+)
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
     BlockBudget,
@@ -177,6 +181,7 @@ class _Candidate:
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
+        made = replace(made, unhoisted=choose_unhoisted(made, self.device))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
 
     def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
@@ -221,6 +226,7 @@ class _Candidate:
             tuple(_folds(pulled)),
             tuple(_totals(pulled, lanes, mapping, space.rows)),
             tuple(self._stores(pulled.wide, lanes, plain)),
+            tuple(self._store_passes(pulled)),
             tuple(self._stores(pulled.narrow, lanes, plain=plain and self.axis == "rows")),
             tuple(self._finish(finish) for finish in pulled.epilogues),
             pulled.graph,
@@ -274,14 +280,18 @@ class _Candidate:
     def _cached(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
         """What is kept of what is read."""
         has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
+        moving = filter(schedule.moves, range(len(schedule.accesses)))
+        # Rows first: what is the same for all of them is near anyway.
+        columns = sorted(moving, key=schedule.is_of_all_rows)
         return choose_row_cache(
             schedule.accesses,
-            [k for k, access in enumerate(schedule.accesses) if _moves(access, schedule)],
+            columns,
             schedule.passes,
             schedule.lanes,
             BlockBudget(
                 schedule.block_vectors,
                 schedule.steps,
+                not schedule.is_outer_shared,
                 accumulators * schedule.lanes.vector,
                 schedule.block_threads,
                 max(schedule.mapping.blocks_per_sm, 1),
@@ -356,6 +366,18 @@ class _Candidate:
             past = streams(tensor, self.body, self.device)
             yield Store(tensor, value, address, windows, past)
 
+    def _store_passes(self, pulled: PulledRows) -> Iterator[int]:
+        """The pass that does each store at every point: one that folds, if it has all that is
+        stored. What takes the place of an input waits for all passes that read that.
+        """
+        stages = _stages(pulled.folds)
+        last = 1 + max(stages.values(), default=0)
+        for tensor, value, _ in pulled.wide:
+            folded = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
+            ready = 1 + max((stages[t] for t in folded), default=-1)
+            waits = self.arrangement.grid_split == "columns" or tensor in self.body.updates
+            yield last if waits or not stages else ready
+
     def _finish(self, finish: PulledEpilogue) -> GridEpilogue:
         lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)
         return GridEpilogue(
@@ -379,15 +401,6 @@ def _can_pair(schedule: ReductionSchedule) -> bool:
     if any(t.is_struct and t.is_of_columns for t in schedule.totals):
         return False
     return can_pair(schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes)
-
-
-def _moves(access: RegisterArray, schedule: ReductionSchedule) -> bool:
-    """Whether a thread has another vector of an access at each of its columns."""
-    if access.is_uniform:
-        return False
-    return schedule.lane_axis == "columns" or any(
-        variable.name == "c" for variable in access.loads[0].address.variables()
-    )
 
 
 def _bytes_of_columns(load: Load) -> int:
