@@ -188,6 +188,11 @@ class Operand:
     rank: int | None
     """None for scalars, which yield to 0-dim tensors, which yield to tensors with dimensions."""
 
+    @property
+    def level(self) -> int:
+        """0 for tensors with dimensions, 1 for 0-dim tensors, 2 for scalars."""
+        return 2 if self.rank is None else (1 if self.rank == 0 else 0)
+
 
 def result_dtype(operands: Iterable[Operand]) -> DataType:
     """Common dtype of operands by torch's three levels: tensors, then 0-dim tensors, then scalars.
@@ -198,9 +203,8 @@ def result_dtype(operands: Iterable[Operand]) -> DataType:
     """
     levels: list[DataType | None] = [None, None, None]
     for operand in operands:
-        level = 2 if operand.rank is None else (1 if operand.rank == 0 else 0)
-        held = levels[level]
-        levels[level] = operand.dtype if held is None else promote_pair(held, operand.dtype)
+        held = levels[operand.level]
+        levels[operand.level] = operand.dtype if held is None else promote_pair(held, operand.dtype)
     tensors, zero_dim, scalars = levels
     result = tensors
     for weaker, is_scalar in ((zero_dim, False), (scalars, True)):

@@ -11,6 +11,9 @@ take apart, and become these.
 *Calls that Thunder takes apart in another dtype*: powers of bools to a bool, bools where a mask
 puts a number, logarithms of sums of integers.
 
+*Numbers before an operator and a complex tensor*: a quotient is another kernel than that of torch's
+function, and in a sum the number comes second, which is what is multiplied with `alpha`.
+
 *Batch norms of no elements*, which in torch leave the running statistics as they are.
 
 *Dynamo's graphs*, whose code torch writes when they are first called. Thunder would interpret that,
@@ -105,6 +108,9 @@ def lookasides() -> dict[Function, Function]:
         found.update(dict.fromkeys([*calls, symbol], partial(typed, symbol)))
     found[TensorProxy.__pow__] = found[ltorch.pow]
     found[TensorProxy.__ipow__] = found[ltorch.pow_]
+    # torch adds the number to the tensor, whichever comes first.
+    found[TensorProxy.__radd__] = ltorch.add
+    found[TensorProxy.__rtruediv__] = _number_divided
     # Thunder looks for methods that it has not.
     found[TensorProxy.__mod__] = ltorch.remainder
     found[TensorProxy.__rmod__] = lambda x, other: ltorch.remainder(other, x)
@@ -256,6 +262,15 @@ def _batch_norm(
     if isinstance(input, TensorProxy) and is_static(input.shape) and 0 in input.shape:
         return symbol(input, None, None, weight, bias, True, momentum, eps)
     return symbol(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _number_divided(x: TensorProxy, number: Any) -> TensorProxy:
+    """`number / x`, which torch's operator takes as a product with the reciprocal. Of real numbers
+    that is the quotient but for its rounding; the product of complex ones mixes their parts.
+    """
+    if dtypes.is_complex_dtype(x.dtype) or dtypes.is_complex_dtype(dtypes.to_dtype(number)):
+        return ltorch.mul(ltorch.reciprocal(x), number)
+    return ltorch.true_divide(number, x)
 
 
 def _is_bool(x: Any) -> bool:

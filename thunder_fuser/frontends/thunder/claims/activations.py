@@ -13,7 +13,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
-from thunder_fuser.frontends.thunder.claims.operands import FP8, data_type
+from thunder_fuser.frontends.thunder.claims.operands import FP8, common_dtype, data_type, in_common
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.builder.values import as_python
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
@@ -83,22 +83,31 @@ def _logsigmoid(b: FusionBuilder, x: Val) -> Val:
 
 
 def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
-    """Tensors of one dtype, to which torch converts the number: 0.5 is 0 beside integers."""
+    """Of tensors that torch converts to one dtype, and with them the number: 0.5 is 0 beside
+    integers.
+    """
     if isinstance(value, NumberProxy):
         return Refusal("number", "not whole: a number is unknown until the function runs")
+    tensors = [x for x in operands if isinstance(x, TensorProxy)]
     try:
-        found = {data_type(x.dtype) for x in operands if isinstance(x, TensorProxy)}
+        found = {data_type(x.dtype) for x in tensors}
+        common = common_dtype(tensors)
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
-    if len(found) != 1 or found & {*FP8, DataType.Bool}:
+    if found & FP8 or common is DataType.Bool:
         return Refusal("dtype", f"not whole on {', '.join(sorted(d.name for d in found))}")
+    if isinstance(value, complex) and not common.is_complex:
+        return Refusal("dtype", f"torch has no complex factor of {common.name}")
     return None
 
 
-def _refuse_quotient(*operands: object, value: object = None) -> Refusal | None:
-    if any(data_type(x.dtype).is_integral for x in operands if isinstance(x, TensorProxy)):
+def _refuse_quotient(
+    x: object, dividend: object, divisor: object, *, value: object = None
+) -> Refusal | None:
+    pair = [t for t in (dividend, divisor) if isinstance(t, TensorProxy)]
+    if all(data_type(t.dtype).is_integral for t in pair):
         return Refusal("dtype", "torch has no addcdiv on integers")
-    return _refuse_scaled(*operands, value=value)
+    return _refuse_scaled(x, dividend, divisor, value=value)
 
 
 def _factor(x: Val, value: complex | None) -> complex:
@@ -112,12 +121,17 @@ def _whole(value: complex, dtype: DataType) -> complex:
 def _addcmul(
     b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
 ) -> Val:
+    x, first, second = in_common(b, x, first, second)
     return b.pointwise("addcmul", x, first, second, _factor(x, value))
 
 
 def _addcdiv(
     b: FusionBuilder, x: Val, first: Val, second: Val, *, value: complex | None = None
 ) -> Val:
+    """The factor goes into the dividend, as in torch: a complex quotient that is infinite would be
+    NaN times any number.
+    """
+    x, first, second = in_common(b, x, first, second)
     scaled = b.pointwise("mul", first, _factor(x, value))
     return b.pointwise("add", x, b.pointwise("div", scaled, second))
 

@@ -2,39 +2,45 @@
 
 A product of complex numbers mixes their parts, so that it matters whether torch's kernel has one:
 `add` multiplies its second operand with `alpha` even if that is 1, which makes an infinite part a
-NaN. What tests a number (`nan_to_num`) tests its parts.
+NaN. It does so in the dtype of the result, to which real operands are converted first. What tests a
+number (`nan_to_num`) tests its parts.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 
+import torch
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
-from thunder_fuser.frontends.thunder.claims.operands import data_type
+from thunder_fuser.frontends.thunder.claims.operands import common_dtype, in_common
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.fusion import Scalar, Val
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.segment.regions.joint_graph import Role
 
+_NUMBERS = (bool, int, float, complex)
 _PARTS = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
 
 
 def refuse(*operands: object, **options: object) -> Refusal | None:
-    """Of tensors one of which is complex, with numbers that are known; others are taken apart."""
+    """Of tensors and numbers of which one is complex, where numbers are known; others are taken
+    apart.
+    """
     values = (*operands, *options.values())
     if any(isinstance(x, NumberProxy) for x in values):
         return Refusal("number", "not whole: a number is unknown until the function runs")
     if options.get("inplace"):
         return Refusal("in-place", "not whole: it updates its operand")
     try:
-        found = [data_type(x.dtype) for x in values if isinstance(x, TensorProxy)]
+        common = common_dtype(x for x in operands if isinstance(x, (TensorProxy, *_NUMBERS)))
     except FuserTypeError as error:
         return Refusal("dtype", str(error))
-    if not any(d.is_complex for d in found):
+    if not common.is_complex:
         return Refusal("dtype", "not whole on real numbers")
     return None
 
@@ -45,30 +51,27 @@ def _refuse_sum(a: object, b: object, *, alpha: object = 1) -> Refusal | None:
     return refuse(a, b, alpha=alpha)
 
 
-def _scaled(b: FusionBuilder, x: Val | complex, alpha: complex) -> Val | complex:
-    if isinstance(x, (int, float, complex)):
-        return complex(x) * complex(alpha)
-    return b.pointwise("mul", x, complex(alpha))
+def _sum(b: FusionBuilder, x: Val | complex, y: Val | complex, alpha: complex) -> Val:
+    first, second = in_common(b, *(v if isinstance(v, Val) else b.scalar(v) for v in (x, y)))
+    return b.pointwise("add", first, _scaled(b, second, complex(alpha)))
 
 
-def _add(b: FusionBuilder, x: Val, y: Val | complex, *, alpha: complex = 1) -> Val:
-    return b.pointwise("add", x, _scaled(b, y, alpha))
+def _scaled(b: FusionBuilder, x: Val, alpha: complex) -> Val | complex:
+    """Numbers are multiplied in the dtype of the result, too, in which they may be infinite."""
+    if isinstance(x, Scalar):
+        factors = (torch.tensor(v, dtype=x.dtype.torch, device="cpu") for v in (x.value, alpha))
+        product: complex = operator.mul(*factors).item()
+        return product
+    return b.pointwise("mul", x, alpha)
 
 
-def _sub(b: FusionBuilder, x: Val, y: Val | complex, *, alpha: complex = 1) -> Val:
+def _add(b: FusionBuilder, x: Val | complex, y: Val | complex, *, alpha: complex = 1) -> Val:
+    return _sum(b, x, y, alpha)
+
+
+def _sub(b: FusionBuilder, x: Val | complex, y: Val | complex, *, alpha: complex = 1) -> Val:
     """torch's kernel is that of `add`."""
-    return b.pointwise("add", x, _scaled(b, y, -alpha))
-
-
-def _refuse_quotient(dividend: object, divisor: object) -> Refusal | None:
-    if not isinstance(dividend, (int, float, complex)):
-        return Refusal("argument", "not whole: both are tensors")
-    return refuse(dividend, divisor)
-
-
-def _quotient(b: FusionBuilder, dividend: complex, divisor: Val) -> Val:
-    """`number / tensor` is a method of tensors, which takes the reciprocal."""
-    return b.pointwise("mul", b.pointwise("reciprocal", divisor), complex(dividend))
+    return _sum(b, x, y, -alpha)
 
 
 def _silu(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
@@ -107,9 +110,6 @@ def _largest(part: DataType) -> float:
 CLAIMS = {
     "torch.add": Claim(Role.COMPUTE, _refuse_sum, _add, pointwise.lookup("add").cost),
     "torch.sub": Claim(Role.COMPUTE, _refuse_sum, _sub, pointwise.lookup("sub").cost),
-    "torch.true_divide": Claim(
-        Role.COMPUTE, _refuse_quotient, _quotient, pointwise.lookup("truediv").cost
-    ),
     "torch.nn.functional.silu": Claim(Role.COMPUTE, refuse, _silu, pointwise.lookup("silu").cost),
     "torch.nan_to_num": Claim(Role.COMPUTE, _refuse_nan_to_num, _nan_to_num, 6),
 }

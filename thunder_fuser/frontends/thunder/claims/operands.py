@@ -11,7 +11,10 @@ from thunder.core.devices import Device, to_torch_device
 from thunder.core.proxies import FutureTensorProxy, NumberProxy, Proxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
-from thunder_fuser.ir.dtypes import DataType, Operand, from_torch, of_number
+from thunder_fuser.ir.builder import FusionBuilder
+from thunder_fuser.ir.dtypes import DataType, Operand, from_torch, of_number, result_dtype
+from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.tables.pointwise import operands_of
 
 DEVICES = ("cpu", "cuda")
 
@@ -108,6 +111,24 @@ def as_operand(value: object) -> Operand:
     if isinstance(value, NumberProxy):
         return Operand(number_type(value), None)
     return Operand(of_number(value), None)  # type: ignore[arg-type]
+
+
+def common_dtype(operands: Iterable[object]) -> DataType:
+    """To what torch's kernel converts tensors and numbers before it computes; FuserTypeError where
+    that is no dtype of ours.
+    """
+    given = [as_operand(x) for x in operands]
+    binding = min((x.level for x in given if x.dtype.is_complex), default=0)
+    stronger = [x for x in given if x.level < binding]
+    if stronger and result_dtype(stronger) is DataType.Half:
+        raise FuserTypeError("torch computes in complex32, which no kernel has; cast to float32")
+    return result_dtype(given)
+
+
+def in_common(b: FusionBuilder, *operands: Val) -> tuple[Val, ...]:
+    """The operands as torch's kernel reads them: all in the dtype that `common_dtype` says."""
+    dtype = result_dtype(operands_of(operands))
+    return tuple(x if x.dtype is dtype else b.cast(x, dtype) for x in operands)
 
 
 def refuse_kind(proxy: Proxy) -> Refusal | None:

@@ -1,0 +1,113 @@
+"""Complex numbers through Thunder: where torch's kernels convert, multiply and divide, which says
+what is infinite and what is NaN.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+
+import thunder_fuser
+
+Function = Callable[..., torch.Tensor]
+INF, NAN = float("inf"), float("nan")
+REAL = [0.0, -0.0, 1.0, -2.5, INF, -INF, NAN]
+DTYPES = [torch.complex64, torch.float32, torch.int64, torch.bool]
+
+FUNCTIONS: dict[str, tuple[int, Function]] = {
+    "div": (2, torch.div),
+    "mul": (2, torch.mul),
+    "add, alpha": (2, lambda a, b: torch.add(a, b, alpha=3)),
+    "sub, alpha": (2, lambda a, b: torch.sub(a, b, alpha=2)),
+    "addcmul": (3, torch.addcmul),
+    "addcmul, value": (3, lambda a, b, c: torch.addcmul(a, b, c, value=10)),
+    "addcdiv": (3, torch.addcdiv),
+    "addcdiv, value": (3, lambda a, b, c: torch.addcdiv(a, b, c, value=10)),
+    "reciprocal": (1, torch.reciprocal),
+    "number / tensor": (1, lambda a: 3.0 / a),
+    "complex number / tensor": (1, lambda a: (1 + 2j) / a),
+    "true_divide of a number": (1, lambda a: torch.true_divide(3.0, a)),
+    "tensor / number": (1, lambda a: a / (0.5 + 0j)),
+    "number + tensor": (1, lambda a: torch.add(a, 2 + 1j, alpha=2)),
+}
+
+
+def special(dtype: torch.dtype) -> list[Any]:
+    """Numbers of a dtype among which are those that a product or a quotient makes NaN of."""
+    if dtype.is_complex:
+        return [complex(re, im) for re, im in itertools.product(REAL, REAL)]
+    if dtype.is_floating_point:
+        return REAL
+    return [False, True] if dtype is torch.bool else [0, 1, -3]
+
+
+def same(found: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Equal but for roundings; NaN, infinities and their signs stand where torch has them."""
+    assert found.dtype == exact.dtype
+    parts = (torch.view_as_real(x) if x.is_complex() else x for x in (found, exact))
+    return torch.allclose(*parts, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def operands(dtypes: tuple[torch.dtype, ...]) -> list[torch.Tensor]:
+    """Every combination of special numbers, as many elements of each operand; of three complex
+    ones some.
+    """
+    grids = list(itertools.product(*map(special, dtypes)))
+    grids = grids[:: max(1, len(grids) // 4001)]
+    return [
+        torch.tensor([grid[k] for grid in grids], dtype=dtype) for k, dtype in enumerate(dtypes)
+    ]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_infinities_and_nan_are_where_torch_has_them(name: str) -> None:
+    count, function = FUNCTIONS[name]
+    compiled = thunder.jit(function, executors=[thunder_fuser.executor])
+    checked = 0
+    for dtypes in itertools.product(DTYPES, repeat=count):
+        if torch.complex64 not in dtypes:
+            continue
+        data = operands(dtypes)
+        # Kernels of torch on vectors and on what is left of them round in the same way here.
+        try:
+            exact = function(*data)
+        except RuntimeError:
+            continue
+        assert same(compiled(*data), exact), dtypes
+        checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("divide", [torch.addcdiv, torch.addcmul])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_beside_complex_is_converted_first(divide: Function, dtype: torch.dtype) -> None:
+    """A program of the fuzzer: the product of value and a complex quotient by zero was NaN."""
+    a = torch.randn(3, 4).to(dtype)
+    b = torch.complex(torch.randn(3, 4), torch.randn(3, 4))
+    c = torch.zeros(3, 4, dtype=torch.bool)
+    function = lambda a, b, c: divide(a, b, c, value=10)  # noqa: E731
+    found = thunder.jit(function, executors=[thunder_fuser.executor])(a, b, c)
+    assert same(found, function(a, b, c))
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+}
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("number", [2, 2.5, 1 + 2j, INF, 0.0])
+def test_numbers_beside_complex_tensors(op: str, number: complex) -> None:
+    z = operands((torch.complex64,))[0]
+    apply = OPERATORS[op]
+    for function in (lambda z: apply(z, number), lambda z: apply(number, z)):
+        found = thunder.jit(function, executors=[thunder_fuser.executor])(z)
+        assert same(found, function(z))
