@@ -18,7 +18,6 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,17 +34,14 @@ from thunder_fuser.lower.online_reductions import in_one_pass
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.row_program import (
     PulledEpilogue,
-    PulledReduction,
     PulledRows,
     accumulator_words,
     pull_rows,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import (
-    Folded,
     Load,
     Value,
-    reachable,
 )
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
@@ -73,6 +69,7 @@ from thunder_fuser.templates.reduction.schedule import (
     portions_together,
 )
 from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
+from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
 from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,
@@ -162,7 +159,7 @@ class _Candidate:
         if may_align(self.arrangement, self.axis, vector, self.device):
             aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
             pulled = aligned if is_aligned(aligned) else pulled
-        if self.stacks and not (pulled.wide or any(_stages(pulled.folds).values())):
+        if self.stacks and not (pulled.wide or any(stages_of(pulled.folds).values())):
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
@@ -186,7 +183,7 @@ class _Candidate:
 
     def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
         space, split = self.arrangement.space, self.arrangement.grid_split
-        of_stages = _words_of_stages(pulled.folds)
+        of_stages = words_of_stages(pulled.folds)
         of_totals = sum(accumulator_words(t.fold) for t in pulled.totals if t.at != "one")
         words = sum(of_stages) + of_totals
         most_words = max(of_stages, default=0) + of_totals
@@ -201,7 +198,7 @@ class _Candidate:
             kept=sum(map(accumulator_words, columns)) * lanes.vector,
             of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * lanes.vector // WORD,
             groups=self.arrangement.groups,
-            reads_once=not pulled.wide and not any(_stages(pulled.folds).values()),
+            reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
         )
         mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
         if mapping is None:
@@ -226,7 +223,7 @@ class _Candidate:
             tuple(_folds(pulled)),
             tuple(_totals(pulled, lanes, mapping, space.rows)),
             tuple(self._stores(pulled.wide, lanes, plain)),
-            tuple(self._store_passes(pulled)),
+            tuple(store_passes(pulled, self.arrangement.grid_split, self.body.updates)),
             tuple(self._stores(pulled.narrow, lanes, plain=plain and self.axis == "rows")),
             tuple(self._finish(finish) for finish in pulled.epilogues),
             pulled.graph,
@@ -366,18 +363,6 @@ class _Candidate:
             past = streams(tensor, self.body, self.device)
             yield Store(tensor, value, address, windows, past)
 
-    def _store_passes(self, pulled: PulledRows) -> Iterator[int]:
-        """The pass that does each store at every point: one that folds, if it has all that is
-        stored. What takes the place of an input waits for all passes that read that.
-        """
-        stages = _stages(pulled.folds)
-        last = 1 + max(stages.values(), default=0)
-        for tensor, value, _ in pulled.wide:
-            folded = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
-            ready = 1 + max((stages[t] for t in folded), default=-1)
-            waits = self.arrangement.grid_split == "columns" or tensor in self.body.updates
-            yield last if waits or not stages else ready
-
     def _finish(self, finish: PulledEpilogue) -> GridEpilogue:
         lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)
         return GridEpilogue(
@@ -410,7 +395,7 @@ def _bytes_of_columns(load: Load) -> int:
 
 
 def _folds(pulled: PulledRows) -> Iterator[RowReduction]:
-    stages = _stages(pulled.folds)
+    stages = stages_of(pulled.folds)
     for fold, value, position in pulled.folds:
         stage = stages[fold.output]
         yield RowReduction(fold.output, fold.op, fold.accumulate, value, position, stage)
@@ -439,21 +424,3 @@ def _totals(
         total = replace(bare, bytes=-(-size // 64) * 64)
         yield total
         offset += total.bytes
-
-
-def _words_of_stages(made: Sequence[PulledReduction]) -> Sequence[int]:
-    """Accumulators of a lane that the folds of each stage have."""
-    stages = _stages(made)
-    words: Counter[int] = Counter()
-    for fold, _, _ in made:
-        words[stages[fold.output]] += accumulator_words(fold)
-    return [*words.values()]
-
-
-def _stages(made: Sequence[PulledReduction]) -> dict[TensorView, int]:
-    """A fold comes one stage after the latest fold that its elements are computed from."""
-    stages: dict[TensorView, int] = {}
-    for fold, value, _ in made:
-        needed = [n.tensor for n in reachable([value]) if isinstance(n, Folded)]
-        stages[fold.output] = max((stages[t] + 1 for t in needed), default=0)
-    return stages
