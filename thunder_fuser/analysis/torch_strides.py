@@ -59,13 +59,17 @@ def memory_orders(
             if shown is not None:
                 orders[expr.input] = shown
     repeated: set[Val] = set()
+    in_registers = _rounded_again(fusion) if any(0 in s for s in strides.values()) else set()
     for expr in fusion.exprs:
         out = expr.output
         if isinstance(out, TensorView):
             target = targets.get(out)
             if isinstance(expr, MoveOp) and (expr.input in repeated or _repeats(expr)):
                 repeated.add(out)
-            found = strides[target] if target else _result(expr, out, strides, repeated, fusion)
+            if expr.inputs and expr.inputs[0] in repeated:
+                # Thunder converts what it has broadcast, torch what it will broadcast.
+                in_registers.add(out)
+            found = strides[target] if target else _result(expr, out, strides, in_registers, fusion)
             order = orders.get(out)
             if order is not None and target is None and not _in_order(out.sizes, found, order):
                 found = dense_strides(out.sizes, order)
@@ -177,7 +181,7 @@ def _result(
     expr: Expr,
     out: TensorView,
     known: Mapping[TensorView, _Strides],
-    repeated: Container[Val],
+    in_registers: Container[Val],
     fusion: Fusion,
 ) -> _Strides:
     if out.domain.allocation != tuple(range(out.rank)) or expr.op == "stride_order":
@@ -188,8 +192,7 @@ def _result(
             for v in _laid_out_by(expr, fusion)
             if isinstance(v, TensorView) and v in known
         ]
-        if expr.op == "cast" and operands and 0 in operands[0] and expr.inputs[0] in repeated:
-            # Thunder converts what it has broadcast, torch what it will broadcast.
+        if expr.op == "cast" and operands and 0 in operands[0] and out in in_registers:
             return operands[0]
         return dense_strides(out.sizes, iteration_order(out.sizes, operands))
     if isinstance(expr, MoveOp) and expr.input in known:
@@ -199,6 +202,25 @@ def _result(
         shared = formats.pop() if len(formats) == 1 else None
         return dense_strides(out.sizes, shared or range(out.rank))
     return _row_major(out.sizes)
+
+
+def _rounded_again(fusion: Fusion) -> set[Val]:
+    """What is computed with in float and rounded to 16 bits before anyone else reads it: torch's
+    kernels do so in registers, and read 16 bits as they lie. A program that converts an expanded
+    tensor itself and rounds what it computes looks the same.
+    """
+    found: set[Val] = set()
+    uses = fusion.uses()
+    for expr in reversed(fusion.exprs):
+        value = expr.output
+        readers = uses.get(value, []) if value not in fusion.outputs else []
+        if readers and all(
+            isinstance(r, PointwiseOp)
+            and (r.output in found or (r.op == "cast" and r.output.dtype.is_reduced_precision))
+            for r in readers
+        ):
+            found.add(value)
+    return found
 
 
 def _laid_out_by(expr: PointwiseOp, fusion: Fusion) -> Sequence[Val]:

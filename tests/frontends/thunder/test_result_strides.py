@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -318,3 +319,32 @@ def test_row_major_is_row_major_along_single_elements(strides: tuple[int, ...]) 
 
     compiled = jit(program)
     assert [t.stride() for t in compiled(x)] == [t.stride() for t in program(x)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y: x + y,
+        lambda x, y: (x * 2).exp() + y,
+        lambda x, y: x + y.float(),
+        lambda x, y: x.float() * y.float(),
+        lambda x, y: x.float(),
+    ],
+)
+def test_16_bits_that_are_repeated_lie_as_they_stand(program: Any, dtype: torch.dtype) -> None:
+    """A kernel of torch computes with them in float, and reads steps of 0: the other operand says
+    how the result lies. What the program converts itself is dense.
+    """
+    compiled = jit(program)
+    sizes = (3, 4, 5)
+    for kept, order, other in itertools.product(
+        itertools.product((True, False), repeat=3),
+        itertools.permutations(range(3)),
+        itertools.permutations(range(3)),
+    ):
+        own = [n if k else 1 for n, k in zip(sizes, kept, strict=True)]
+        x = torch.randn(own, dtype=dtype).expand(sizes).permute(order)
+        y = torch.randn([x.shape[k] for k in other], dtype=dtype)
+        y = y.permute([other.index(k) for k in range(3)])
+        assert compiled(x, y).stride() == program(x, y).stride(), (x.stride(), y.stride())
