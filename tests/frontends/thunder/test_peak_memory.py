@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from tests.frontends.thunder.memory import halves, held
 from tests.frontends.thunder.programs import check, fake, jit
 from tests.zoo.plan_programs import BATCH, BLOCK, HEADS, LENGTH
+from thunder_fuser import segments
 from thunder_fuser.frontends.thunder import fusions
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.steps import allocator
@@ -196,3 +197,13 @@ def test_what_is_held_between_kernels_is_in_the_table(
     between = table["fuser0 between its kernels"]
     assert between > 0
     assert between + result.nbytes == report.plan.peak_bytes == max(levels)
+
+
+def test_a_number_in_a_tensor_selects_a_view() -> None:
+    """Torch asks the tensor for its value, which an estimate does not have: it takes any."""
+    x, k = torch.randn(4, 5), torch.tensor(2)
+    for program in (lambda x, k: x[k], lambda x, k: x[:, k]):
+        compiled = jit(program)
+        compiled(x, k)
+        (trace,) = segments(compiled)
+        assert trace.peak_bytes == x.nbytes + k.nbytes

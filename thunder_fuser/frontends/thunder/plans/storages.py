@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
+from thunder.core.dtypes import is_boolean_dtype, to_torch_dtype
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
@@ -109,6 +109,11 @@ class Storages:
         values: dict[str, Any] = {p.name: self._values.get(p.name) for p in bsym.flat_proxy_args}
         if any(value is None for value in values.values()):
             return
+        if bsym.sym.name == "__getitem__":
+            # A number in a tensor selects a view, whichever it is; here it has no value.
+            indices = bsym.flat_proxy_args[1:]
+            numbers = [p for p in indices if p.ndim == 0 and not is_boolean_dtype(p.dtype)]
+            values |= {p.name: 0 for p in numbers}
         # The trace names what its text cannot spell, such as a memory format.
         with tracectx(self._trace):
             text = "\n".join(bsym.python(0, print_depth=1))
