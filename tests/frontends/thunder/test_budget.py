@@ -175,3 +175,21 @@ def test_an_inference_has_no_budget() -> None:
 def test_other_budgets_are_refused(budget: Any) -> None:
     with pytest.raises(FuserValueError, match="memory_budget"):
         jit(mlp, memory_budget=budget)(torch.randn(8, 8), torch.randn(8, 8))
+
+
+def test_what_a_gradient_compares_for_equality_is_not_folded_again() -> None:
+    """A maximum's gradient goes to the elements that are equal to it. Another kernel folds them in
+    another order, and none was: the gradient was 0 (the fuzzer's program 661251).
+    """
+
+    def program(x: Tensor) -> Tensor:
+        variance, _ = torch.var_mean(torch.softmax(x.permute(1, 0), 1), -2)
+        return torch.max(variance)
+
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor], memory_budget=0)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 8, requires_grad=True)
+        (exact,) = torch.autograd.grad(program(x.double()), x)
+        (found,) = torch.autograd.grad(compiled(x), x)
+        assert torch.allclose(found, exact, atol=1e-6)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import is_float_dtype
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
@@ -39,14 +40,53 @@ def choices_of(
     graph = trace_graph([RegionCandidate((b,), None) for b in symbols], {}, facts).graph
     # What calls of torch read must be in memory for them.
     stored = {p.name for b in symbols[:-1] if not is_fusible(b) for p in b.flat_proxy_args}
+    compared = _compared(symbols[:-1])
     reruns = [
         _rerun(b, facts, is_fusible(b), stored)
-        if not _is_backward(b) and _may_repeat(b, facts)
+        if not _is_backward(b) and k not in compared and _may_repeat(b, facts)
         else None
-        for b in symbols
+        for k, b in enumerate(symbols)
     ]
     device = next((to_torch_device(p.device) for b in symbols for p in _tensors(b)), None)
     return Choices(graph, reruns, Prices.of(planned_for(device)).byte)
+
+
+def _compared(symbols: Sequence[BoundSymbol]) -> set[int]:
+    """Symbols of the forward that fold what the backward compares for equality, by number: a
+    maximum's gradient goes to the elements that are equal to it. Another kernel folds in another
+    order, and none of what it computes may be.
+    """
+    found: set[int] = set()
+    needed: set[str] = set()
+    for k in reversed(range(len(symbols))):
+        bsym = symbols[k]
+        prims = list(flatten(bsym))
+        for prim in prims:
+            if prim.sym.id in _EQUALITY:
+                needed.update(p.name for p in _floating(prim))
+        if needed.isdisjoint(p.name for p in bsym.flat_proxy_outs):
+            continue
+        if not _is_backward(bsym) and not all(map(_is_elementwise, prims)):
+            found.add(k)
+        else:
+            needed.update(p.name for p in bsym.flat_proxy_args)
+    return found
+
+
+_EQUALITY = (PrimIDs.EQ, PrimIDs.NE)
+
+
+def _floating(prim: BoundSymbol) -> Iterator[TensorProxy]:
+    """Floating tensors that an operation reads."""
+    for p in prim.flat_proxy_args:
+        if isinstance(p, TensorProxy) and is_float_dtype(p.dtype):
+            yield p
+
+
+def _is_elementwise(prim: BoundSymbol) -> bool:
+    """Whether an operation has the same bits wherever it runs: it folds nothing."""
+    is_whole = not isinstance(prim.sym.id, PrimIDs)
+    return not is_whole and OpTags.REDUCTION_OP not in (prim.sym.tags or ())
 
 
 def with_reruns(
