@@ -92,10 +92,12 @@ template <class T>
 struct Moments {
   T count, origin, sum, squares;
 };
-// What elements differ from their mean by, squared and added up.
+// What elements differ from their mean by, squared and added up: infinite where that overflows, and
+// NaN where an element is infinite, since it differs from an infinite mean by NaN.
 template <class T>
 TF_DEVICE T squared_deviations(Moments<T> a) {
-  return a.squares - a.sum * (a.sum / (a.count > T(0) ? a.count : T(1)));
+  const T of_mean = a.sum * (a.sum / (a.count > T(0) ? a.count : T(1)));
+  return a.squares - (isinf(a.squares) ? a.sum - a.sum : of_mean);
 }
 // Welford's algorithm as Chan, Golub and LeVeque have it for sets of elements.
 struct Welford {

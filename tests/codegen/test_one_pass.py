@@ -21,6 +21,7 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
 from thunder_fuser.lower.scalar_graph import reachable
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
+from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -105,6 +106,29 @@ def test_squared_deviations_are_no_worse_than_in_eager(
         # Where the first of a chain is far off, all others are as far from it.
         scale = torch.tensor([32, 32, 32, 128, 32]) * torch.finfo(wide).eps * exact
         assert bool(((found.cpu().double() - exact).abs() <= (eager - exact).abs() + scale).all())
+
+
+@SCHEDULES
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 1e30), (torch.float64, 1e300)])
+def test_squared_deviations_that_overflow_are_infinite(
+    device: torch.device,
+    schedule: str,
+    dtype: torch.dtype,
+    large: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As on a CPU without FMA: the product that is subtracted overflows for itself.
+    monkeypatch.setitem(host_build._KERNEL_FLAGS, None, ("-fwrapv", "-ffp-contract=off"))
+    batch = batch_for(device, schedule)
+    x = torch.ones(4, 300, dtype=dtype)
+    x[0, 0], x[1, 7], x[2, 299] = large, -large, large
+    x[3, ::2] = large
+    runs = [
+        (t, executable(folded("squared_deviations", t, [d]), [t.to(device)], batch, device))
+        for t, d in ((x, 1), (x.t().contiguous(), 0))
+    ]
+    for given, run in runs:
+        assert run([given.to(device)])[0].tolist() == [INF] * 4
 
 
 @SCHEDULES
