@@ -161,8 +161,8 @@ def is_accidental(program: Program, layout: int, torchs: Run) -> bool:
 
 
 _CENTRES = re.compile(r"\b(var|std|var_mean|std_mean|\w+_norm)\(")
-"""Calls that take a mean away. That of equal elements is exact in Welford's algorithm and an ulp off
-where a sum is divided: which is torch's is not to be seen from outside.
+"""Calls that take a mean away. That of equal elements is exact in Welford's algorithm and an ulp
+off where a sum is divided: which of them torch has is not to be seen from outside.
 """
 
 
