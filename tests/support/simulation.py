@@ -129,7 +129,16 @@ class _Run:
     # ---- one part
 
     def part(self, part: PointwisePart) -> None:
-        u, v = np.meshgrid(np.arange(part.vectors), np.arange(part.lanes.vector), indexing="ij")
+        vectors = np.arange(part.vectors)
+        if part.in_rows is not None and part.rows is not None:
+            inside = _at(part.rows.inside, {"u": vectors}) >= 0
+            self.vectors(part.in_rows, vectors[inside])
+            vectors = vectors[~inside]
+        self.vectors(part, vectors)
+
+    def vectors(self, part: PointwisePart, numbers: np.ndarray) -> None:
+        """Some vectors of a part, as threads compute them that do as it says."""
+        u, v = np.meshgrid(numbers, np.arange(part.lanes.vector), indexing="ij")
         point = {"i": _at(part.lanes(part.lanes.index), {"u": u, "v": v})}
         values: dict[Value, torch.Tensor] = {}
         waves = wave_of(part.graph)
@@ -141,7 +150,7 @@ class _Run:
                     point[node.name] = values[node].numpy()
             for access in part.accesses:
                 if waves[access.loads[0]] == wave:
-                    values.update(self._fetched(access, part, point))
+                    values.update(self._fetched(access, part, numbers, point))
             for node in nodes:
                 if node not in values:
                     values[node] = self._value(node, values, point)
@@ -155,9 +164,8 @@ class _Run:
                 planned = np.full_like(address, UNTOUCHED)
                 for window in store.windows:
                     assert set(window.picks) == set(range(window.width)), "a store with gaps"
-                    everything = np.ones(part.vectors, bool)
-                    vectors = {"u": np.arange(part.vectors)}
-                    _read(window, everything, planned, itemsize, memory, vectors)
+                    everything = np.ones(len(numbers), bool)
+                    _read(window, everything, planned, itemsize, memory, {"u": numbers})
                 assert (planned == address).all(), f"{store.tensor} is stored elsewhere"
             owner = self.plan.placement.behind_cuts(tensor)
             np.add.at(self.written[owner], address, 1)
@@ -184,12 +192,18 @@ class _Run:
         return found
 
     def _fetched(
-        self, access: RegisterArray, part: PointwisePart, point: Mapping[str, np.ndarray]
+        self,
+        access: RegisterArray,
+        part: PointwisePart,
+        numbers: np.ndarray,
+        point: Mapping[str, np.ndarray],
     ) -> dict[Value, torch.Tensor]:
         tensor = self.tensor(access.loads[0].tensor)
         owner = self.plan.placement.behind_cuts(tensor)
         memory = self.memory[owner]
-        address = planned_addresses(access, part, self.plan.placement.layouts[tensor], point)
+        address = planned_addresses(
+            access, part, self.plan.placement.layouts[tensor], numbers, point
+        )
         found: dict[Value, torch.Tensor] = {}
         needed_at_all = np.zeros(address.shape, bool)
         for load in access.loads:
@@ -254,16 +268,17 @@ def planned_addresses(
     access: RegisterArray,
     part: PointwisePart,
     layout: Layout,
-    positions: Mapping[str, np.ndarray] | None = None,
+    u: np.ndarray,
+    places: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """The element that each lane of each vector gets, UNTOUCHED where nothing is read. `positions`:
-    those that its forms mention, by name, for each vector and lane.
+    """The element that each lane of each vector gets, UNTOUCHED where nothing is read.
+
+    u       the numbers of the vectors
+    places  positions that its forms mention, by name, for each vector and lane
     """
     lanes = part.lanes
-    places = positions or {}
-    vectors = {name: place[:, 0] for name, place in places.items()} | {"u": np.arange(part.vectors)}
-    u = vectors["u"]
-    address = np.full((part.vectors, lanes.vector), UNTOUCHED, dtype=np.int64)
+    vectors = {name: place[:, 0] for name, place in places.items()} | {"u": u}
+    address = np.full((len(u), lanes.vector), UNTOUCHED, dtype=np.int64)
     if access.gather:
         grid = np.meshgrid(u, np.arange(lanes.vector), indexing="ij")
         both = {**places, "u": grid[0], "v": grid[1]}
@@ -273,7 +288,7 @@ def planned_addresses(
             address[here] = _at(alternative.address, both)[here]
         return address
     itemsize = access.loads[0].dtype.itemsize
-    taken = np.zeros(part.vectors, bool)
+    taken = np.zeros(len(u), bool)
     for variant in access.variants or access.edges:
         for condition in (c for conjunction in variant.conditions for c in conjunction):
             assert not condition.depends_on(lanes.v), f"{condition} differs between lanes"

@@ -281,7 +281,7 @@ class _Model:
         """How often a thread does a region for each time that its block begins a row: once more
         than the loop around all of them goes on. Of the parts of a kernel a block does one.
         """
-        loops = [r for r in region.line if r.is_loop]
+        loops = [r for r in region.line if r.is_loop and r.total]
         return region.total / loops[-1].total if loops else region.total
 
     # ---- how it adds up

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.index_arithmetic import fits
+from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes import wave_of
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, LaneLowering
 from thunder_fuser.lower.scalar_graph import Value, forms
@@ -31,8 +31,13 @@ def fits_int32(part: PointwisePart) -> bool:
     mentioned = [part.lanes(f) for node in part.graph for f in forms(node)]
     mentioned += [part.lanes(s.address) for s in part.stores]
     mentioned += [address for _, address in part.prefetches]
+    if part.rows is not None:
+        # Threads ask before they know that a vector exists.
+        u = part.rows.u
+        mentioned.append(part.rows.inside.substitute({u: u + THREADS * part.unroll}))
     blocks = part.blocks * THREADS * part.unroll
-    return blocks < 2**31 and all(fits(form) for form in mentioned)
+    in_rows = part.in_rows is None or fits_int32(part.in_rows)
+    return blocks < 2**31 and all(fits(form) for form in mentioned) and in_rows
 
 
 class PointwiseLowering(LaneLowering):
@@ -46,27 +51,76 @@ class PointwiseLowering(LaneLowering):
 
     def body(self) -> list[ir.Stmt]:
         """What a thread does; `block` counts from the first block of the part."""
-        unroll = self.part.unroll
         head = self._section("pointwise", self.part.stores)
-        accesses = [k for k, a in enumerate(self.accesses) if self._is_live(a)]
-        if unroll == 1:
-            indices = self._arithmetic()
-            found = self._prefetched(self.part.prefetches, indices)
-            found += [self._array(k) for k in accesses]
-            done: set[Value] = set()
-            found += self._loads(accesses, ONE, indices, done)
-            found += self._results(self.part.stores, ONE, indices, done)
-            return [head, self._vector(_BLOCK), *self._guarded(found)]
-        own = self._vector(ir.add(ir.times(_BLOCK, ir.Int(unroll)), _K))
-        found = [head, *(self._array(k, unroll) for k in accesses)]
+        one = self.part.unroll == 1
+        if self.part.in_rows is not None:
+            return [head, *(self._vector_in_row() if one else self._vectors_in_rows())]
+        return [head, *(self._single() if one else self._vectors())]
+
+    def _single(self) -> list[ir.Stmt]:
+        return [self._vector(_BLOCK), *self._guarded(self._one_vector(self._arithmetic()))]
+
+    def _vector_in_row(self) -> list[ir.Stmt]:
+        """A vector as it is computed where it lies in one row, and as it is elsewhere."""
+        indices = self._arithmetic()
+        tests = self._tests(indices)
+        before = indices.taken()
+        usual = self._rows._one_vector(indices.child())
+        either = ir.If(tests, tuple(usual), tuple(self._one_vector(indices.child())))
+        return [self._vector(_BLOCK), *self._guarded([*before, either])]
+
+    def _vectors_in_rows(self) -> list[ir.Stmt]:
+        """Vectors each of which lies in one row. The other threads are few: they do one vector
+        after the other, in few registers.
+        """
+        unroll, indices = self.part.unroll, self._arithmetic()
+        tests = self._tests(indices)
+        first = self._vector(ir.times(_BLOCK, ir.Int(unroll)))
+        one = (self._numbered(), *self._guarded(self._one_vector(self._arithmetic())))
+        others = ir.Loop("k", ir.Int(unroll), one, unroll=1)
+        return [first, *indices.taken(), ir.If(tests, tuple(self._rows._vectors()), (others,))]
+
+    @property
+    def _rows(self) -> PointwiseLowering:
+        assert self.part.in_rows is not None
+        return PointwiseLowering(self.part.in_rows, self._frame)
+
+    def _tests(self, indices: IndexArithmetic) -> tuple[ir.Expr, ...]:
+        """Whether each vector of a thread, of which `u` is the first, lies in one row."""
+        rows = self.part.rows
+        assert rows is not None
+        each = (rows.u + THREADS * k for k in range(self.part.unroll))
+        inside = (rows.inside.substitute({rows.u: u}) for u in each)
+        return tuple(self._condition(condition, indices) for condition in inside)
+
+    def _vectors(self) -> list[ir.Stmt]:
+        """All vectors of a thread, loaded together."""
+        unroll, accesses = self.part.unroll, self._accesses
+        found: list[ir.Stmt] = [self._array(k, unroll) for k in accesses]
         phases = [
             self._loads(wave, EACH, self._arithmetic(), set()) for wave in self._waves(accesses)
         ]
         results = self._results(self.part.stores, EACH, self._arithmetic(), set())
         for phase in (*phases, results):
-            body = (own, *self._guarded(phase))
+            body = (self._numbered(), *self._guarded(phase))
             found.append(ir.Loop("k", ir.Int(unroll), body, ir.LoopKind.UNROLLED))
         return found
+
+    def _one_vector(self, indices: IndexArithmetic) -> list[ir.Stmt]:
+        """Vector `u`."""
+        found = self._prefetched(self.part.prefetches, indices)
+        found += [self._array(k) for k in self._accesses]
+        done: set[Value] = set()
+        found += self._loads(self._accesses, ONE, indices, done)
+        return [*found, *self._results(self.part.stores, ONE, indices, done)]
+
+    @property
+    def _accesses(self) -> list[int]:
+        return [k for k, access in enumerate(self.accesses) if self._is_live(access)]
+
+    def _numbered(self) -> ir.Let:
+        """The number of vector k of a thread."""
+        return self._vector(ir.add(ir.times(_BLOCK, ir.Int(self.part.unroll)), _K))
 
     def _vector(self, row: ir.Expr) -> ir.Let:
         """The number of a thread's vector, in a row of those of all threads of a block."""

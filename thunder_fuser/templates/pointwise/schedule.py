@@ -10,10 +10,10 @@ points to a scalar part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.integer.symint import Form, Variable
 from thunder_fuser.ir.tables import pointwise, random
@@ -22,7 +22,8 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.point_pieces import pieces
-from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph
+from thunder_fuser.lower.point_rows import RowLanes, row_length
+from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
@@ -37,6 +38,10 @@ OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
 
+_LONG = 2
+"""How often what a warp does at a time must fit into a row, for a test of whether vectors lie in
+one to pay: a warp in which some do not goes both ways.
+"""
 
 AHEAD_BYTES = 4096
 """How far ahead of its loads a core asks for memory that does not go on where it was."""
@@ -50,6 +55,7 @@ class PointwisePart:
 
     prefetches  tensors, and addresses in them, that later vectors will want
     paired      lanes stand in registers as `lower/paired_lanes.py` has them
+    in_rows     the same for threads whose vectors lie in one row each (`lower/point_rows.py`)
     """
 
     stores: tuple[Store, ...]
@@ -60,6 +66,20 @@ class PointwisePart:
     unroll: int
     prefetches: tuple[tuple[TensorView, Form], ...] = ()
     paired: bool = False
+    in_rows: PointwisePart | None = None
+
+    @property
+    def usual(self) -> PointwisePart:
+        """What nearly all threads do."""
+        return self.in_rows or self
+
+    @property
+    def rows(self) -> RowLanes | None:
+        """The lanes of `in_rows`."""
+        if self.in_rows is None:
+            return None
+        assert isinstance(self.in_rows.lanes, RowLanes)
+        return self.in_rows.lanes
 
     @property
     def vectors(self) -> int:
@@ -75,9 +95,10 @@ class PointwisePart:
         return -(-self.vectors // (THREADS * self.unroll))
 
     def __str__(self) -> str:
-        wide = [a for a in self.accesses if a.is_vector]
+        wide = [a for a in self.usual.accesses if a.is_vector]
+        rows = f" in rows of {self.rows.length}" if self.rows else ""
         return (
-            f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points, vector "
+            f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points{rows}, vector "
             f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {THREADS}; "
             f"{len(wide)} of {len(self.accesses)} loads are vectors"
         )
@@ -99,19 +120,10 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
 
 def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
     """One part, and one for the points that its vectors leave over."""
-    memory = body.memory(device)
     most = most_points(group.graph, device)
 
     def plan(count: int, offset: int, vector: int) -> PointwisePart:
-        lanes = Lanes(group.point, count, offset, vector)
-        accesses = plan_accesses(group.graph, lanes, memory)
-        stores = group.stores(lanes, body, device)
-        unroll = _unroll(accesses, lanes, most // vector, device)
-        prefetches = _prefetches(accesses, lanes, device)
-        paired = device.threads_are_serial and can_pair(group.graph, accesses, stores, lanes)
-        return PointwisePart(
-            stores, group.graph, accesses, lanes, count, unroll, prefetches, paired
-        )
+        return _part(group, Lanes(group.point, count, offset, vector), count, most, body, device)
 
     widest, *narrower = vectors_to_try(group, min(group.count, most), device)
     best = plan(group.count - group.count % widest, 0, widest)
@@ -126,10 +138,35 @@ def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> 
     return [best] + ([plan(left, best.count, 1)] if left else [])
 
 
+def _part(
+    group: PointGroup, lanes: Lanes, count: int, most: int, body: KernelBody, device: DeviceInfo
+) -> PointwisePart:
+    """The points of `lanes`. `most`: points that a thread may compute."""
+
+    def planned(lanes: Lanes, most: int) -> PointwisePart:
+        accesses = plan_accesses(group.graph, lanes, body.memory(device))
+        stores = group.stores(lanes, body, device)
+        unroll = _unroll(accesses, lanes, most // lanes.vector, device)
+        ahead = _prefetches(accesses, lanes, device)
+        paired = device.threads_are_serial and can_pair(group.graph, accesses, stores, lanes)
+        return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, ahead, paired)
+
+    part = planned(lanes, most)
+    asked = [form for node in group.graph for form in forms(node)]
+    length = row_length([*asked, *(s.address for s in part.stores)], lanes)
+    at_a_time = 1 if device.threads_are_serial else WARP_SIZE
+    # Both ways are code of a thread.
+    room = min((length or 0) // (_LONG * at_a_time), most // 2)
+    if length is None or room < lanes.vector:
+        return part
+    in_rows = planned(RowLanes(lanes, length), room)
+    return replace(part, unroll=in_rows.unroll, in_rows=in_rows)
+
+
 def _cost(part: PointwisePart) -> float:
     """Memory instructions for each point; the widest of parts with equally many is best."""
-    vector = part.lanes.vector
-    return instructions(part.stores, part.accesses, vector) / vector
+    vector, usual = part.lanes.vector, part.usual
+    return instructions(usual.stores, usual.accesses, vector) / vector
 
 
 def instructions(stores: Sequence[Store], accesses: Sequence[RegisterArray], vector: int) -> int:
