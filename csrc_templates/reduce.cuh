@@ -51,6 +51,21 @@ TF_DEVICE void group_barrier(int thread TF_SITE_PARAM) {
   __syncthreads();
 }
 
+// The largest power of two that is not larger.
+TF_DEVICE constexpr int half_of(int warps) {
+  return warps < 2 ? 1 : 2 * half_of(warps / 2);
+}
+// What this lane begins with where the values of all warps meet: as many lanes as a power of two has,
+// the first of which take those of the other warps, too.
+template <class Op, int Warps, class T>
+TF_DEVICE T from_warps(const T* slots, int lane) {
+  constexpr int half = half_of(Warps);
+  const int place = lane % half;
+  const T value = slots[place];
+  const bool has_other = half < Warps && place + half < Warps;
+  return has_other ? Op::combine(value, slots[place + half]) : value;
+}
+
 // Reduces over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or one
 // of the `Groups` of so many threads that it consists of. `slots` is shared memory of the group, for
 // Threads / 32 values. There is one barrier, not two, so consecutive
@@ -59,19 +74,14 @@ template <class Op, int Threads, int Groups = 1, class T>
 TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   constexpr int warps = Threads / 32;
   static_assert(warps * 32 == Threads, "a block is a whole number of warps");
-  TF_FAST_COLLECTIVE(block_reduce<Op, Threads>(value TF_SITE_ARG));
+  TF_FAST_COLLECTIVE(block_reduce<Op, Threads, half_of(warps)>(value TF_SITE_ARG));
   const int lane = tid % 32, warp = tid / 32;
   value = warp_reduce<Op>(value, lane TF_SITE_ARG);
   if (warps == 1) return value;
   if (lane == 0) slots[warp] = value;
   group_barrier<Threads, Groups>(threadIdx.x TF_SITE_ARG);
-  if ((warps & (warps - 1)) == 0) {
-    return warp_reduce<Op, warps>(slots[lane % warps], lane TF_SITE_ARG);
-  }
-  value = slots[0];
-  TF_UNROLL
-  for (int i = 1; i < warps; ++i) value = Op::combine(value, slots[i]);
-  return value;
+  value = from_warps<Op, warps>(slots, lane);
+  return warp_reduce<Op, half_of(warps)>(value, lane TF_SITE_ARG);
 }
 
 // A value of each thread and where warps leave theirs: one of several reductions that a block does
@@ -85,21 +95,25 @@ struct Exchange {
     const bool swap = !Op::kCommutes && (lane & step);
     value = swap ? Op::combine(other, value) : Op::combine(value, other);
   }
+  template <int Warps>
+  TF_DEVICE void enter(int lane) {
+    value = from_warps<Op, Warps>(slots, lane);
+  }
 };
 // Several of them, each as the reduction above by itself, to the last bit. They share the barrier,
 // and none waits for another's shuffles.
 template <int Threads, int Groups = 1, class... Exchanges>
 TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   constexpr int warps = Threads / 32;
-  static_assert(warps > 1 && (warps & (warps - 1)) == 0, "a power of two of warps");
+  static_assert(warps > 1, "a warp needs no slots");
   const int lane = tid % 32, warp = tid / 32;
   TF_UNROLL
   for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
   if (lane == 0) ((each.slots[warp] = each.value), ...);
   group_barrier<Threads, Groups>(threadIdx.x);
-  ((each.value = each.slots[lane % warps]), ...);
+  (each.template enter<warps>(lane), ...);
   TF_UNROLL
-  for (int step = warps / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
+  for (int step = half_of(warps) / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
 }
 
 // Reduces, for each of N lanes, over the threads of a block of `Threads` that have one number modulo

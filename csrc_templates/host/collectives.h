@@ -60,7 +60,7 @@ void combine_lanes(void* values, int count) {
   }
 }
 
-template <class Op, int Threads, class T>
+template <class Op, int Threads, int Half, class T>
 void combine_threads(void* values, int count) {
   constexpr int warps = Threads / 32;
   T* threads = static_cast<T*>(values);
@@ -69,11 +69,8 @@ void combine_threads(void* values, int count) {
   for (T* group = threads; group < threads + count; group += Threads) {
     T sums[warps];
     for (int i = 0; i < warps; ++i) sums[i] = group[i * 32];
-    if ((warps & (warps - 1)) == 0) {
-      combine_lanes<Op, warps, T>(sums, warps);
-    } else {
-      for (int i = 1; i < warps; ++i) sums[0] = Op::combine(sums[0], sums[i]);
-    }
+    for (int i = 0; i + Half < warps; ++i) sums[i] = Op::combine(sums[i], sums[i + Half]);
+    combine_lanes<Op, Half, T>(sums, Half);
     for (int i = 0; i < Threads; ++i) group[i] = sums[0];
   }
 }
@@ -85,10 +82,10 @@ T warp_reduce(T value, tf_site site) {
   return value;
 }
 
-template <class Op, int Threads, class T>
+template <class Op, int Threads, int Half, class T>
 T block_reduce(T value, tf_site site) {
   static_assert(sizeof(T) <= TF_MAX_VALUE, "value of a reduction");
-  tf_combine_block(&value, sizeof value, combine_threads<Op, Threads, T>, site);
+  tf_combine_block(&value, sizeof value, combine_threads<Op, Threads, Half, T>, site);
   return value;
 }
 

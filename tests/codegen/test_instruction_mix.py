@@ -36,7 +36,13 @@ pytestmark = [
 ]
 TOLERANCE = 0.15
 _MOVED = "loads and uses under tests of their own: registers are moved between"
-EXCEPTIONS = {("full_sum", "sm_80"): _MOVED, ("full_sum", "sm_100"): _MOVED}
+_OFFSETS = "addresses of steps that are written out together differ by constants"
+EXCEPTIONS = {
+    ("full_sum", "sm_80"): _MOVED,
+    ("full_sum", "sm_100"): _MOVED,
+    ("loss", "sm_80"): _OFFSETS,
+    ("loss", "sm_90"): _OFFSETS,
+}
 """Kernels that are further off, and why."""
 
 

@@ -101,11 +101,11 @@ def test_steps_that_are_taken_together_leave_room_for_totals(device: DeviceInfo)
 def test_rows_of_two_blocks_fit_into_their_registers(device: DeviceInfo) -> None:
     """Launch bounds leave each thread 64: what it has of a row, and what it computes with."""
     kernels: dict[str, Kernel] = {}
-    for norm, columns in itertools.product(NORMS, (10000, 16384, 32768)):
+    for norm, columns in itertools.product(NORMS, (20480, 24576, 32768, 40960)):
         plan = norm.definition(4096, columns, DataType.BFloat16).plan()
         found = (made.kernel for made in generate_kernels(plan, device).values())
         kernels |= {k.name: k for k in found if "__launch_bounds__(512, 2)" in k.source}
-    assert len(kernels) >= 16
+    assert len(kernels) >= 12
     assert_no_spills(compile_cubin(list(kernels.values()), device.arch))
 
 

@@ -81,7 +81,17 @@ def test_a_short_last_warp_shuffles_among_the_lanes_that_exist() -> None:
     assert out[10].tolist() == [1] * 40
 
 
-@pytest.mark.parametrize("block", [(32, 1, 1), (32, 3, 1), (16, 16, 1), (640, 1, 1), (256, 4, 1)])
+@pytest.mark.parametrize(
+    "block",
+    [
+        (32, 1, 1),
+        (32, 3, 1),
+        (16, 16, 1),
+        (640, 1, 1),
+        (800, 1, 1),
+        (256, 4, 1),
+    ],
+)
 def test_fast_and_faithful_reductions_have_the_same_bits(block: tuple[int, int, int]) -> None:
     count = block[0] * block[1]
     x = noise(count)
@@ -130,9 +140,10 @@ def test_operators_that_do_not_commute_give_every_thread_the_same_bits(threads: 
     assert torch.allclose(fast[:, 1, 0].double(), truth.var(1, correction=0), rtol=1e-5)
 
 
-def test_reductions_side_by_side_have_the_bits_of_each_alone() -> None:
-    x, found = noise(256) + 3, torch.zeros(2, 2, 256)
-    debug_launch(load("side_by_side"), [x, found])
+@pytest.mark.parametrize("count", [96, 256, 800])
+def test_reductions_side_by_side_have_the_bits_of_each_alone(count: int) -> None:
+    x, found = noise(count) + 3, torch.zeros(2, 2, count)
+    debug_launch(load("side_by_side", block=(count, 1, 1)), [x, found, count])
     alone, together = found
     assert torch.equal(alone, together)
     assert torch.equal(alone, alone[:, :1].expand_as(alone))

@@ -4,9 +4,9 @@ the planner, which sees no schedule, foresees it by (`segment/bandwidth_loss.py`
 
 from __future__ import annotations
 
-VECTORS_PER_THREAD = 2
-"""Of a row that several warps share. More would make loads that are under way no more, because
-their registers make room for fewer threads, and code longer.
+VECTORS_PER_THREAD, MANY_VECTORS_PER_THREAD = 2, 4
+"""Of a row that several warps share; and where rows are enough for all multiprocessors all the
+same: then smaller blocks are more of them, which wait for their own threads at different times.
 """
 STACKED_ROWS, FEWEST_STACKED_ROWS = 8, 4
 """Vectors of rows that lie side by side in a block's accesses: whole cache lines where there are

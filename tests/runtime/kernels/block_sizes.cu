@@ -9,6 +9,7 @@ extern "C" __global__ void block_sizes(const float* x, float* out, int n) {
   if (n == 96) sum = tf::block_reduce<tf::Sum, 96>(v, slots, t);
   if (n == 256) sum = tf::block_reduce<tf::Sum, 256>(v, slots, t);
   if (n == 640) sum = tf::block_reduce<tf::Sum, 640>(v, slots, t);
+  if (n == 800) sum = tf::block_reduce<tf::Sum, 800>(v, slots, t);
   if (n == 1024) sum = tf::block_reduce<tf::Sum, 1024>(v, slots, t);
   const float most = tf::warp_reduce<tf::Max, 8>(v, t % 32);
   out[t] = sum;

@@ -15,7 +15,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Load, Value, reachable
 from thunder_fuser.lower.vectorize import RegisterArray
-from thunder_fuser.occupancy import shared_bytes_of_block
+from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 
 MAX_STEPS = 8
 """Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
@@ -97,7 +97,7 @@ class BlockBudget:
 
     def free_registers(self, device: DeviceInfo) -> int:
         """Of each thread."""
-        return device.registers_per_sm // (self.threads * self.blocks_per_sm) - self.accumulators
+        return registers_of_thread(device, self.threads, self.blocks_per_sm) - self.accumulators
 
     def free_shared_bytes(self, device: DeviceInfo) -> int:
         return shared_bytes_of_block(device, self.blocks_per_sm) - self.shared_in_use

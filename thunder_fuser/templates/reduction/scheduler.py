@@ -45,6 +45,7 @@ from thunder_fuser.lower.scalar_graph import (
 )
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
+from thunder_fuser.occupancy import registers_of_thread
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
@@ -196,9 +197,11 @@ class _Candidate:
             accumulators=words * lanes.vector + self._double_registers,
             at_a_time=most_words * lanes.vector + self._double_registers,
             kept=sum(map(accumulator_words, columns)) * lanes.vector,
+            of_rows=sum(map(_bytes_of_rows, pulled.graph.loads)) * lanes.vector // WORD,
             of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * lanes.vector // WORD,
             groups=self.arrangement.groups,
             reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
+            by_lane=bool(pulled.inside),
         )
         mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
         if mapping is None:
@@ -248,7 +251,7 @@ class _Candidate:
         there is none: what is computed of either needs as many registers again. Rows that are read
         lane by lane ask for each sector several times, and caches have room for few of them.
         """
-        mapping = in_two_blocks(bare.mapping, bare.rows, self.device)
+        mapping = in_two_blocks(bare.mapping, bare.lanes.vectors, bare.rows, self.device)
         if mapping is None or bare.inside or mapping.steps(bare.lanes.vectors) > MAX_STEPS:
             return made
         found = self._on_chip(replace(bare, mapping=mapping))
@@ -305,9 +308,8 @@ class _Candidate:
         loads = {load for k in cache.registers for load in schedule.accesses[k].loads}
         words = sum(load.dtype.itemsize for load in loads) // WORD + accumulators // schedule.steps
         together = max(schedule.mapping.blocks_per_sm, 1)
-        every = min(
-            _MOST_REGISTERS, self.device.registers_per_sm // (schedule.block_threads * together)
-        )
+        every = registers_of_thread(self.device, schedule.block_threads, together)
+        every = min(_MOST_REGISTERS, every)
         lanes = schedule.lanes.vector * schedule.steps
         room = (every - _WORKING_REGISTERS) // lanes - words
         kept = choose_kept(schedule.lanes, schedule.graph, schedule.passes, loads, room)
@@ -386,6 +388,12 @@ def _can_pair(schedule: ReductionSchedule) -> bool:
     if any(t.is_struct and t.is_of_columns for t in schedule.totals):
         return False
     return can_pair(schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes)
+
+
+def _bytes_of_rows(load: Load) -> int:
+    """Of a lane, if it reads one element of each column of each row."""
+    names = {variable.name for variable in load.address.variables()}
+    return load.dtype.itemsize if "c" in names and names != {"c"} else 0
 
 
 def _bytes_of_columns(load: Load) -> int:

@@ -8,6 +8,7 @@ from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.row_threads import (
     FEWEST_STACKED_ROWS,
+    MANY_VECTORS_PER_THREAD,
     STACKED_COLUMNS,
     STACKED_ROWS,
     VECTORS_PER_THREAD,
@@ -27,12 +28,18 @@ _HOST_ROWS, _FEWEST_HOST_ROWS, _FEWEST_ROWS_APART = 64, 16, 4
 """Of a part, which is written and read again; of each of two; and of as many as there may be cores,
 where columns are too few for these.
 """
+_MANY_STEPS = 8
+"""Of a thread, beyond which one more is little."""
+_VECTORS_OF_BARE_ROW = (8, 4, 2)
+"""The same of rows that blocks share for totals that are none of columns: as many as rows allow."""
 _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
+_ROW_REGISTERS = 64
+"""The same of accumulators and of all that is read, where threads have 128."""
 _TESTED_REGISTERS = 12
 """Those besides where some threads have no vector: what these compute with is zeroed under a test.
 """
@@ -56,7 +63,8 @@ _ROWS_OF_A_TURN = 5
 class ThreadMapping:
     """Thread mapping of a reduction kernel: which threads and blocks reduce which rows and columns.
 
-    threads_per_row  that share a row, or a vector of rows where lanes are rows (a power of two)
+    threads_per_row  that share a row, or a vector of rows where lanes are rows: a power of two, or
+                     whole warps
     rows_per_block   that a block works on at a time (vectors of rows where lanes are rows)
     blocks           of the whole grid
     column_tiles     blocks side by side, each with its own columns
@@ -126,9 +134,11 @@ class RowWork:
     accumulators  32-bit registers with which a thread folds one vector
     at_a_time     those of them that it has in one pass: a stage's are free in the next
     kept          those of them that it keeps for each of its vectors from row to row
-    of_columns    32-bit registers of what a thread reads that is the same for all rows
+    of_rows       32-bit registers of what a thread reads of one vector of each row
+    of_columns    the same of what all rows have in common
     groups        of rows that have totals of their own: a block works on rows of one
     reads_once    one pass over a row is all
+    by_lane       rows end within vectors, whose lanes are loaded one by one
     """
 
     vectors: int
@@ -138,9 +148,11 @@ class RowWork:
     accumulators: int
     at_a_time: int
     kept: int
+    of_rows: int
     of_columns: int
     groups: int
     reads_once: bool
+    by_lane: bool
 
     @property
     def rows_of_group(self) -> int:
@@ -166,7 +178,7 @@ def choose_thread_mapping(
     if _is_read_in_small_blocks(work, device):
         threads = MAX_THREADS // _SMALL_BLOCKS
         return ThreadMapping(threads, 1, work.rows, blocks_per_sm=_SMALL_BLOCKS)
-    threads, owned = _threads(work.vectors, device)
+    threads, owned = _threads(work, device)
     return ThreadMapping(threads, owned, -(-work.rows // owned))
 
 
@@ -175,7 +187,7 @@ def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
     which fold while others wait for memory.
     """
     is_gpu = not device.threads_are_serial
-    return is_gpu and rows >= _SMALL_BLOCKS * device.sm_count and vectors >= MAX_THREADS
+    return is_gpu and rows >= _SMALL_BLOCKS * device.sm_count and vectors >= 2 * MAX_THREADS
 
 
 def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
@@ -200,24 +212,39 @@ def _stacked(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     return ThreadMapping(threads, owned, -(-work.vectors // owned))
 
 
-def _threads(vectors: int, device: DeviceInfo) -> tuple[int, int]:
+def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
     """(threads that share a row, rows of a block). A host core runs one thread after the other."""
     if device.threads_are_serial:
         return 1, 8
-    threads = min(WARP_SIZE, _power_of_two(vectors))
-    if vectors > WARP_SIZE * _VECTORS_OF_WARP:
-        while threads < MAX_THREADS and threads * VECTORS_PER_THREAD < vectors:
-            threads *= 2
-    return threads, max(1, 128 // threads) if threads <= WARP_SIZE else 1
+    if work.vectors > WARP_SIZE * _VECTORS_OF_WARP:
+        threads = _sharing(work.vectors, MAX_THREADS, MANY_VECTORS_PER_THREAD)
+        if work.rows * threads < device.sm_count * device.threads_per_sm:
+            threads = _sharing(work.vectors, MAX_THREADS, VECTORS_PER_THREAD)
+        return threads, 1
+    threads = min(WARP_SIZE, _power_of_two(work.vectors))
+    return threads, max(1, 128 // threads)
 
 
-def in_two_blocks(mapping: ThreadMapping, rows: int, device: DeviceInfo) -> ThreadMapping | None:
+def _sharing(vectors: int, most: int, each: int = 1) -> int:
+    """Threads that share so many vectors, `each` or as many more as `most` threads leave: all have
+    equally many, but for those of the last warp. Where they have many, all of `most`.
+    """
+    if vectors <= WARP_SIZE:
+        return _power_of_two(vectors)
+    each = max(each, -(-vectors // most))
+    return most if each > _MANY_STEPS else WARP_SIZE * -(-vectors // (each * WARP_SIZE))
+
+
+def in_two_blocks(
+    mapping: ThreadMapping, vectors: int, rows: int, device: DeviceInfo
+) -> ThreadMapping | None:
     """The mapping in blocks of half the threads, two of which a multiprocessor holds; None where it
     holds two anyway, or has a row or none to work on.
     """
-    if mapping.threads_per_row < MAX_THREADS or rows <= device.sm_count:
+    if mapping.threads_per_row <= MAX_THREADS // 2 or rows <= device.sm_count:
         return None
-    return replace(mapping, threads_per_row=MAX_THREADS // 2, blocks_per_sm=2)
+    threads = _sharing(vectors, MAX_THREADS // 2)
+    return replace(mapping, threads_per_row=threads, blocks_per_sm=2)
 
 
 def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
@@ -237,7 +264,15 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     apart = most == MAX_THREADS and _is_read_in_small_blocks(work, device)
     together = _SMALL_BLOCKS if apart else 1
     most //= together
-    threads = min(_power_of_two(vectors), most if has_stages else _SHARED_BLOCK)
+    limit = most if has_stages else _SHARED_BLOCK
+    threads = _sharing(vectors, limit)
+    if has_stages and not (work.kept or apart):
+        threads = _of_bare_row(work, most, device)
+    elif work.by_lane:
+        threads = min(_power_of_two(vectors), limit)
+    elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work):
+        most = MAX_THREADS // 2
+        threads = _sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
     groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
@@ -252,6 +287,23 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     is_whole = work.groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * groups
     return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, together)
+
+
+def _fits_half(work: RowWork) -> bool:
+    """Whether half a block's threads have registers for a row with what is kept for its columns."""
+    steps = -(-work.vectors // (MAX_THREADS // 2))
+    return steps * (work.kept + work.of_rows + work.of_columns) <= _ROW_REGISTERS
+
+
+def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
+    """Threads of a row of which nothing is kept for its columns: few, so that a block of `most` has
+    many rows, which do not wait for each other, if there are so many.
+    """
+    for each in _VECTORS_OF_BARE_ROW:
+        threads = _sharing(work.vectors, most, each)
+        if work.rows_of_group >= most // threads * device.sm_count:
+            return threads
+    return _sharing(work.vectors, most)
 
 
 def _host_tiles(work: RowWork) -> tuple[int, int]:
@@ -274,7 +326,7 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     are enough. A lone row wants more of them: what they do not hold goes through shared memory, and
     is not loaded ahead.
     """
-    room, of_row = MAX_THREADS // threads, min(threads, _power_of_two(work.vectors))
+    room, of_row = MAX_THREADS // threads, _sharing(work.vectors, threads)
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
     kept = taken + work.of_columns
     if work.vectors % of_row:
