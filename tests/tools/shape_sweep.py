@@ -36,7 +36,7 @@ from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.segment.plan import SegmentedFusion
 
 ROWS = (1, 3, 32, 100, 384, 512, 1000, 1024, 4096, 65536)
-COLUMNS = (1, 7, 64, 264, 1000, 1024, 4096, 5003, 16384, 131072)
+COLUMNS = (1, 7, 64, 264, 1000, 1024, 4096, 5003, 5120, 16384, 131072)
 DTYPES = (DataType.BFloat16, DataType.Float, DataType.Double)
 MOST = 2**30
 """Elements of the largest tensor that is planned for."""

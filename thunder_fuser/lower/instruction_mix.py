@@ -208,9 +208,10 @@ class InstructionMix(ExpressionMix):
         known = not (begin.terms or end.terms)
         # Blocks that stride over portions do each of them whole; of the steps of a part, which
         # begin where it does, the last part has fewer, each of them whole.
-        within = {x.begin: x.step for x in s.body if isinstance(x, ir.Loop)}
-        is_whole = step == self._kernel.blocks or not within
-        unit = within.get(ir.Var(s.axis), step if is_whole else 1)
+        loops = [x for x in s.body if isinstance(x, ir.Loop)]
+        is_whole = step == self._kernel.blocks or not loops
+        within = {x.begin: x.step for x in loops}
+        unit = within.get(ir.Var(s.axis), step if is_whole else _written_out(loops, step))
         assert isinstance(unit, int)
         trips = _trips(begin, end, step, unit)
         asked = s.kind is not ir.LoopKind.SERIAL
@@ -381,6 +382,15 @@ def _trips(begin: Form, end: Form, step: int, unit: int) -> float:
         return 1.0
     left = [max(0, b - a) for a, b in zip(first, last, strict=True)]
     return sum(-(-n // unit) * unit / step for n in left) / len(left)
+
+
+def _written_out(loops: Sequence[ir.Loop], step: int) -> int:
+    """How far apart the iterations are that a loop with such steps takes together, under a test
+    each.
+    """
+    ends = [x.end for x in loops if x.kind is ir.LoopKind.UNROLLED]
+    most = max((end.value for end in ends if isinstance(end, ir.Int)), default=1)
+    return step // most if most > 1 and step % most == 0 else 1
 
 
 def _fetches(s: ir.Stmt) -> bool:

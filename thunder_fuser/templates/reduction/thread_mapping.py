@@ -29,9 +29,11 @@ _HOST_ROWS, _FEWEST_HOST_ROWS, _FEWEST_ROWS_APART = 64, 16, 4
 where columns are too few for these.
 """
 _MANY_STEPS = 8
-"""Of a thread, beyond which one more is little."""
+"""Vectors of a thread beyond which one more is little: all threads of a block share longer rows."""
 _VECTORS_OF_BARE_ROW = (8, 4, 2)
-"""The same of rows that blocks share for totals that are none of columns: as many as rows allow."""
+"""Vectors of a thread of rows that are folded for totals, none of them of columns: as many as leave
+rows for all blocks.
+"""
 _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _ACCUMULATORS = 32
@@ -39,7 +41,7 @@ _ACCUMULATORS = 32
 _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
 _ROW_REGISTERS = 64
-"""The same of accumulators and of all that is read, where threads have 128."""
+"""The same of accumulators and of all that a row reads, where threads have 128."""
 _TESTED_REGISTERS = 12
 """Those besides where some threads have no vector: what these compute with is zeroed under a test.
 """
@@ -186,8 +188,9 @@ def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
     """Whether rows are long, and enough for several small blocks on each multiprocessor, some of
     which fold while others wait for memory.
     """
-    is_gpu = not device.threads_are_serial
-    return is_gpu and rows >= _SMALL_BLOCKS * device.sm_count and vectors >= 2 * MAX_THREADS
+    if device.threads_are_serial:
+        return False
+    return rows >= _SMALL_BLOCKS * device.sm_count and vectors >= 2 * MAX_THREADS
 
 
 def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
