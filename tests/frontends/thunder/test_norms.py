@@ -96,6 +96,18 @@ def test_log_softmax_is_torchs_and_so_is_its_gradient(
     assert [report.plan.kernels for report in fusions(compiled)] == [1, 1]
 
 
+def test_log_softmax_of_a_given_dtype_beside_what_is_differentiated() -> None:
+    """Its statistics are values of their own in a joint trace, in the dtype that torch is told."""
+    compiled = jit(lambda x, w: (torch.log_softmax(x, 1, dtype=torch.float32), w * 2))
+    x, w = torch.randn(9, 65).bfloat16(), torch.randn(5, requires_grad=True)
+    found, doubled = compiled(x, w)
+    exact = torch.log_softmax(x.double(), 1)
+    assert found.dtype is torch.float32
+    assert (found.double() - exact).abs().max() < 2e-6
+    assert torch.equal(torch.autograd.grad(doubled.sum(), w)[0], torch.full((5,), 2.0))
+    assert refusals(compiled) == {}
+
+
 def test_a_call_that_is_not_claimed_whole_is_fused_in_parts() -> None:
     compiled = jit(lambda x: torch.log_softmax(x, 0, dtype=torch.float32))
     x = torch.arange(9)

@@ -95,7 +95,13 @@ def of_a_diagonal(x: Any) -> Any:
 def parts_in_another_order(x: Any) -> Any:
     row = x.abs().contiguous() + 1
     other = torch.copysign(row, x), row // x, torch.logical_or(x[:1].expand_as(x), x.relu())
-    return *other, torch.copysign(x, row), torch.clamp(x[:1].expand_as(x), row, x)
+    divided = torch.div(row, x, rounding_mode="floor"), torch.div(row, x[:1], rounding_mode="trunc")
+    return *other, *divided, torch.copysign(x, row), torch.clamp(x[:1].expand_as(x), row, x)
+
+
+def powers_of_a_number(x: Any) -> Any:
+    """Torch allocates these by sizes alone, and others as their operands lie."""
+    return 2**x, torch.pow(1, x) * 2, torch.pow(2, x).transpose(0, 1), torch.tensor(2.0) ** x, x**2
 
 
 def repeated_and_alike(x: Any) -> Any:
@@ -127,6 +133,7 @@ def repeated_and_alike(x: Any) -> Any:
             like_others,
             constants_fold,
             parts_in_another_order,
+            powers_of_a_number,
         ),
     ],
 )
@@ -160,6 +167,15 @@ def test_so_are_those_of_calls_that_are_differentiated(program: Any) -> None:
             ]
             ours, eager = ([t.stride() for t in flat(r)] for r in results)
             assert ours == eager, name
+
+
+def test_so_are_those_of_calls_beside_which_only_arguments_have_gradients() -> None:
+    """Thunder records everything anew, although it differentiates nothing."""
+    compiled = jit(lambda x, leaf: (*norms(x), leaf))
+    with interpreted():
+        for name, x in LAYOUTS.items():
+            *ours, _ = compiled(x, torch.randn(3, requires_grad=True))
+            assert [t.stride() for t in ours] == [t.stride() for t in norms(x)], name
 
 
 def test_a_view_that_is_computed_lies_as_the_view() -> None:

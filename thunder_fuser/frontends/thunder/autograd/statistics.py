@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from thunder.core.dtypes import to_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
@@ -31,7 +32,7 @@ _SHIFTED = _symbol("log_softmax_shifted")
 
 def _of_log_softmax(call: BoundSymbol) -> list[BoundSymbol]:
     x, dim = call.args
-    dtype = call.kwargs.get("dtype") or x.dtype
+    dtype = to_dtype(call.kwargs.get("dtype") or x.dtype)
     axis = canonicalize_dim(x.ndim, dim)
     shape = [1 if k == axis else size for k, size in enumerate(x.shape)]
     wide = get_computation_dtype(dtype)

@@ -73,9 +73,11 @@ class Recorded:
         self.saved_results: frozenset[str] = frozenset()
         """Results of the forward that torch's autograd would save, too."""
         self._same: dict[str, str] = {}
-        if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
+        if any(name not in self._calls for bsym in self.symbols for name in _given(bsym)):
             self._same = _same_values(traces[0], traces[-1])
             self._note_new_names(traces[0], traces[-1])
+        # Not of every trace that is renamed: gradients may be of nothing but arguments.
+        if any(bsym.sym.id is PrimIDs.GET_GRAD for bsym in self.symbols):
             saved = _saved_by_torch(traces[0])
             pairs = zip(results(traces[0]), results(traces[-1]), strict=False)
             self.saved_results = frozenset(new.name for old, new in pairs if old.name in saved)
@@ -102,10 +104,10 @@ class Recorded:
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
             (self._row_major if ranks.isdisjoint((4, 5)) else self._channels_last).update(results)
-        elif bsym.sym.id in _ROW_MAJOR:
+        elif bsym.sym.id in _ROW_MAJOR or _raises_number(bsym):
             self._row_major.update(results)
         read = tuple(p.name for p in bsym.flat_proxy_args if isinstance(p, TensorProxy))
-        if bsym.sym.id in _IN_ANOTHER_ORDER:
+        if bsym.sym.id in _IN_ANOTHER_ORDER or bsym.kwargs.get("rounding_mode") is not None:
             self._leaders.update(dict.fromkeys(results, LiesAs(read)))
 
     def positions(self, bsyms: Iterable[BoundSymbol]) -> Iterator[int]:
@@ -248,6 +250,11 @@ _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
 ) | {symbol.id for calls in pools.CALLS for symbol in calls.values()}
 """These keep channels last, which only tensors of four and five dimensions have."""
+
+
+def _raises_number(bsym: BoundSymbol) -> bool:
+    """Whether it is `torch.pow(2, x)`, for which torch allocates by sizes alone."""
+    return bsym.sym.id == "torch.pow" and not isinstance(bsym.args[0], TensorProxy)
 
 
 _IN_ANOTHER_ORDER = frozenset(
