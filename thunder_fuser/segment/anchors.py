@@ -9,7 +9,7 @@ are chosen, so sets of anchors are integers, a bit for each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -246,11 +246,11 @@ class AnchorGraph:
         view = None
         is_joined = tensor in self.sliced.pieces
         if not is_joined and tensor not in self._written:
-            view = view_of(tensor, self.fusion, bases, self.layouts)
+            view = self._view_of(tensor, bases, self.layouts)
             seen = self._seen_through(tensor) if view is None else None
             if seen is not None:
                 self._settle(seen, bases)
-                view = view_of(tensor, self.fusion, bases, self.layouts)
+                view = self._view_of(tensor, bases, self.layouts)
         if view is not None:
             self.see(tensor, view)
         else:
@@ -259,6 +259,17 @@ class AnchorGraph:
                 self._anchor(tensor, None, is_stored=True)
             self.layouts[tensor] = self.layout_of(tensor)
         bases.add(tensor)
+
+    def _view_of(
+        self, tensor: TensorView, bases: Set[TensorView], layouts: Mapping[TensorView, Layout]
+    ) -> View | None:
+        """What a tensor is a view of. None for a result that the caller expects in another order:
+        torch reshapes what it indexes by a matrix into no view.
+        """
+        view = view_of(tensor, self.fusion, bases, layouts)
+        if view is None or tensor not in self.fusion.results:
+            return view
+        return view if view.is_ordered(self.orders[tensor]) else None
 
     def see(self, tensor: TensorView, view: View) -> None:
         """A result lies in the memory of another tensor."""
@@ -279,7 +290,7 @@ class AnchorGraph:
         if source.numel > tensor.numel or isinstance(self.placement.get(source), SliceOf):
             return False
         dense = self.layout_of(source)
-        view = view_of(tensor, self.fusion, {source}, {source: dense})
+        view = self._view_of(tensor, {source}, {source: dense})
         if view is None:
             return False
         is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)

@@ -112,6 +112,13 @@ def repeated_and_alike(x: Any) -> Any:
     return lower.expand(2, -1, -1, -1), soft.transpose(0, 2).unsqueeze(1).expand(-1, 2, 4, 3), alike
 
 
+def indexed_by_matrices(x: Any) -> Any:
+    """The points of a sum are indexed in a kernel of their own, along one dimension."""
+    index = x[0].abs().long() % 3
+    columns, rows = x.sum((1, 2)), x.sum(2)
+    return columns[index], columns[index].t() * 2, rows[:, index], rows[index]
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -134,6 +141,7 @@ def repeated_and_alike(x: Any) -> Any:
             constants_fold,
             parts_in_another_order,
             powers_of_a_number,
+            indexed_by_matrices,
         ),
     ],
 )
