@@ -10,7 +10,7 @@ import torch
 
 from thunder_fuser.analysis.aliases import View, view_of
 from thunder_fuser.analysis.layout import address_in, declared_layout, dense_layout, loop_order
-from thunder_fuser.analysis.torch_strides import memory_orders
+from thunder_fuser.analysis.torch_strides import memory_orders, torch_memory
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
@@ -252,7 +252,7 @@ def test_addresses_are_torchs() -> None:
 def orders_of(fusion: Fusion, *tensors: torch.Tensor) -> list[tuple[int, ...]]:
     """The strides that the outputs are given."""
     held = dict(zip(fusion.tensor_inputs, map(layout_of, tensors), strict=True))
-    orders = memory_orders(fusion, held)
+    orders = memory_orders(torch_memory(fusion, held))
     return [dense_layout(t, orders[t]).strides for t in fusion.outputs]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.building import op
 from tests.support.inputs import laid_out
-from thunder_fuser.analysis.torch_strides import iteration_order, memory_orders
+from thunder_fuser.analysis.torch_strides import iteration_order, memory_orders, torch_memory
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout, dense_strides
 from thunder_fuser.ir.dtypes import DataType
@@ -70,7 +70,7 @@ def test_pads_are_row_major_or_channels_last(widths: list[int]) -> None:
         view, layout = bound(b, x)
         padded = b.pad(view, widths)
         b.output(padded)
-        order = memory_orders(b.build(), {view: layout})[padded]
+        order = memory_orders(torch_memory(b.build(), {view: layout}))[padded]
         result = torch.nn.functional.pad(x, widths)
         assert expected_steps(padded.sizes, order) == steps(result), (x.shape, x.stride())
 
@@ -88,7 +88,7 @@ def test_results_behind_views_of_repeated_elements() -> None:
         result = b.pointwise("neg", b.permute(shown, list(reversed(range(len(wide))))))
         assert isinstance(result, TensorView)
         b.output(result)
-        order = memory_orders(b.build(), {view: layout})[result]
+        order = memory_orders(torch_memory(b.build(), {view: layout}))[result]
         torchs = -x.expand(wide).permute(list(reversed(range(len(wide)))))
         assert expected_steps(result.sizes, order) == steps(torchs), f"seed {seed}"
 
@@ -100,7 +100,9 @@ def test_what_passes_make_of_a_view_of_an_input_lies_the_same() -> None:
     b.output(op(b, "neg", b.broadcast(view, [False, True, False, False])))
     fusion = run(b.build())
     assert any(t.domain.transforms for t in fusion.tensor_inputs)
-    order = memory_orders(fusion, {fusion.tensor_inputs[0]: layout})[fusion.outputs[0]]
+    order = memory_orders(torch_memory(fusion, {fusion.tensor_inputs[0]: layout}))[
+        fusion.outputs[0]
+    ]
     assert expected_steps(fusion.outputs[0].sizes, order) == steps(-x.unsqueeze(1))
 
 
@@ -112,5 +114,5 @@ def test_an_updated_argument_keeps_its_memory() -> None:
     result = op(b, "neg", value)
     b.output(result)
     b.output(value, target)
-    order = memory_orders(b.build(), {target: of_x, source: of_y})[result]
+    order = memory_orders(torch_memory(b.build(), {target: of_x, source: of_y}))[result]
     assert expected_steps(result.sizes, order) == steps(-x)

@@ -15,6 +15,7 @@ import torch
 from tests.support.batch import Batch
 from tests.support.building import op
 from thunder_fuser.analysis.layout import loop_order
+from thunder_fuser.analysis.torch_strides import TorchMemory
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.device_table import H200
 from thunder_fuser.ir.builder import FusionBuilder
@@ -71,8 +72,10 @@ def planned(
     inputs = fusion.tensor_inputs
     known = [*orders, *(FIRST for _ in inputs)]
     layouts = [Layout(dense_strides(t.sizes, o)) for t, o in zip(inputs, known, strict=False)]
-    others = [tuple(range(t.rank)) for t in fusion.outputs[1:]]
-    return partition(fusion, layouts, device=H200, promised=[promised, *others])
+    results = [promised, *(range(t.rank) for t in fusion.outputs[1:])]
+    pairs = zip(fusion.outputs, results, strict=True)
+    memory = [TorchMemory(dense_strides(t.sizes, order)) for t, order in pairs]
+    return partition(fusion, layouts, device=H200, promised=memory)
 
 
 def moved(plan: SegmentedFusion) -> float:

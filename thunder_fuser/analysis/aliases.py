@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from thunder_fuser.analysis.layout import address_at, address_in
 from thunder_fuser.ir.domain import Layout, dense_strides
@@ -35,13 +34,6 @@ class View:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
-
-    def is_ordered(self, order: Sequence[int]) -> bool:
-        """Whether dimensions lie in memory in that order, outermost first. Those of one element,
-        and those that repeat one, lie anywhere.
-        """
-        steps = [self.strides[k] for k in order if self.sizes[k] > 1 and self.strides[k]]
-        return all(outer >= inner for outer, inner in pairwise(steps))
 
 
 def view_of(

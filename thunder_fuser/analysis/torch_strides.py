@@ -9,6 +9,7 @@ that has no view is a row-major copy, a pad keeps channels last, all others are 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from thunder_fuser.ir.domain import (
     Expand,
@@ -40,19 +41,42 @@ from thunder_fuser.ir.fusion import (
 _Strides = tuple[int, ...]
 
 
-def memory_orders(
+@dataclass(frozen=True, slots=True)
+class TorchMemory:
+    """Where torch would have a tensor.
+
+    strides  in elements
+    source   the number of the tensor input that it is a view of; None in memory of its own
+    """
+
+    strides: _Strides
+    source: int | None = None
+
+    def is_at(self, sizes: Sequence[int], strides: Sequence[int], source: int | None) -> bool:
+        """Whether a view of such an input, or of what is computed, lies there. Strides of single
+        elements say nothing.
+        """
+        steps = zip(sizes, strides, self.strides, strict=True)
+        is_same = source is None or source == self.source
+        return is_same and all(n == 1 or ours == torchs for n, ours, torchs in steps)
+
+
+def torch_memory(
     fusion: Fusion,
     layouts: Mapping[TensorView, Layout],
-    promised: Sequence[Sequence[int]] = (),
-) -> dict[TensorView, tuple[int, ...]]:
-    """Dimensions of each tensor, outermost in memory first, as torch's operations would keep them.
+    promised: Sequence[TorchMemory] = (),
+) -> dict[TensorView, TorchMemory]:
+    """Where torch's operations would have each tensor. `layouts` of the inputs.
 
     An explicit stride_order wins. The new value of an updated input lies where the input does.
-    `promised`: the orders of outputs that are known already; what they are views of follows.
+    `promised`: of outputs where it is known already; the order of what they are views of follows.
     """
-    strides = {t: _input(t, layouts[t]) for t in fusion.tensor_inputs}
+    inputs = fusion.tensor_inputs
+    strides = {t: _input(t, layouts[t]) for t in inputs}
+    sources: dict[Val, int] = {t: k for k, t in enumerate(inputs)}
     targets = {u.value: u.target for u in fusion.updates}
-    orders = dict(zip(fusion.outputs, promised, strict=False))
+    known = dict(zip(fusion.outputs, promised, strict=False))
+    orders = {t: iteration_order(t.sizes, [own.strides]) for t, own in known.items()}
     for expr in reversed(fusion.exprs) if orders else ():
         if isinstance(expr, MoveOp) and expr.output in orders and expr.input not in orders:
             shown = _order_behind(expr, orders[expr.output])
@@ -71,18 +95,19 @@ def memory_orders(
                 in_registers.add(out)
             found = strides[target] if target else _result(expr, out, strides, in_registers, fusion)
             order = orders.get(out)
-            if order is not None and target is None and not _in_order(out.sizes, found, order):
+            if out in known and target is None:
+                found = known[out].strides
+            elif order is not None and target is None and not _in_order(out.sizes, found, order):
                 found = dense_strides(out.sizes, order)
             strides[out] = found
-    return {t: iteration_order(t.sizes, [own]) for t, own in strides.items()}
+            if isinstance(expr, MoveOp) and expr.input in sources and _is_view(expr, strides):
+                sources[out] = sources[expr.input]
+    return {t: known.get(t) or TorchMemory(own, sources.get(t)) for t, own in strides.items()}
 
 
-def output_orders(
-    fusion: Fusion, layouts: Mapping[TensorView, Layout]
-) -> tuple[tuple[int, ...], ...]:
-    """Orders of what a fusion returns, before passes write it in another way."""
-    orders = memory_orders(fusion, layouts)
-    return tuple(orders[t] for t in fusion.outputs)
+def memory_orders(memory: Mapping[TensorView, TorchMemory]) -> dict[TensorView, tuple[int, ...]]:
+    """Dimensions of each tensor, outermost in memory first."""
+    return {t: iteration_order(t.sizes, [own.strides]) for t, own in memory.items()}
 
 
 def order_behind(
@@ -273,6 +298,19 @@ def _view(expr: MoveOp, strides: _Strides) -> _Strides:
     return tuple(steps)
 
 
+def _is_view(expr: MoveOp, known: Mapping[TensorView, _Strides]) -> bool:
+    """Whether torch's call gives a view, and not a copy."""
+    if isinstance(expr, CopyOp):
+        return False
+    sizes, strides = list(expr.input.sizes), list(known[expr.input])
+    steps = expr.output.domain.transforms
+    is_view = all(_take(step, sizes, strides, pads=isinstance(expr, PadOp)) for step in steps)
+    if expr.op == "stride_order":
+        pairs = zip(sizes, strides, known[expr.output], strict=True)
+        return all(n == 1 or before == after for n, before, after in pairs)
+    return is_view
+
+
 def _put_in_front(expr: ViewOp, sizes: Sequence[int], strides: list[int]) -> None:
     """What torch's expand puts in front of a tensor steps over all that it shows behind."""
     new = {s.axis for s in expr.output.domain.transforms if isinstance(s, NewBroadcast)}
@@ -282,8 +320,8 @@ def _put_in_front(expr: ViewOp, sizes: Sequence[int], strides: list[int]) -> Non
         strides[k] *= sizes[k + 1] * strides[k + 1]
 
 
-def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) -> None:
-    """One step of a view on the sizes and strides of a tensor."""
+def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) -> bool:
+    """One step of a view on the sizes and strides of a tensor; whether it leaves a view."""
     match step:
         case Reorder(order):
             sizes[:] = [sizes[k] for k in order]
@@ -293,6 +331,7 @@ def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) 
             sizes[axis] += static(left) + static(right)
             if pads and (static(left) > 0 or static(right) > 0):
                 strides[:] = dense_strides(sizes, last or range(len(sizes)))
+                return False
         case Expand(axis, size):
             sizes[axis], strides[axis] = static(size), 0
         case Split(axis, outer, inner):
@@ -305,10 +344,11 @@ def _take(step: Transform, sizes: list[int], strides: list[int], *, pads: bool) 
         case Squeeze(axis):
             del sizes[axis], strides[axis]
         case Merge(axis):
-            _merge(axis, sizes, strides)
+            return _merge(axis, sizes, strides)
+    return True
 
 
-def _merge(axis: int, sizes: list[int], strides: list[int]) -> None:
+def _merge(axis: int, sizes: list[int], strides: list[int]) -> bool:
     (outer, inner), (far, near) = sizes[axis : axis + 2], strides[axis : axis + 2]
     sizes[axis : axis + 2] = [outer * inner]
     if inner == 1:
@@ -317,6 +357,8 @@ def _merge(axis: int, sizes: list[int], strides: list[int]) -> None:
         strides[axis : axis + 2] = [near]
     else:
         strides[:] = _row_major(sizes)
+        return False
+    return True
 
 
 def _channels_last(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:

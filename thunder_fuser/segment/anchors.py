@@ -20,6 +20,7 @@ from thunder_fuser.analysis.isomorphism import Parts
 from thunder_fuser.analysis.layout import dense_layout, layouts_of_inputs
 from thunder_fuser.analysis.region import Region, everything
 from thunder_fuser.analysis.sectors import sector_bytes
+from thunder_fuser.analysis.torch_strides import TorchMemory, torch_memory
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserValueError, Refusal
@@ -108,11 +109,11 @@ class AnchorGraph:
         layouts: Sequence[Layout] | None,
         device: DeviceInfo = H200,
         reasons: Mapping[TensorView, Refusal] | None = None,
-        promised: Sequence[Sequence[int]] = (),
+        promised: Sequence[TorchMemory] = (),
         sliced: Sliced | None = None,
     ) -> None:
-        """`reasons`: of cuts that the definition does not have. `promised`: the orders of outputs
-        in memory. `sliced`: which pieces kernels write into slices of other tensors.
+        """`reasons`: of cuts that the definition does not have. `promised`: where outputs
+        lie in memory. `sliced`: which pieces kernels write into slices of other tensors.
         """
         self.reasons = dict(reasons or {})
         self.prices = Prices.of(device)
@@ -123,7 +124,10 @@ class AnchorGraph:
         self.layouts = self.placement.layouts
         self.fusion = fusion
         self.sliced = sliced or Sliced(fusion, {}, {}, {})
-        orders = inner_orders(fusion, self.layouts, promised)
+        memory = torch_memory(fusion, self.layouts, promised)
+        self._promised = {t: memory[t] for t in fusion.results}
+        self._input_number = {t: k for k, t in enumerate(tensors)}
+        orders = inner_orders(fusion, memory)
         self.orders: dict[TensorView, Sequence[int]] = {**orders, **self.sliced.orders}
         self.definitions: Mapping[Val, Expr] = self.fusion.definitions()
         for piece, view in self.sliced.slices.items():
@@ -246,11 +250,11 @@ class AnchorGraph:
         view = None
         is_joined = tensor in self.sliced.pieces
         if not is_joined and tensor not in self._written:
-            view = self._view_of(tensor, bases, self.layouts)
+            view = self.view_of(tensor, bases, self.layouts)
             seen = self._seen_through(tensor) if view is None else None
             if seen is not None:
                 self._settle(seen, bases)
-                view = self._view_of(tensor, bases, self.layouts)
+                view = self.view_of(tensor, bases, self.layouts)
         if view is not None:
             self.see(tensor, view)
         else:
@@ -260,16 +264,18 @@ class AnchorGraph:
             self.layouts[tensor] = self.layout_of(tensor)
         bases.add(tensor)
 
-    def _view_of(
+    def view_of(
         self, tensor: TensorView, bases: Set[TensorView], layouts: Mapping[TensorView, Layout]
     ) -> View | None:
-        """What a tensor is a view of. None for a result that the caller expects in another order:
-        torch reshapes what it indexes by a matrix into no view.
+        """What a tensor is a view of. None for a result that torch would have elsewhere: a reshape
+        of what it has copied for another reshape is no view of the original.
         """
         view = view_of(tensor, self.fusion, bases, layouts)
-        if view is None or tensor not in self.fusion.results:
+        expected = self._promised.get(tensor)
+        if view is None or expected is None:
             return view
-        return view if view.is_ordered(self.orders[tensor]) else None
+        source = self._input_number.get(view.base)
+        return view if expected.is_at(view.sizes, view.strides, source) else None
 
     def see(self, tensor: TensorView, view: View) -> None:
         """A result lies in the memory of another tensor."""
@@ -290,7 +296,7 @@ class AnchorGraph:
         if source.numel > tensor.numel or isinstance(self.placement.get(source), SliceOf):
             return False
         dense = self.layout_of(source)
-        view = self._view_of(tensor, {source}, {source: dense})
+        view = self.view_of(tensor, {source}, {source: dense})
         if view is None:
             return False
         is_moved = _steps(view.sizes, view.strides) != _steps(source.sizes, dense.strides)

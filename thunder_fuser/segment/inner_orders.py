@@ -8,24 +8,19 @@ is one tensor in the order of that matrix, and both are views of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from thunder_fuser.analysis.aliases import copy_chain, view_of
 from thunder_fuser.analysis.layout import dense_layout
-from thunder_fuser.analysis.torch_strides import memory_orders, order_behind
-from thunder_fuser.ir.domain import Layout
+from thunder_fuser.analysis.torch_strides import TorchMemory, memory_orders, order_behind
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView
 
 
 def inner_orders(
-    fusion: Fusion,
-    layouts: Mapping[TensorView, Layout],
-    promised: Sequence[Sequence[int]] = (),
+    fusion: Fusion, memory: Mapping[TensorView, TorchMemory]
 ) -> dict[TensorView, tuple[int, ...]]:
-    """Dimensions of each tensor, outermost in memory first. `layouts` of the inputs; `promised`:
-    the orders of outputs.
-    """
-    orders = memory_orders(fusion, layouts, promised)
+    """Dimensions of each tensor, outermost in memory first. `memory`: where torch has them."""
+    orders = memory_orders(memory)
     definitions = fusion.definitions()
     returned = {t for result in fusion.results for t in copy_chain(result, fusion)}
     read = dict.fromkeys(t for e in fusion.exprs if isinstance(e, OpaqueOp) for t in e.inputs)

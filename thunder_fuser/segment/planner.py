@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
-from thunder_fuser.analysis.aliases import copy_chain, view_of
+from thunder_fuser.analysis.aliases import copy_chain
 from thunder_fuser.analysis.footprint import footprint
 from thunder_fuser.analysis.layout import layouts_of_inputs
-from thunder_fuser.analysis.torch_strides import output_orders
+from thunder_fuser.analysis.torch_strides import TorchMemory, torch_memory
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import Refusal
@@ -67,8 +67,7 @@ def partition_after(
     optimised = optimise(fusion)
     if optimised is fusion:
         return partition(fusion, layouts, device=device)
-    known = layouts_of_inputs(fusion, layouts)
-    promised = output_orders(fusion, known)
+    promised = _of_outputs(fusion, layouts)
     return partition(optimised, layouts, device=device, promised=promised)
 
 
@@ -78,11 +77,11 @@ def partition(
     layouts: Sequence[Layout] | None = None,
     divide: Divide = search,
     device: DeviceInfo = H200,
-    promised: Sequence[Sequence[int]] = (),
+    promised: Sequence[TorchMemory] = (),
 ) -> SegmentedFusion:
     """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are declared).
-    `device`: the one whose time is to be saved. `promised`: orders of the outputs in memory
-    (default: what torch would give to the fusion as it is).
+    `device`: the one whose time is to be saved. `promised`: where outputs lie in memory
+    (default: where torch would have those of the fusion as it is).
     """
     within = limited(fusion)
     best = _with_slices(within, layouts, divide, device, promised)
@@ -91,9 +90,14 @@ def partition(
     if changed is None:
         return best
     # Results lie as they would without the copies.
-    known = promised or output_orders(fusion, layouts_of_inputs(fusion, layouts))
+    known = promised or _of_outputs(fusion, layouts)
     found = _with_slices(changed, layouts, divide, device, known)
     return found if _price(found, device) < _price(best, device) else best
+
+
+def _of_outputs(fusion: Fusion, layouts: Sequence[Layout] | None) -> tuple[TorchMemory, ...]:
+    memory = torch_memory(fusion, layouts_of_inputs(fusion, layouts))
+    return tuple(memory[t] for t in fusion.outputs)
 
 
 def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
@@ -109,7 +113,7 @@ def _with_slices(
     layouts: Sequence[Layout] | None,
     divide: Divide,
     device: DeviceInfo,
-    promised: Sequence[Sequence[int]],
+    promised: Sequence[TorchMemory],
 ) -> SegmentedFusion:
     """The plan of a fusion whose cats are written piece by piece where that pays."""
 
@@ -122,7 +126,8 @@ def _with_slices(
 
     @functools.cache
     def orders() -> Mapping[TensorView, Sequence[int]]:
-        return inner_orders(within.fusion, layouts_of_inputs(within.fusion, layouts), promised)
+        known = layouts_of_inputs(within.fusion, layouts)
+        return inner_orders(within.fusion, torch_memory(within.fusion, known, promised))
 
     pieces: Sequence[TensorView] = ()
     best = planned(())
@@ -220,7 +225,7 @@ class _Partition:
             for tensor in [t for t in group.outputs if t not in fixed]:
                 source = copy_chain(tensor, program.fusion)[-1]
                 if source in read and source in dense:
-                    view = view_of(tensor, program.fusion, {source}, dense)
+                    view = program.view_of(tensor, {source}, dense)
                     if view is not None:
                         group.outputs.remove(tensor)
                         self.layouts[source] = dense[source]

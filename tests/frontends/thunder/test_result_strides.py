@@ -119,6 +119,13 @@ def indexed_by_matrices(x: Any) -> Any:
     return columns[index], columns[index].t() * 2, rows[:, index], rows[index]
 
 
+def reshaped_and_back(x: Any) -> Any:
+    """A reshape that copies gives memory of its own, whatever order the next one restores."""
+    back = x.reshape(-1).view(x.shape)
+    repeated = x[:1, :, :1].expand(2, 4, 3).reshape(-1)
+    return back, repeated.view(2, 4, 3), repeated[:1], x.mT.reshape(-1)[:1], x.var(2)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -142,6 +149,7 @@ def indexed_by_matrices(x: Any) -> Any:
             parts_in_another_order,
             powers_of_a_number,
             indexed_by_matrices,
+            reshaped_and_back,
         ),
     ],
 )
