@@ -27,7 +27,7 @@ from thunder_fuser.frontends.thunder.claims import (
 from thunder_fuser.frontends.thunder.claims.claim import Apart, Claim, Ending
 from thunder_fuser.frontends.thunder.claims.operands import refuse_kind, refuse_proxies
 from thunder_fuser.frontends.thunder.remembered import leaves_in, proxies_in, remembered
-from thunder_fuser.segment.regions.joint_graph import Role
+from thunder_fuser.segment.regions.joint_graph import Motion, Role
 
 TABLE: Mapping[PrimIDs | str, Claim] = MappingProxyType(
     {
@@ -158,6 +158,19 @@ def renamed(prim: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
 def role(prim: BoundSymbol) -> Role:
     """What a claimed symbol does to memory where it stands: as the end of a call it may copy."""
     return Role.COPY if Ending.NEW in prim.tags else TABLE[prim.sym.id].role
+
+
+_MOTIONS = {
+    PrimIDs.SLICE: Motion.SLICES,
+    PrimIDs.RESHAPE: Motion.RESHAPES,
+    PrimIDs.TRANSPOSE: Motion.PERMUTES,
+    PrimIDs.STRIDE_ORDER: Motion.LAYS_OUT,
+}
+
+
+def motion(prim: BoundSymbol) -> Motion:
+    """What a claimed view does to the order in which elements lie."""
+    return _MOTIONS.get(prim.sym.id, Motion.KEEPS)
 
 
 def operands(prim: BoundSymbol) -> list[Proxy]:

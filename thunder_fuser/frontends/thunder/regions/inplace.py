@@ -10,7 +10,7 @@ from __future__ import annotations
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands
+from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, motion, operands
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
 from thunder_fuser.segment.regions.joint_graph import Role
 
@@ -28,6 +28,8 @@ class Memory:
         self._views: set[str] = set()
         # By memory: tensors there that the region reads or updates and did not make.
         self._given: dict[str, set[str]] = {}
+        # Memories that were reshaped: where strides do not allow a view, torch has copied them.
+        self._reshaped: set[str] = set()
         # By memory that was updated: tensors that show what it holds now.
         self._fresh: dict[str, set[str]] = {}
 
@@ -52,6 +54,8 @@ class Memory:
             self._made.add(tensor)
             if role is Role.VIEW and not self._aliases.is_owner(prim):
                 self._views.add(tensor)
+                if motion(prim).may_copy:
+                    self._reshaped.add(self._aliases.memory(out.name))
                 self._fresh.get(self._aliases.memory(out.name), set()).add(tensor)
         return True
 
@@ -64,11 +68,11 @@ class Memory:
         return fresh is None or tensor in fresh
 
     def _updates(self, name: str) -> bool:
-        """Whether the region can update a tensor: its own values must show it, and no kernel may
-        read the same memory as another tensor.
+        """Whether the region can update a tensor: its own values must show it, no kernel may read
+        the same memory as another tensor, and what may be a copy comes before the region.
         """
         tensor, memory = self._aliases.tensor(name), self._aliases.memory(name)
-        if tensor in self._views or not self._reads(name):
+        if tensor in self._views or memory in self._reshaped or not self._reads(name):
             return False
         if self._given.get(memory, set()) - {tensor}:
             return False

@@ -15,7 +15,14 @@ from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, Variable
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
-from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operands, renamed, role
+from thunder_fuser.frontends.thunder.claims.table import (
+    TABLE,
+    flatten,
+    motion,
+    operands,
+    renamed,
+    role,
+)
 from thunder_fuser.frontends.thunder.regions.formation import (
     Region,
     RegionCandidate,
@@ -29,7 +36,6 @@ from thunder_fuser.segment.regions import rematerialization
 from thunder_fuser.segment.regions.joint_graph import (
     Call,
     JointGraph,
-    Motion,
     Part,
     Partition,
     Primitive,
@@ -38,12 +44,6 @@ from thunder_fuser.segment.regions.joint_graph import (
 )
 from thunder_fuser.segment.time_model import Prices
 
-_MOTIONS = {
-    PrimIDs.SLICE: Motion.SLICES,
-    PrimIDs.RESHAPE: Motion.RESHAPES,
-    PrimIDs.TRANSPOSE: Motion.PERMUTES,
-    PrimIDs.STRIDE_ORDER: Motion.LAYS_OUT,
-}
 _EFFECTS = frozenset(
     {OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP, OpTags.CTX_MANAGER_ENTER_EXIT_OP}
 )
@@ -172,7 +172,7 @@ class _Maker:
             reads,
             makes,
             kind,
-            _MOTIONS.get(prim.sym.id, Motion.KEEPS),
+            motion(prim),
             source,
             self._shown(prim),
             TABLE[prim.sym.id].cost,
