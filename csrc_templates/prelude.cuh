@@ -72,6 +72,10 @@ TF_DEVICE int hidden_zero() {
   return zero;
 }
 
+// False, which no compiler knows: grids have no third dimension. A branch on it ends a basic block,
+// and ptxas moves no load from one to the next.
+TF_DEVICE bool hidden_false() { return blockIdx.z != 0; }
+
 TF_DEVICE unsigned bits(float v) { return __float_as_uint(v); }
 TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__double_as_longlong(v); }
 TF_DEVICE float from_bits(unsigned v) { return __uint_as_float(v); }

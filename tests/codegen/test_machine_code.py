@@ -76,7 +76,7 @@ LONG_ROWS = [
     ("rms_norm_backward", 65536, 8192, DataType.Float, 0),
     ("rms_norm_backward", 65536, 16384, DataType.BFloat16, 0),
     ("rms_norm_backward", 65536, 16384, DataType.Float, 16),
-    ("layer_norm_backward", 65536, 16384, DataType.Float, 0),
+    ("layer_norm_backward", 65536, 16384, DataType.Float, 16),
 ]
 
 

@@ -113,12 +113,13 @@ class SequentialC:
             f"{_CTYPES[p.dtype] if p.dtype else 'unsigned char'} *{p.name}"
             for p in kernel.parameters
         )
-        body = "\n".join(self._phases(kernel.body, ()))
         shared = max(kernel.shared_bytes, 1)
-        return (
-            f"{_PRELUDE}static _Alignas(16) unsigned char smem[{shared}];\nvoid run({names}) {{\n"
-            f"for (int block_ = 0; block_ < {kernel.blocks}; ++block_) {{\n{body}\n}}\n}}\n"
-        )
+        head = f"for (int block_ = 0; block_ < {kernel.blocks}; ++block_) {{"
+        lines = [f"{_PRELUDE}static _Alignas(16) unsigned char smem[{shared}];"]
+        lines.append(f"void run({names}) {{")
+        for section in _between_grid_barriers(kernel.body):
+            lines += [head, *self._phases(section, ()), "}"]
+        return "\n".join([*lines, "}", ""])
 
     # ---- threads
 
@@ -153,6 +154,14 @@ class SequentialC:
                         lines += self._reduction(let, guards)
                 case ir.Scope():
                     lines += ["{", *self._phases(s.body, guards), "}"]
+                case ir.Loop():
+                    # As often for all threads as for the first.
+                    inside = self._phases(s.body, guards)
+                    lines += ["{ const int thread_ = 0;", self._loop_head(s), *inside, "}}"]
+                case ir.Barrier():
+                    pass
+                case _:
+                    raise NotImplementedError(f"no C for a {type(s).__name__} that waits")
         end()
         return lines
 
@@ -172,6 +181,9 @@ class SequentialC:
                 self._each_thread.add(s.name)
                 sizes = "".join(f"[{n}]" for n in _sizes(s))
                 return [f"static {self._type(s.type)} {s.name}[{threads}]{sizes};"]
+            case ir.LetPointer():
+                self._each_thread.add(s.name)
+                return [f"static {self._type(s.type)} *{s.name}[{threads}];"]
             case ir.TransposeTile():
                 self._tiles[s.name] = s.columns
                 return [f"{_CTYPES[s.dtype]} *{s.name} = (void *)({self._of(s.place)});"]
@@ -202,8 +214,10 @@ class SequentialC:
 
     def _statement(self, s: ir.Stmt, outer: bool) -> list[str]:
         match s:
-            case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch():
+            case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.Issued():
                 return []
+            case ir.Flip():
+                return [f"{self._of(ir.Var(s.name))} ^= 1;"]
             case ir.Let():
                 value = self._of(s.value)
                 if outer:
@@ -222,6 +236,9 @@ class SequentialC:
                 return [f"{_CTYPES[s.type]} {s.name}[] = {{{values}}};"]
             case ir.LetPointer():
                 ctype, place = self._type(s.type), self._of(s.place)
+                if outer:
+                    return [f"{s.name}[thread_] = (void *)({place});"]
+                self._each_thread.discard(s.name)
                 return [f"{ctype} *{s.name} = (void *)({place});"]
             case ir.Assign():
                 return [f"{self._of(s.target)} = {self._of(s.value)};"]
@@ -246,12 +263,7 @@ class SequentialC:
                 other = ["else {", *self._lines(s.otherwise), "}"] if s.otherwise else []
                 return lines + other
             case ir.Loop():
-                first, end = self._of(s.begin), self._of(s.end)
-                step = s.step if isinstance(s.step, int) else self._kernel.blocks
-                axis = f"{_CTYPES[s.type]} {s.axis} = {first}"
-                self._each_thread.discard(s.axis)
-                head = f"for ({axis}; {s.axis} < {end}; {s.axis} += {step}) {{"
-                return [head, *self._lines(s.body), "}"]
+                return [self._loop_head(s), *self._lines(s.body), "}"]
             case ir.Scope():
                 return ["{", *self._lines(s.body), "}"]
             case ir.TilePut():
@@ -270,6 +282,14 @@ class SequentialC:
                     f"for (int v_ = 0; v_ < {s.vector}; ++v_) {target}[v_] = {s.tile}[{place}];"
                 ]
         raise NotImplementedError(f"no C for {type(s).__name__}")
+
+    def _loop_head(self, s: ir.Loop) -> str:
+        first, end = self._of(s.begin), self._of(s.end)
+        step = s.step if isinstance(s.step, int) else self._kernel.blocks
+        self._each_thread.discard(s.axis)
+        return (
+            f"for ({_CTYPES[s.type]} {s.axis} = {first}; {s.axis} < {end}; {s.axis} += {step}) {{"
+        )
 
     # ---- expressions
 
@@ -313,6 +333,12 @@ class SequentialC:
     def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> str:
         return f"({self._of(e.left)} {e.op} {self._of(e.right)})"
 
+    def _combine_parts(self, e: ir.CombineParts) -> str:
+        part = f"{self._of(e.parts)}[i_ * {e.stride} + {self._of(e.point)}]"
+        both, ctype = _COMBINED[e.reducer.op].format("all_", part), self._type(e.reducer)
+        loop = f"for (int i_ = 0; i_ < {e.count}; ++i_) all_ = {both};"
+        return f"({{ {ctype} all_ = {_STARTS[e.reducer.op]}; {loop} all_; }})"
+
     def _combine(self, op: str, left: ir.Expr, right: ir.Expr) -> str:
         return "(" + _COMBINED[op].format(self._of(left), self._of(right)) + ")"
 
@@ -350,6 +376,7 @@ class SequentialC:
         ir.Start: lambda s, e: _STARTS[e.reducer.op],
         ir.Take: lambda s, e: s._combine(e.reducer.op, e.accumulator, e.element),
         ir.Combine: lambda s, e: s._combine(e.reducer.op, e.left, e.right),
+        ir.CombineParts: _combine_parts,
         ir.Finish: lambda s, e: s._of(e.accumulator),
         ir.WarpReduce: _reduced,
         ir.BlockReduce: _reduced,
@@ -365,6 +392,16 @@ def _parts(found: object) -> Iterator[object]:
     elif hasattr(found, "__dataclass_fields__") and type(found).__module__ == ir.__name__:
         for name in found.__dataclass_fields__:
             yield from _parts(getattr(found, name))
+
+
+def _between_grid_barriers(body: ir.Body) -> list[ir.Body]:
+    """What blocks do before and after they wait for each other: names stay, arrays do not."""
+    places = [k for k, s in enumerate(body) if isinstance(s, ir.GridBarrier)]
+    if not places:
+        return [body]
+    (place,) = places
+    names = tuple(s for s in body[:place] if isinstance(s, (ir.Let, ir.LetPointer)))
+    return [body[:place], (*names, *body[place + 1 :])]
 
 
 def _reduces(found: object) -> list[ir.WarpReduce | ir.BlockReduce]:

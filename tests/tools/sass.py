@@ -9,10 +9,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from thunder_fuser.inspect.sass import MISSING, disassembled, find_nvdisasm
 
 SKIP_REASON = "" if find_nvdisasm() else MISSING
+
+
+class _Load(NamedTuple):
+    """What a load leaves where, in bytes."""
+
+    registers: frozenset[int]
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +65,52 @@ class Sass:
         some of it and has asked for more since the time before.
         """
         found: list[int] = []
-        under_way: dict[int, tuple[set[int], int]] = {}
+        under_way: dict[int, _Load] = {}
         is_new = False
-        for place, (opcode, operands) in enumerate(zip(self.opcodes, self.operands, strict=True)):
-            mentioned = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
-            used = [load for load, (held, _) in under_way.items() if held & mentioned]
+        for place in range(len(self.opcodes)):
+            size = sum(load.bytes for load in under_way.values())
+            used = self._follow(under_way, place)
             if used and is_new:
-                found.append(sum(size for _, size in under_way.values()))
+                found.append(size)
                 is_new = False
-            for load in used:
-                del under_way[load]
-            target = re.match(r"R(\d+)", operands)
-            if target and base(opcode) in ("LDG", "LD"):
-                words, first = max(width(opcode) // 32, 1), int(target[1])
-                under_way[place] = (set(range(first, first + words)), width(opcode) // 8)
-                is_new = True
+            is_new = is_new or place in under_way
         return found
+
+    def loop_around(self, name: str) -> range:
+        """The longest loop with an instruction of that name, modifiers left out."""
+        loops = (
+            range(target, place + 1)
+            for place in range(len(self.opcodes))
+            if (target := self.target(place)) is not None and target <= place
+        )
+        return max((s for s in loops if any(base(self.opcodes[k]) == name for k in s)), key=len)
+
+    def bytes_under_way(self, places: range, name: str) -> int:
+        """What a thread has asked global memory for in those places and not used, before the first
+        instruction of that name.
+        """
+        under_way: dict[int, _Load] = {}
+        for place in places:
+            if base(self.opcodes[place]) == name:
+                break
+            self._follow(under_way, place)
+        return sum(load.bytes for load in under_way.values())
+
+    def _follow(self, under_way: dict[int, _Load], place: int) -> bool:
+        """Take what an instruction uses from the loads under way, and add it if it is one; whether
+        it uses any.
+        """
+        opcode, operands = self.opcodes[place], self.operands[place]
+        mentioned = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
+        used = [k for k, load in under_way.items() if load.registers & mentioned]
+        for k in used:
+            del under_way[k]
+        target = re.match(r"R(\d+)", operands)
+        if target and base(opcode) in ("LDG", "LD"):
+            words, first = max(width(opcode) // 32, 1), int(target[1])
+            registers = frozenset(range(first, first + words))
+            under_way[place] = _Load(registers, width(opcode) // 8)
+        return bool(used)
 
     @property
     def local_accesses(self) -> int:

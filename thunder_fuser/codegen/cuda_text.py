@@ -337,6 +337,9 @@ class CudaText:
     def _flip(self, s: ir.Flip) -> list[str]:
         return [f"{s.name} ^= 1;"]
 
+    def _issued(self, _: ir.Issued) -> list[str]:
+        return ["if (tf::hidden_false()) continue;"]
+
     def _set_lane(self, s: ir.SetLane) -> list[str]:
         lane, value = self.text(s.lane), self.text(s.value)
         return [f"{self.text(s.lanes)}.set({lane}, {value});"]
@@ -500,6 +503,7 @@ class CudaText:
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
+        ir.Issued: _issued,
         ir.SetLane: _set_lane,
         ir.VectorLoad: _vector_load,
         ir.PickLanes: _pick_lanes,

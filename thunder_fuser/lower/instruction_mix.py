@@ -101,6 +101,9 @@ class InstructionMix(ExpressionMix):
     def _flip(self, s: ir.Flip) -> None:
         self.environment[s.name] = self.values.number(("flip", self.fresh()), table.mix(0, 1))
 
+    def _issued(self, _: ir.Issued) -> None:
+        self.values.effect(table.mix(0, 0, 0, 1), [])
+
     def _set_lane(self, s: ir.SetLane) -> None:
         self.assign(ir.Element(s.lanes, s.lane), self.expr(s.value))
 
@@ -349,6 +352,7 @@ class InstructionMix(ExpressionMix):
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
+        ir.Issued: _issued,
         ir.SetLane: _set_lane,
         ir.VectorLoad: _vector_load,
         ir.PickLanes: _pick_lanes,

@@ -559,6 +559,13 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+class Issued:
+    """The loads before it are on their way before what comes behind it in a loop's body. Nothing
+    but the next iteration waits for them, so that ptxas would move them behind all the rest.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class SetLane:
     """One lane of `ReducerLanes` changes."""
 
@@ -778,6 +785,7 @@ Stmt = (
     | Pack
     | Assign
     | Flip
+    | Issued
     | SetLane
     | VectorLoad
     | PickLanes

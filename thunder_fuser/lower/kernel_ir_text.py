@@ -221,6 +221,7 @@ class ListingText:
         ir.Pack: lambda x, s: [f"{s.name}: {s.type.name} = {{{x._all(*s.values)}}}"],
         ir.Assign: lambda x, s: [f"{x._of(s.target)} = {x._of(s.value)}"],
         ir.Flip: lambda x, s: [f"flip {s.name}"],
+        ir.Issued: lambda x, s: ["issued"],
         ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
         ir.VectorLoad: lambda x, s: [
             f"{x._of(s.target)} = load {s.width}{'' if s.is_aligned else ' unaligned'} "

@@ -51,6 +51,7 @@ class ReductionLowering(RowLowering):
         schedule = self.schedule
         row = self._arithmetic()
         in_blocks = schedule.takes_rows_in_blocks
+        resident = self._resident()
         body = self._columns_of_row(row) if in_blocks else self._row_body(row)
         found: list[ir.Stmt] = [ir.Shared("smem")] if shared_bytes(schedule) else []
         if schedule.totals:
@@ -58,7 +59,7 @@ class ReductionLowering(RowLowering):
         if in_blocks:
             found += self._loops.over_blocks_of_rows(body)
         elif schedule.grid_split == "rows":
-            found += self._loops.over_rows(body, self._first_row())
+            found += self._loops.over_rows(body, self._first_row(), resident)
         elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
             found += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors

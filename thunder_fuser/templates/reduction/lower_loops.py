@@ -64,9 +64,11 @@ class ReductionLoops:
 
     # ---- rows
 
-    def over_rows(self, body: Sequence[ir.Stmt], before: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+    def over_rows(
+        self, body: Sequence[ir.Stmt], before: Sequence[ir.Stmt], once: Sequence[ir.Stmt]
+    ) -> list[ir.Stmt]:
         """Rows one after the other, with totals kept in registers until the last. `before`: what is
-        done before the first.
+        done before the first of each portion; `once`: before all of them.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         threads, groups = mapping.threads_per_row, mapping.rows_per_block
@@ -78,7 +80,7 @@ class ReductionLoops:
         if groups > 1:
             group = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
             found.append(ir.Let("g", _INT, group))
-        found += self._tile_and_part()
+        found += [*self._tile_and_part(), *once]
         begin, bound = self._rows_of_portion(groups)
         rows: list[ir.Stmt] = []
         if mapping.row_groups > 1:

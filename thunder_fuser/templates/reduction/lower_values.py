@@ -16,7 +16,7 @@ from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.kernel_ir import WORD, Var, add, times
+from thunder_fuser.lower.kernel_ir import WORD, Var, add, equal, times
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import (
@@ -180,7 +180,22 @@ class RowLowering(LaneLowering):
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         if not self.schedule.prefetched:
             return found
-        return [*found, *taken, ir.Scope(tuple(self._fetched_row("next")))]
+        return [*found, *taken, ir.Scope(tuple(self._fetched_row("next"))), ir.Issued()]
+
+    def _resident(self) -> list[ir.Stmt]:
+        """What all rows have in common, into shared memory: each thread its own vectors, or those
+        of one row for all rows of the block.
+        """
+        resident = self.schedule.resident
+        if not resident:
+            return []
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in resident))
+        found = self._fetched(resident, self._arithmetic(), set(self._written))
+        head = ir.Comment(f"{names}, kept in shared memory for all rows")
+        loads = self._loops.over_columns(found)
+        if self.schedule.rows_per_block > 1:
+            loads = [ir.If((equal(G, 0),), tuple(loads)), ir.Barrier()]
+        return [head, *loads]
 
     def _pointer(self, k: int) -> ir.Expr:
         pointer = super()._pointer(k)

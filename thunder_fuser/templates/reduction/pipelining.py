@@ -27,6 +27,9 @@ _REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
 of each, with several, and where it has rows that lie side by side.
 """
 
+_OF_A_STAGE = 4
+"""The same for each fold that waits for another."""
+
 
 def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """Iterations that together have enough bytes in flight, of loops that are not unrolled
@@ -146,8 +149,8 @@ def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
 
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of the next row is loaded before this one is computed, where one follows the other
-    and registers have room: whole vectors that nothing decides about; and what is one element a
-    row, for which a row would otherwise wait as long as for its vectors.
+    and registers have room: whole vectors that nothing decides about; and with them what is one
+    element a row, for which a row would otherwise wait as long as for its vectors.
     """
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
@@ -159,10 +162,10 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     words = _words_of_totals(schedule)
     words += _words_of(schedule, (*schedule.row_cache.registers, *found))
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
+    if not found or words > room:
+        return ()
     elements = _elements_of_rows(schedule)
-    if words + len(elements) > room:
-        elements = ()
-    return tuple(sorted([*(found if words <= room else ()), *elements]))
+    return tuple(sorted([*found, *(elements if words + len(elements) <= room else ())]))
 
 
 def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -173,17 +176,20 @@ def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[i
     if schedule.grid_split != "rows" or device.threads_are_serial:
         return ()
     beside = _SEVERAL_BESIDE if schedule.steps > 1 else _REGISTERS_BESIDE
+    beside += _OF_A_STAGE * (schedule.stages - 1)
     room = _registers_of_thread(schedule, device) - beside
     room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
     room -= _words_of(schedule, schedule.prefetched)
-    same = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
-    room -= _words_of(schedule, set(schedule.row_cache.registers).difference(same))
+    of_all = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
+    same = [k for k in of_all if k not in schedule.resident]
+    kept = set(schedule.row_cache.registers).difference(same)
+    room -= sum(_computed_words(schedule, k) for k in kept)
     if not schedule.row_cache.registers:
         loading = zip(schedule.unroll, schedule.passes, strict=True)
         room -= max(n * _loaded_bytes(schedule, roots) for n, roots in loading) // WORD
     found = []
     for k in same:
-        words = _words_of(schedule, [k])
+        words = _computed_words(schedule, k)
         if words > room:
             found.append(k)
         else:
@@ -205,6 +211,12 @@ def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
         whole = itemsize * schedule.lanes.vector // WORD * schedule.steps
         found += max(itemsize // WORD, 1) if schedule.accesses[k].is_uniform else whole
     return found
+
+
+def _computed_words(schedule: ReductionSchedule, access: int) -> int:
+    """Registers for what is computed with, which narrow numbers are converted to once for all."""
+    itemsize = schedule.accesses[access].loads[0].dtype.itemsize
+    return _words_of(schedule, [access]) * (WORD // min(itemsize, WORD))
 
 
 def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ registers, and what fits into neither is read from global memory again in each p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.lanes import Lanes
@@ -59,6 +59,16 @@ class RowCache:
     def reads(self, access: int) -> int:
         """How often an access is read from memory."""
         return self.passes[access] if access in self.reread else 1
+
+    def sharing(self, accesses: Collection[int]) -> RowCache:
+        """The same with these accesses in shared memory."""
+        if not accesses:
+            return self
+        registers, reread = (
+            tuple(k for k in some if k not in accesses) for some in (self.registers, self.reread)
+        )
+        shared = tuple(sorted({*self.shared, *accesses}))
+        return replace(self, registers=registers, shared=shared, reread=reread)
 
     def __str__(self) -> str:
         kept = f", {len(self.values)} values cached" if self.values else ""

@@ -227,13 +227,22 @@ class ReductionSchedule:
         mentioned = (self.lanes(load.address).variables() for load in found.loads)
         return all(v.name != "r" for variables in mentioned for v in variables)
 
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """What shared memory keeps that is the same for all rows: loaded once a block."""
+        if self.grid_split != "rows":
+            return ()
+        return tuple(k for k in self.row_cache.shared if self.is_of_all_rows(k))
+
     def loads_in_pass(self, number: int) -> set[int]:
-        """The accesses to memory of one pass: not what a pass before has left in shared memory."""
+        """The accesses to memory of one pass: not what a pass before, or the whole block, has left
+        in shared memory.
+        """
         wanted = [reachable(roots) for roots in self.passes[: number + 1]]
         found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
         return {
             k
-            for k in found - set(self.row_cache.registers)
+            for k in found.difference(self.row_cache.registers, self.resident)
             if k not in self.row_cache.shared
             or all(before.isdisjoint(self.accesses[k].loads) for before in wanted[:-1])
         }

@@ -45,7 +45,7 @@ from thunder_fuser.lower.scalar_graph import (
 )
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
-from thunder_fuser.occupancy import registers_of_thread
+from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.cost import seconds, wastes
@@ -59,6 +59,7 @@ from thunder_fuser.templates.reduction.row_cache import (
     BlockBudget,
     RowCache,
     choose_row_cache,
+    kept_bytes,
     passes_that_read,
 )
 from thunder_fuser.templates.reduction.schedule import (
@@ -69,7 +70,7 @@ from thunder_fuser.templates.reduction.schedule import (
     is_summed_in_parts,
     portions_together,
 )
-from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
+from thunder_fuser.templates.reduction.shared_memory import exchange_bytes, shared_bytes
 from thunder_fuser.templates.reduction.stages import stages_of, store_passes, words_of_stages
 from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
@@ -179,8 +180,22 @@ class _Candidate:
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
-        made = replace(made, unhoisted=choose_unhoisted(made, self.device))
+        crowded = choose_unhoisted(made, self.device)
+        made = replace(made, row_cache=made.row_cache.sharing(self._resident(made, crowded)))
+        made = replace(made, unhoisted=tuple(k for k in crowded if k not in made.resident))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
+
+    def _resident(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
+        """Those accesses that shared memory has room for, in the place of registers."""
+        found: list[int] = []
+        together = max(schedule.mapping.blocks_per_sm, 1)
+        room = shared_bytes_of_block(self.device, together) - shared_bytes(schedule)
+        for k in crowded:
+            needed = kept_bytes(schedule.accesses[k], schedule.lanes, schedule.block_vectors)
+            if needed <= room:
+                found.append(k)
+                room -= needed
+        return found
 
     def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
         space, split = self.arrangement.space, self.arrangement.grid_split
