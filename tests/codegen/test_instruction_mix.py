@@ -37,12 +37,14 @@ pytestmark = [
 TOLERANCE = 0.15
 _MOVED = "loads and uses under tests of their own: registers are moved between"
 _OFFSETS = "addresses of steps that are written out together differ by constants"
+_CONVERTED = "the second pass converts again what registers have no room for beside the next row"
 EXCEPTIONS = {
     ("full_sum", "sm_80"): _MOVED,
     ("full_sum", "sm_100"): _MOVED,
     ("loss", "sm_80"): _OFFSETS,
     ("loss", "sm_90"): _OFFSETS,
-    ("rms_norm_backward", "sm_90"): "the second pass converts what the first one has converted",
+    ("rms_norm_backward", "sm_80"): _CONVERTED,
+    ("rms_norm_backward", "sm_90"): _CONVERTED,
 }
 """Kernels that are further off, and why."""
 

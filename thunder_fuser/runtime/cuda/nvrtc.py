@@ -82,8 +82,13 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     if entry is None:
         with status("compiling", total=len(kernels)):
             image, log = _run_nvrtc(kernels, text, headers, arch)
-            if any(found.spills for found in parse_resources(log).values()):
-                image, log = _run_nvrtc(kernels, text, headers, arch, *_ROOMY)
+            if _spilled_bytes(log):
+                image, log = _run_nvrtc(kernels, text, headers, arch, _ROOMY)
+            for option in _FEWER_OR_MORE:
+                spilled = _spilled_bytes(log)
+                if 0 < spilled <= _FEW_BYTES:
+                    other = _run_nvrtc(kernels, text, headers, arch, _ROOMY, option)
+                    image, log = other if _spilled_bytes(other[1]) < spilled else (image, log)
         _store(key, image, log)
     else:
         image, log = entry
@@ -121,7 +126,9 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
 
 
 def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
-    return key_of(text, headers, _flags(arch), _ROOMY, nvrtc_version(), _nvrtc_build())
+    return key_of(
+        text, headers, _flags(arch), (_ROOMY, *_FEWER_OR_MORE), nvrtc_version(), _nvrtc_build()
+    )
 
 
 def device_headers() -> dict[str, str]:
@@ -189,9 +196,14 @@ def nearest_arch(arch: str) -> str:
     return older[-1]
 
 
-_ROOMY = ("--minnctapersm=1",)
+_ROOMY = "--minnctapersm=1"
 """One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
 fifty where that makes room for another block; for all kernels it would make half the room."""
+_FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
+"""How much ptxas keeps that it could compute again: where it is a register or two that it spills,
+less or more of it may need none."""
+_FEW_BYTES = 16
+"""Stored and loaded: those of two registers."""
 
 
 def _flags(arch: str, *ptxas: str) -> list[bytes]:
@@ -265,6 +277,12 @@ def parse_resources(log: str) -> dict[str, Resources]:
     # Text before the first kernel, then name and text in turn.
     _, *parts = _FUNCTION.split(log)
     return {name: _resources(report) for name, report in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _spilled_bytes(log: str) -> int:
+    return sum(
+        found.spill_store_bytes + found.spill_load_bytes for found in parse_resources(log).values()
+    )
 
 
 def _resources(report: str) -> Resources:
