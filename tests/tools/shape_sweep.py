@@ -43,10 +43,10 @@ MOST = 2**30
 UNIT = 400
 """Kernels that the compiler's front end reads at once."""
 
-MOST_SPILLED = 64
+MOST_SPILLED = 112
 """Bytes of a thread, stored and loaded for each row, which its nearest cache holds: a few words of
 kernels whose registers totals and rows fill. To load one row less ahead, or half as many vectors
-together, costs 2 to 12 % by the time model.
+together, costs 2 to 25 % by the time model.
 """
 
 Found = dict[str, tuple[str, str, Kernel]]
