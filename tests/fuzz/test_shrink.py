@@ -24,11 +24,14 @@ def faulty(programs: Sequence[Program]) -> list[Verdict]:
 
 
 def test_one_line_is_left_of_a_program() -> None:
+    """Beside what makes its operand of no tensor."""
     wrong = [v for v in faulty(list(map(random_program, range(300)))) if v.outcome == "wrong"]
     assert len(wrong) > 5
     for verdict in wrong[:6]:
-        (line,) = shrunk(verdict, faulty).program.lines
+        *made, line = shrunk(verdict, faulty).program.lines
         assert "softmax" in line.text
+        assert [other.makes for other in made] == list(line.reads)[: len(made)]
+        assert not any(other.reads for other in made)
 
 
 def test_a_program_is_a_function_of_its_seed() -> None:
