@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.building import op
+from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, H200
@@ -22,6 +23,7 @@ from thunder_fuser.segment.legality import Legality
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.estimate import estimated
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 BFloat16, Float = DataType.BFloat16, DataType.Float
@@ -187,6 +189,25 @@ def test_nothing_waits_where_only_reductions_are_stored() -> None:
     assert found is not None
     assert not found.is_waited
     assert partition(b.build()).kernels == 1
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [(1024, 131072, BFloat16), (128, 65536, DataType.Float), (4096, 50304, DataType.Float)],
+)
+def test_sums_of_rows_do_not_make_sums_of_columns_strided(
+    rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """The gradients of a layer norm of more columns than registers have totals for. Sums of a row
+    had been folded along with those of all columns, by threads of which each stepped over memory:
+    one kernel less, and up to 16 times the bytes.
+    """
+    (define,) = (r.definition for r in REDUCTIONS if r.name == "layer_norm_backward")
+    found = estimated(partition(define(rows, columns, dtype).fusion, device=device), device)
+    for segment in found.segments:
+        assert segment.estimate.sector_bytes < 3 * segment.bytes
+        assert segment.estimate.copy_fraction > 0.5
 
 
 def test_no_elements_lose_no_bandwidth() -> None:

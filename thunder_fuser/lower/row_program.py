@@ -87,16 +87,34 @@ class PulledRows:
     inside: Conjunction
 
 
-def refuse_rows(body: KernelBody) -> Refusal | None:
-    """Why one reduction kernel cannot compute a body, or None. Needs no device."""
+def legal_arrangement(body: KernelBody) -> Arrangement | Refusal:
+    """In which rows and columns one reduction kernel can compute a body, or why in none. Needs no
+    device. Of several ways one whose totals are not strided.
+    """
     refusals: list[Refusal] = []
+    strided: Arrangement | None = None
     for arrangement in arrangements(body):
         found = pull_rows("columns", 1, arrangement, body)
-        if not isinstance(found, Refusal):
-            return None
-        refusals.append(found)
+        if isinstance(found, Refusal):
+            refusals.append(found)
+        elif not has_strided_totals(arrangement, body):
+            return arrangement
+        else:
+            strided = strided or arrangement
+    if strided is not None:
+        return strided
     # What an arrangement lacks that could have done it says more than what could not have.
     return next((r for r in refusals if r.code != "space" and r.text != _ALONE), refusals[0])
+
+
+def has_column_totals(arrangement: Arrangement, body: KernelBody) -> bool:
+    """Whether threads accumulate totals of columns, which they own in all rows then."""
+    return any(_role(fold, arrangement) in ("column", "group") for fold in body.folds)
+
+
+def has_strided_totals(arrangement: Arrangement, body: KernelBody) -> bool:
+    """Whether columns that have totals lie apart in memory: neighbours are in different rows."""
+    return arrangement.space.is_outer and has_column_totals(arrangement, body)
 
 
 def pull_rows(

@@ -27,7 +27,7 @@ from thunder_fuser.lower.row_threads import (
     VECTORS_PER_THREAD,
 )
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
-from thunder_fuser.segment.legality import Legality
+from thunder_fuser.segment.legality import Legal, Legality
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class BandwidthLoss:
     sectors    bytes moved for each that is wanted, because neighbouring threads read far apart
     again      bytes that are read once more
     is_waited  something waits for the rows: blocks cannot share them
+    is_strided blocks share the rows behind totals, and threads have columns that lie apart
     """
 
     rows: int
@@ -46,6 +47,12 @@ class BandwidthLoss:
     sectors: int
     again: int
     is_waited: bool
+    is_strided: bool
+
+    @property
+    def is_shared(self) -> bool:
+        """Blocks can share the rows, and lose no more than a barrier takes."""
+        return not (self.is_waited or self.is_strided)
 
     def lost(self, read: int) -> int:
         """Bytes that could be moved in the time that a kernel loses which reads so many: threads
@@ -62,6 +69,11 @@ class BandwidthLoss:
             lost = f"they would move {self.sectors} times the bytes that they read"
         else:
             lost = f"{self.again:,} B would be read once more"
+        if self.is_strided:
+            return (
+                f"{rows} x {self.columns:,}: registers have room for totals of the columns only, "
+                f"which are not neighbours in memory, so that {lost}"
+            )
         return (
             f"{rows} x {self.columns:,}: consumers of a whole-row reduction cannot be split across "
             f"blocks, so that {lost}"
@@ -117,8 +129,23 @@ class BandwidthModel:
             number = max(folds, key=self._points.__getitem__, default=None)
         if number is None or not self._points[number]:
             return None
-        ways = self._ways(number, self._stages(anchors, alone), waited is not None)
+        strided = self._strided(anchors) if waited is None else None
+        number = number if strided is None else strided
+        stages, is_waited = self._stages(anchors, alone), waited is not None
+        ways = self._ways(number, stages, is_waited, strided is not None)
         return min(ways, key=lambda way: way.lost(read))
+
+    def _strided(self, anchors: Anchors) -> int | None:
+        """A reduction whose rows lie side by side, if their kernel has totals of its columns, too,
+        and no other way to run. (Where something waits for such rows, copies in another order are
+        tried: layout_conversion.py.)
+        """
+        folds = [k for k in members(anchors) if self.program.anchors[k].fold is not None]
+        outer = [k for k in folds if self._points[k] and self._space(k).is_outer]
+        if not outer or len({self._results[k] for k in folds}) == 1:
+            return None
+        kernel = self.legality.of(anchors)
+        return outer[0] if isinstance(kernel, Legal) and kernel.is_strided else None
 
     def _waited_for(self, waiting: Anchors, anchors: Anchors) -> int | None:
         """The last reduction that something waits for which then passes over its rows."""
@@ -126,7 +153,7 @@ class BandwidthModel:
         return waited.bit_length() - 1 if waited else None
 
     def _ways(
-        self, number: int, stages: Mapping[int, int], is_waited: bool
+        self, number: int, stages: Mapping[int, int], is_waited: bool, is_strided: bool
     ) -> Iterator[BandwidthLoss]:
         """How the rows of a reduction can be read."""
         device, rows = self.device, self._results[number]
@@ -147,13 +174,13 @@ class BandwidthModel:
             is_near = device.keeps(row * min(rows, together * device.sm_count))
             reread = 0 if is_held or is_near else again
             share = device.share(weight * threads)
-            return BandwidthLoss(rows, columns, share, sectors, reread, is_waited)
+            return BandwidthLoss(rows, columns, share, sectors, reread, is_waited, is_strided)
 
         # Lanes are columns, or rows that lie side by side, of which blocks have some vectors.
         is_outer = self._space(number).is_outer
         apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
         yield loss(rows * self._threads_of(columns / lanes), 1, apart)
-        if is_outer and not self._scans >> number & 1:
+        if is_outer and not (is_strided or self._scans >> number & 1):
             many = min(STACKED_ROWS, rows / lanes / device.sm_count)
             beside = max(FEWEST_STACKED_ROWS, many)
             each = max(1, min(device.max_threads_per_block / beside, columns / STACKED_COLUMNS))

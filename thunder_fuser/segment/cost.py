@@ -61,8 +61,7 @@ class Cost:
         if isinstance(whole, Refusal):
             return whole
         loss = self.occupancy.of(a | b, self._read(a | b))
-        is_slow = loss is not None and loss.is_waited
-        if not is_slow or self.of(a | b) <= self.of(a) + self.of(b):
+        if loss is None or loss.is_shared or self.of(a | b) <= self.of(a) + self.of(b):
             return None
         return Refusal("parallel", str(loss))
 
@@ -104,7 +103,7 @@ class Cost:
         prices, loss = self.program.prices, self.occupancy.of(anchors, read)
         # Waiting that takes no longer than a launch goes on while the next kernel is launched.
         lost = 0 if loss is None else max(0, prices(0, loss.lost(read)) - prices.launch)
-        if loss is not None and not loss.is_waited:
+        if loss is not None and loss.is_shared:
             # What blocks pay that share rows: a barrier takes about as long as a launch.
             lost = min(lost, prices.launch)
         return lost + self._of_copies(anchors)

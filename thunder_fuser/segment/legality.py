@@ -17,7 +17,8 @@ from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val, shape_text
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.online_reductions import one_pass
-from thunder_fuser.lower.row_program import refuse_rows
+from thunder_fuser.lower.row_program import has_strided_totals, legal_arrangement
+from thunder_fuser.lower.row_space import Arrangement
 from thunder_fuser.lower.scan_program import refuse_scans
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.strided_accesses import MANY_BYTES
@@ -33,10 +34,14 @@ CUT = Refusal("cut", "the definition cuts here (segment_set)")
 class Legal:
     """A kernel that can be: its kind, and its reductions and scans in the form in which it does
     them.
+
+    is_strided  threads that accumulate totals of columns can only be given those that lie apart in
+                memory: neighbours there are rows
     """
 
     kind: Literal["pointwise", "reduction", "scan"]
     folds: tuple[FoldOp, ...]
+    is_strided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Legality:
         self.program = program
         self._known: dict[Anchors, Legal | Refusal] = {}
         self._writable: dict[object, bool] = {}
-        self._legal: set[Hashable] = set()
+        self._legal: dict[Hashable, bool] = {}
         folds = [a.tensor for a in program.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions and scans of other kernels.
         self._ends = {t: program.layouts[t] for t in program.stops}
@@ -187,7 +192,8 @@ class Legality:
             return True
         key = anchors, more, frozenset(outputs)
         if key not in self._writable:
-            self._writable[key] = self._refuse((*outputs, more), kernel.folds) is None
+            found = self._is_strided((*outputs, more), kernel.folds)
+            self._writable[key] = not isinstance(found, Refusal)
         return self._writable[key]
 
     def _decide(self, anchors: Anchors) -> Legal | Refusal:
@@ -207,14 +213,16 @@ class Legality:
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         if len(reductions) < len(folds):
             return self._decide_scan(outputs, folds, reductions)
-        refusal = self._refuse(outputs, reductions)
-        if refusal is None:
-            return Legal("reduction", tuple(reductions))
+        found = self._is_strided(outputs, reductions)
+        if not isinstance(found, Refusal):
+            return Legal("reduction", tuple(reductions), found)
         # A kernel less, where a reduction that waits for another can be done along with it.
         singles = [self._single(fold, reductions) for fold in reductions]
         if singles != reductions:
-            refusal = self._refuse(outputs, singles)
-        return refusal or Legal("reduction", tuple(singles))
+            found = self._is_strided(outputs, singles)
+        if isinstance(found, Refusal):
+            return found
+        return Legal("reduction", tuple(singles), found)
 
     def _decide_scan(
         self,
@@ -232,9 +240,11 @@ class Legality:
                 "needs its own"
             )
             return Refusal("space", text, fold.output.name)
-        return self._refuse(outputs, folds) or Legal("scan", tuple(folds))
+        found = self._is_strided(outputs, folds)
+        return found if isinstance(found, Refusal) else Legal("scan", tuple(folds))
 
-    def _refuse(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> Refusal | None:
+    def _is_strided(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> bool | Refusal:
+        """Whether a kernel of these is strided, or why there is none."""
         # What it folds itself it cannot load, whoever else does.
         own = union(1 << self.program.number[fold.output] for fold in folds)
         memory = _Loadable(self.program, self.memory, own, frozenset(outputs))
@@ -252,11 +262,15 @@ class Legality:
         # is told with the names of these.
         key = self._likeness(body, folds)
         if key in self._legal:
-            return None
-        refusal = refuse_scans(body) if scans else refuse_rows(body)
-        if refusal is None and key is not None:
-            self._legal.add(key)
-        return refusal
+            return self._legal[key]
+        found: Arrangement | Refusal | None
+        found = refuse_scans(body) if scans else legal_arrangement(body)
+        if isinstance(found, Refusal):
+            return found
+        strided = found is not None and has_strided_totals(found, body)
+        if key is not None:
+            self._legal[key] = strided
+        return strided
 
     def _likeness(self, body: KernelBody, folds: Sequence[FoldOp]) -> Hashable:
         """What is the same of bodies that do the same; None where nothing tells."""
