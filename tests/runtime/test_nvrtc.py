@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from thunder_fuser.runtime.cuda.nvrtc import (
     compile_cubin,
     nearest_arch,
     parse_resources,
+    with_room,
 )
 
 pytestmark = pytest.mark.nvrtc
@@ -80,6 +82,18 @@ def test_resources_are_those_of_each_kernel(cache: Path) -> None:
     assert not found["roomy"].spills
     assert found["shared"].shared_bytes == 400
     assert (found["array"].stack_bytes, found["array"].spills) == (256, False)
+
+
+def test_only_a_kernel_that_spills_gets_all_registers() -> None:
+    """One that does not keeps its blocks a multiprocessor, though they are one program."""
+    bounds = "__launch_bounds__(128)"
+    found = [kernel(name, "  y[n] = a * x[n];", bounds=bounds) for name in ("spilling", "other")]
+    of_each = dict.fromkeys(("spilling", "other"), Resources(40, 0, 0, 0, 0))
+    of_each["spilling"] = replace(of_each["spilling"], spill_store_bytes=4)
+    spilling, other = with_room(found, of_each)
+    assert "__launch_bounds__(128, 1)" in spilling.source
+    assert spilling.source.replace("(128, 1)", "(128)") == found[0].source
+    assert other == found[1]
 
 
 def test_what_ptxas_reports_is_read() -> None:

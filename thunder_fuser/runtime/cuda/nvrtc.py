@@ -16,7 +16,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -83,11 +83,12 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
         with status("compiling", total=len(kernels)):
             image, log = _run_nvrtc(kernels, text, headers, arch)
             if _spilled_bytes(log):
-                image, log = _run_nvrtc(kernels, text, headers, arch, _ROOMY)
+                text = program_text(with_room(kernels, parse_resources(log)))
+                image, log = _run_nvrtc(kernels, text, headers, arch)
             for option in _FEWER_OR_MORE:
                 spilled = _spilled_bytes(log)
                 if 0 < spilled <= _FEW_BYTES:
-                    other = _run_nvrtc(kernels, text, headers, arch, _ROOMY, option)
+                    other = _run_nvrtc(kernels, text, headers, arch, option)
                     image, log = other if _spilled_bytes(other[1]) < spilled else (image, log)
         _store(key, image, log)
     else:
@@ -108,7 +109,7 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
     """Compile programs, whose kernels have names of their own, as a single one, and cache it for
     each of them: `compile_cubin` finds it there.
 
-    A program that needs more room for registers than others is left out: it has flags of its own.
+    A program that needs more room for registers than others is left out: its text is another.
     Raises what `compile_cubin` does.
     """
     arch = nearest_arch(arch)
@@ -129,6 +130,16 @@ def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
     return key_of(
         text, headers, _flags(arch), (_ROOMY, *_FEWER_OR_MORE), nvrtc_version(), _nvrtc_build()
     )
+
+
+def with_room(kernels: Sequence[Kernel], found: Mapping[str, Resources]) -> list[Kernel]:
+    """The kernels, of which those that spill have all registers of a multiprocessor for a block."""
+    return [
+        replace(kernel, source=_BOUNDS.sub(_ROOMY, kernel.source))
+        if found[kernel.name].spills
+        else kernel
+        for kernel in kernels
+    ]
 
 
 def device_headers() -> dict[str, str]:
@@ -196,7 +207,7 @@ def nearest_arch(arch: str) -> str:
     return older[-1]
 
 
-_ROOMY = "--minnctapersm=1"
+_BOUNDS, _ROOMY = re.compile(r"__launch_bounds__\((\d+)\)"), r"__launch_bounds__(\1, 1)"
 """One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
 fifty where that makes room for another block; for all kernels it would make half the room."""
 _FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
