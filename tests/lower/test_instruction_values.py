@@ -16,7 +16,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_mix import instruction_regions
-from thunder_fuser.lower.instruction_values import Region, sector_share
+from thunder_fuser.lower.instruction_values import Region, sampled_threads, sector_share
 from thunder_fuser.lower.pipes import Pipe
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
@@ -180,7 +180,7 @@ def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting(is_outside: bool)
     after = ir.add(ir.Var("r"), ir.Int(8))
     last = ir.Select(ir.less(after, 800), after, ir.Var("r"))
     at = ir.add(ir.times(ir.Int(1024), last), ir.times(ir.Int(4), THREAD))
-    register = [ir.Registers("n", ir.Words.FETCHED, ())]
+    register = [ir.Registers("n", ir.Fetch(DataType.Float, 4), ())]
     fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, ir.Address(X, at)))
     body = (ir.Barrier(), *([] if is_outside else register), fetch, *stored(T))
     loop = ir.Loop("r", ir.Int(800), body, begin=BLOCK, step=8, unroll=1)
@@ -189,10 +189,19 @@ def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting(is_outside: bool)
     assert (fetched.is_ahead, fetched.phase, fetched.sectors) == (is_outside, 1, 16)
 
 
+@pytest.mark.parametrize(
+    ("threads", "of_row"), [(64, 2), (320, 2), (512, 2), (512, 4), (640, 4), (1024, 4), (1024, 8)]
+)
+def test_sampled_warps_are_of_all_places_in_a_row(threads: int, of_row: int) -> None:
+    """Each of the warps that share a row, or nobody sees what the last one has not to do."""
+    found = {thread // WARP_SIZE % of_row for _, thread in sampled_threads(1000, threads)}
+    assert found == set(range(of_row))
+
+
 def test_words_that_a_test_guards_are_on_their_way_with_others() -> None:
     """Nothing is done with them behind the test: what is waited for is all of them, once."""
     apart = ir.Binary("<", ir.LaunchIndex.THREAD, ir.Int(64))
-    register = ir.Registers("n", ir.Words.FETCHED, ())
+    register = ir.Registers("n", ir.Fetch(DataType.Float, 4), ())
     place = ir.Address(X, ir.times(ir.Int(4), THREAD))
     fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, place))
     root, guarded = regions(*loaded(), register, ir.If((apart,), (fetch,)))

@@ -398,9 +398,17 @@ def _written_out(loops: Sequence[ir.Loop], step: int) -> int:
 
 
 def _fetches(s: ir.Stmt) -> bool:
-    """Whether a statement fetches words, or says where from."""
-    is_place = isinstance(s, ir.Let) and s.type in (DataType.Int, DataType.Int32)
-    return is_place or (isinstance(s, ir.Assign) and isinstance(s.value, ir.Fetched))
+    """Whether a statement fetches words or elements, or says where from: compilers put its tests on
+    the loads, and wait for these where they are computed with.
+    """
+    match s:
+        case ir.Let(type=DataType.Int | DataType.Int32):
+            return True
+        case ir.Assign(value=ir.Fetched() | ir.Element()):
+            return True
+        case ir.Loop(body=body) | ir.If(body=body, otherwise=()):
+            return all(map(_fetches, body))
+    return False
 
 
 def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample | None:

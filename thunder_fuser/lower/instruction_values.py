@@ -349,8 +349,10 @@ def sampled_threads(blocks: int, threads: int) -> Iterator[tuple[int, int]]:
     for k in range(SAMPLED_WARPS):
         near = blocks * k // SAMPLED_WARPS
         block = min(near - near % SAMPLED_WARPS + k, blocks - 1)
-        # An order of all eighths of a block that no step goes through.
+        # An order of all eighths of a block that no step goes through, and another place in each:
+        # a row may have any two, four or more of the warps.
         eighth = k * (k + 1) // 2 % SAMPLED_WARPS
-        warp = warps * eighth // SAMPLED_WARPS if warps >= SAMPLED_WARPS else eighth % warps
+        place = SAMPLED_WARPS * eighth + eighth // 2 * 2
+        warp = warps * place // SAMPLED_WARPS**2
         for lane in range(WARP_SIZE):
             yield block, min(warp * WARP_SIZE + lane, threads - 1)
