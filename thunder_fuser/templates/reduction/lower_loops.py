@@ -90,9 +90,9 @@ class ReductionLoops:
         stride = self._stride
         here = self._place_of_row(_FIRST)
         if takes_turns(schedule):
-            # From one portion to the next, too: there is no other barrier between two rows.
-            found.append(ir.Let("turn", _INT, ir.Int(1), variable=True))
-            here.insert(0, ir.Flip("turn"))
+            before_all, each = self._turns()
+            found += before_all
+            here.insert(0, each)
         if schedule.unhoisted:
             here.append(ir.Let("zero", _INT, ir.HiddenZero()))
         inner = (*here, *body)
@@ -111,6 +111,17 @@ class ReductionLoops:
         else:
             rows.append(self._loop("first", begin, bound, stride, inner, unrolling))
         return [*found, *self._over_portions(rows)]
+
+    def _turns(self) -> tuple[list[ir.Stmt], ir.Stmt]:
+        """Which of two exchange buffers a row has, 0 or 1 in turn: what comes before all rows for
+        that, and what at each of them.
+        """
+        if self._schedule.mapping.walks_portions or self._index != _INT:
+            # From one portion to the next, too: there is no other barrier between two rows.
+            return [ir.Let("turn", _INT, ir.Int(1), variable=True)], ir.Flip("turn")
+        # Of the row, since the next one is a stride away: that takes no register of the loop.
+        number = ir.UnsignedBinary("/", _FIRST, ir.Int(self._stride))
+        return [], ir.Let("turn", _INT, ir.UnsignedBinary("%", number, ir.Int(2)))
 
     def _over_portions(self, rows: Sequence[ir.Stmt]) -> list[ir.Stmt]:
         """What a block does with its portions of the rows, with accumulators before it and parts of
