@@ -12,6 +12,7 @@ import pytest
 
 from tests.tools.replay import corpus
 from tests.zoo.losses import cross_entropy
+from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, H200
@@ -190,6 +191,21 @@ def test_losses_are_about_as_fast_as_any(
             if segment.kind == "reduction":
                 margin = UNEVEN.get((rows, columns, dtype, device.arch), MARGIN)
                 assert_about_as_fast_as_any(segment.body, device, margin)
+
+
+@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
+@pytest.mark.parametrize("columns", [768, 3072, 5003, 5120, 8192, 11008])
+@pytest.mark.parametrize("rows", [512, 2048, 8192])
+@pytest.mark.parametrize("name", ["gelu_backward", "layer_norm_backward_anew"])
+def test_sums_of_columns_are_about_as_fast_as_any(
+    name: str, rows: int, columns: int, device: DeviceInfo
+) -> None:
+    """Beside rows that wait for sums of their own, and beside much arithmetic."""
+    (program,) = (r for r in REDUCTIONS if r.name == name)
+    plan = program.definition(rows, columns, DataType.BFloat16).plan()
+    for segment in plan.segments:
+        if segment.kind == "reduction":
+            assert_about_as_fast_as_any(segment.body, device)
 
 
 def test_a_wrong_ranking_is_told() -> None:

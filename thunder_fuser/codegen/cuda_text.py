@@ -100,8 +100,8 @@ class CudaText:
             case ir.PairedLanes():
                 self.headers.add("pairs")
                 return f"tf::Pairs<{self.ctype(found.dtype)}, {found.lanes}>"
-            case ir.Words.FETCHED:
-                return "tf::Vec<unsigned, 4>"
+            case ir.Fetch():
+                return f"tf::Fetch<{self.ctype(found.dtype)}, {found.width}>"
         raise InternalError(f"no type: {found}")
 
     def _literal(self, value: ir.Literal) -> str:
@@ -136,6 +136,8 @@ class CudaText:
         if isinstance(e.left, ir.LaunchIndex):
             return f"{_LAUNCH[e.left]} {e.op} {self.text(e.right)}u"
         left = f"({self._unsigned}){self._factor(e.left, 4)}"
+        if isinstance(e.left, ir.UnsignedBinary):
+            left = self.text(e.left)
         if isinstance(e.right, ir.Int):
             return f"{left} {e.op} {e.right.value}{self._suffix}"
         return f"{left} {e.op} ({self._unsigned}){self._factor(e.right, 4)}"

@@ -12,6 +12,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.templates.reduction.pipelining import bytes_under_way
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS, takes_small_blocks
 
@@ -23,6 +24,8 @@ _STACKED_SHARE = 0.7
 fold at once, and few loads of each are under way (the time model's .55 to .8).
 """
 
+_AHEAD = 1.5
+"""Of the threads that a multiprocessor needs otherwise, where these have the next row under way."""
 _IDLE = 1.25
 """Of the time model's 1.2 to 2.5."""
 
@@ -97,8 +100,14 @@ def _moves(address: Form, lanes: Lanes) -> bool:
 
 
 def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
-    """How often memory gives an access; what is read again is in the cache of a host's core."""
-    return 1 if device.threads_are_serial else schedule.row_cache.reads(access)
+    """How often memory gives an access; what is read again is in the cache of a host's core. Loads
+    of one lane after the other touch what a whole vector has as often as that has lanes.
+    """
+    if device.threads_are_serial:
+        return 1
+    found = schedule.accesses[access]
+    lanes = schedule.lanes.vector if found.gather and not found.loads[0].positions else 1
+    return schedule.row_cache.reads(access) * lanes
 
 
 def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
@@ -107,7 +116,15 @@ def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
         # As many as there could be: results must not depend on how many there are.
         return min(1.0, schedule.blocks / HOST_PARTS)
     share = device.share(schedule.blocks * schedule.block_threads)
-    return min(share, _STACKED_SHARE) if schedule.is_outer_shared else share
+    if schedule.prefetched:
+        # Fewer threads do, which have much on its way; but they compute, too.
+        ahead = bytes_under_way(schedule) / device.bytes_in_flight_per_sm
+        most = min(ahead, schedule.blocks / device.sm_count, _AHEAD * share)
+        share = max(share, min(1.0, most))
+    if schedule.is_outer_shared:
+        turns = -(-schedule.blocks // device.sm_count)
+        share = min(share, _STACKED_SHARE * schedule.blocks / (turns * device.sm_count))
+    return share
 
 
 def wastes(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
