@@ -87,20 +87,35 @@ TF_DEVICE void load_unaligned(const T* p, T (&out)[N]) {
   for (int i = 0; i < N; ++i) out[i] = p[i];
 }
 
-// Words of memory on their way into registers: nothing waits for them before they are unpacked. The
-// elements are bf16, f16 or float.
+// Elements of memory on their way into registers, in words if they fill any: nothing waits for them
+// before they are unpacked. They are bf16, f16 or float.
+template <bool kWhole, class T, int N>
+struct FetchOf {
+  using type = Vec<T, N>;
+};
+template <class T, int N>
+struct FetchOf<true, T, N> {
+  using type = Vec<unsigned, N * sizeof(T) / 4>;
+};
+template <class T, int N>
+using Fetch = typename FetchOf<N * sizeof(T) % 4 == 0, T, N>::type;
+
 template <int N, class T>
-TF_DEVICE Vec<unsigned, 4> fetch(const T* p TF_SITE_PARAM) {
-  static_assert(N * sizeof(T) == 16, "one access");
-  TF_ASSERT((unsigned long long)p % 16 == 0, "misaligned vector load");
-  return *reinterpret_cast<const Vec<unsigned, 4>*>(p);
+TF_DEVICE Fetch<T, N> fetch(const T* p TF_SITE_PARAM) {
+  static_assert(N * sizeof(T) <= 16, "one access");
+  TF_ASSERT((unsigned long long)p % (N * sizeof(T)) == 0, "misaligned vector load");
+  return *reinterpret_cast<const Fetch<T, N>*>(p);
 }
 // out[i] = p[i] for what was fetched from p
 template <int N, class T>
-TF_DEVICE void unpack(const Vec<unsigned, 4>& words, T (&out)[N]) {
-  constexpr int parts = 4 / (int)sizeof(T);
-  TF_UNROLL
-  for (int i = 0; i < N; ++i) out[i] = part<T>(words.at[i / parts], i % parts);
+TF_DEVICE void unpack(const Fetch<T, N>& words, T (&out)[N]) {
+  if constexpr (N * sizeof(T) % 4 == 0) {
+    constexpr int parts = 4 / (int)sizeof(T);
+    TF_UNROLL
+    for (int i = 0; i < N; ++i) out[i] = part<T>(words.at[i / parts], i % parts);
+  } else {
+    copy(words.at, out);
+  }
 }
 
 // to[i] = window[pick number i]; it stays where that is -1, and after the last one.

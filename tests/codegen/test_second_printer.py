@@ -111,6 +111,17 @@ def test_blocks_that_stride_over_rows(
     check(reduction.definition(*sizes, dtype).fusion, H200, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@pytest.mark.parametrize("sizes", [(290, 1001), (150, 2502), (139, 5003), (21, 7001)], ids=str)
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward", "column_sum"])
+def test_rows_that_no_vector_divides(
+    name: str, sizes: tuple[int, int], dtype: DataType, tmp_path: Path
+) -> None:
+    """The same with columns of a thread that are as far apart as its threads are many."""
+    (reduction,) = (r for r in REDUCTIONS if r.name == name)
+    check(reduction.definition(*sizes, dtype).fusion, H200, tmp_path)
+
+
 def test_those_programs_have_what_they_are_to_show() -> None:
     (reduction,) = (r for r in REDUCTIONS if r.name == "layer_norm_backward_anew")
     plan = reduction.definition(300, 4096, BFloat16).plan()

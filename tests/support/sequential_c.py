@@ -54,9 +54,9 @@ _PRELUDE = """\
 #include <string.h>
 typedef uint16_t bf16;
 typedef struct { unsigned char bytes[16]; } fetched;
-static fetched fetch(const void *place) {
+static fetched fetch(const void *place, size_t bytes) {
   fetched words;
-  memcpy(&words, place, sizeof words);
+  memcpy(&words, place, bytes);
   return words;
 }
 static float wide(bf16 h) {
@@ -246,7 +246,8 @@ class SequentialC:
                 target, place = self._of(s.target), self._of(s.address)
                 return [f"for (int i_ = 0; i_ < {s.width}; ++i_) {target}[i_] = ({place})[i_];"]
             case ir.Unpack():
-                return [f"memcpy({self._of(s.target)}, &{self._of(s.words)}, sizeof(fetched));"]
+                target = self._of(s.target)
+                return [f"memcpy({target}, &{self._of(s.words)}, sizeof({target}));"]
             case ir.PickLanes():
                 source, target = self._of(s.source), self._of(s.target)
                 return [
@@ -298,7 +299,7 @@ class SequentialC:
             return _CTYPES[found.element]
         if isinstance(found, ir.PairedLanes):
             return _CTYPES[found.dtype]
-        if found is ir.Words.FETCHED:
+        if isinstance(found, ir.Fetch):
             return "fetched"
         assert isinstance(found, DataType), found
         return _CTYPES[found]
@@ -308,6 +309,10 @@ class SequentialC:
 
     def _var(self, e: ir.Var) -> str:
         return f"{e.name}[thread_]" if e.name in self._each_thread else e.name
+
+    def _fetched(self, e: ir.Fetched) -> str:
+        place = self._of(e.address)
+        return f"fetch({place}, {e.width} * sizeof(*({place})))"
 
     def _literal(self, e: ir.Literal) -> str:
         if e.dtype is DataType.BFloat16:
@@ -366,7 +371,7 @@ class SequentialC:
         ir.Element: lambda s, e: f"{s._of(e.base)}[{s._of(e.index)}]",
         ir.Address: lambda s, e: f"({s._of(e.pointer)} + {s._of(e.index)})",
         ir.Reinterpret: lambda s, e: f"(({s._type(e.type)} *)({s._of(e.address)}))",
-        ir.Fetched: lambda s, e: f"fetch({s._of(e.address)})",
+        ir.Fetched: _fetched,
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: lambda s, e: f"wide(narrow({s._of(e.value)}))",

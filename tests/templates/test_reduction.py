@@ -372,6 +372,55 @@ def test_a_fold_that_could_read_a_total_and_does_not_is_no_total() -> None:
     )
 
 
+# ---- rows that no vector divides
+
+OWNING = [r for r in REDUCTIONS if r.name in ("column_sum", "rms_norm_backward", "gelu_backward")]
+
+
+@pytest.mark.parametrize("dtype", [BFloat16, Float], ids=str)
+@pytest.mark.parametrize(("columns", "lanes"), [(1001, 1), (5003, 1), (2502, 2), (50257, 1)])
+@pytest.mark.parametrize("program", OWNING, ids=lambda r: r.name)
+def test_lanes_of_totals_are_neighbours_of_other_threads_lanes(
+    program: Reduction, columns: int, lanes: int, dtype: DataType
+) -> None:
+    """Vectors of a thread whose lanes were loaded one by one touched each sector eight times. The
+    64 bytes of a warp's loads begin within a sector, most of them.
+    """
+    plan = program.definition(8192, columns, dtype).plan()
+    for segment in (s for s in plan.segments if s.kernels):
+        found = schedule(segment, H200)
+        if not any(t.is_of_columns for t in found.totals):
+            continue
+        assert found.lanes.vector == lanes
+        wide = [a for a in found.accesses if a.loads[0].tensor.numel == 8192 * columns]
+        assert wide
+        assert all(a.is_one_access(lanes) for a in wide)
+        assert estimate_segment(segment, H200).sector_bytes < 1.55 * segment.bytes
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(1001, BFloat16), (5003, Float), (2500, BFloat16)])
+def test_the_next_row_is_under_way_whatever_divides_it(columns: int, dtype: DataType) -> None:
+    (program,) = (r for r in REDUCTIONS if r.name == "layer_norm_backward")
+    plan = program.definition(8192, columns, dtype).plan()
+    (found,) = row_schedules(plan)
+    rows = [a for a in found.accesses if a.loads[0].tensor.numel == 8192 * columns]
+    assert {found.accesses[k] for k in found.prefetched}.issuperset(rows)
+    (segment,) = (s for s in plan.segments if s.kernels)
+    assert estimate_segment(segment, H200).copy_fraction > 0.6
+
+
+@pytest.mark.parametrize("rows", [1024, 128])
+def test_threads_with_columns_of_their_own_have_many_rows_under_way(rows: int) -> None:
+    (program,) = (r for r in REDUCTIONS if r.name == "column_sum")
+    plan = program.definition(rows, 262144, Float).plan()
+    (found,) = row_schedules(plan)
+    assert found.lane_axis == "rows"
+    under_way = found.unroll[0] * found.lanes.vector * Float.itemsize * found.lanes.vectors
+    assert under_way / H200.sm_count > 0.7 * H200.bytes_in_flight_per_sm
+    (segment,) = (s for s in plan.segments if s.kernels)
+    assert estimate_segment(segment, H200).copy_fraction > 0.8
+
+
 # ---- registers
 
 

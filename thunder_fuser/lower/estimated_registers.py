@@ -84,8 +84,8 @@ def _words(body: ir.Body, without: Collection[str]) -> int:
 
 def _size_of(kind: ir.Type) -> int:
     match kind:
-        case ir.Words():
-            return 16
+        case ir.Fetch():
+            return max(kind.width * kind.dtype.itemsize, ir.WORD)
         case ir.Reducer():
             return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words
         case ir.ReducerLanes():

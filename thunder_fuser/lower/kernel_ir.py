@@ -75,13 +75,15 @@ class PairedLanes:
     lanes: int
 
 
-class Words(enum.Enum):
-    """The type of 16 bytes of memory on their way into registers."""
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The type of so many elements of memory on their way into registers, 16 bytes at most."""
 
-    FETCHED = enum.auto()
+    dtype: DataType
+    width: int
 
 
-Type = DataType | Reducer | ReducerLanes | PairedLanes | Words
+Type = DataType | Reducer | ReducerLanes | PairedLanes | Fetch
 
 
 # ---- expressions: indices
@@ -226,7 +228,7 @@ class Reinterpret:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`width` elements of memory, 16 bytes, of which nothing is used yet."""
+    """`width` elements of memory, 16 bytes at most, of which nothing is used yet."""
 
     width: int
     address: Expr

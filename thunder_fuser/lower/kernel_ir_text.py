@@ -76,8 +76,8 @@ class ListingText:
                 return f"{self._type(found.reducer)} x {found.lanes}"
             case ir.PairedLanes():
                 return f"{found.dtype.name} x {found.lanes}, in pairs"
-            case ir.Words.FETCHED:
-                return "fetched"
+            case ir.Fetch():
+                return f"{found.width} {found.dtype.name} fetched"
         raise InternalError(f"no type: {found}")
 
     # ---- expressions

@@ -77,6 +77,10 @@ class LaneForms:
         """Whether the form differs between the lanes of a vector."""
         return self.diverges([form]) or self(form).depends_on(self.v)
 
+    def walks(self, form: Form) -> bool:
+        """Whether the form differs between vectors that a loop keeps apart."""
+        return False
+
     def uniform(self, condition: Condition) -> Condition | None:
         """The same condition without v, where it holds for all lanes of a vector or for none."""
         if self.diverges([condition]):
@@ -91,13 +95,20 @@ class LaneForms:
 class Lanes(LaneForms):
     """The lanes of one flat loop: i = offset + V * u + v; `index` is i."""
 
-    def __init__(self, index: Form, count: int, offset: int, vector: int) -> None:
+    def __init__(
+        self, index: Form, count: int, offset: int, vector: int, *, is_kept: bool = False
+    ) -> None:
+        """is_kept: a thread has several vectors at once, each in registers of its own."""
         self.index = index
+        self.is_kept = is_kept
         context: Context = index.context
         vectors = count // vector
         self.u = context.var("u", 0, max(vectors - 1, 0))
         v = context.var("v", 0, vector - 1)
         super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
+
+    def walks(self, form: Form) -> bool:
+        return self.is_kept and self(form).depends_on(self.u)
 
     def are_neighbours(self, address: Form) -> bool:
         """Whether lanes access consecutive elements, or one, and the next vector goes on there."""

@@ -166,7 +166,7 @@ class LaneLowering:
             found += self._definitions(awaited, copy, indices, done)
             if self._is_fetched(access):
                 words = ir.Var(f"w{k}")
-                found.append(ir.Registers(words.name, ir.Words.FETCHED, (), zeroed=True))
+                found.append(ir.Registers(words.name, self._fetch_type(k), (), zeroed=True))
                 found += self._variants(access, words, pointer, indices)
                 fetched.append(ir.Unpack(words, target))
             elif access.gather:
@@ -184,6 +184,10 @@ class LaneLowering:
     def _is_fetched(self, access: RegisterArray) -> bool:
         """Whether words of memory wait in registers before they are taken apart."""
         return access.is_one_access(self.lanes.vector) and not self._is_total(access)
+
+    def _fetch_type(self, k: int) -> ir.Fetch:
+        """The type of what is fetched of an access."""
+        return ir.Fetch(self.accesses[k].loads[0].dtype, self.lanes.vector)
 
     def _awaited(self, access: RegisterArray) -> list[Value]:
         """The positions that an access mentions, and what these are computed from, in order."""
@@ -315,12 +319,12 @@ class LaneLowering:
     ) -> list[ir.Stmt]:
         if access.is_uniform:
             return [ir.Assign(target, ir.Element(pointer, address))]
-        if window.width == 1:
-            element = ir.Element(pointer, address)
-            return [ir.Assign(ir.Element(target, ir.Int(n)), element) for n in window.lanes]
         place = ir.Address(pointer, address)
         if self._is_fetched(access):
             return [ir.Assign(target, ir.Fetched(window.width, place))]
+        if window.width == 1:
+            element = ir.Element(pointer, address)
+            return [ir.Assign(ir.Element(target, ir.Int(n)), element) for n in window.lanes]
         if window.is_in_order and window.width == self.lanes.vector:
             return [ir.VectorLoad(window.width, place, target, window.is_aligned)]
         picks = _picks(window)

@@ -84,15 +84,15 @@ class RegisterArray:
         return bool(self.variants or self.edges) and not self.is_uniform
 
     def is_one_access(self, vector: int) -> bool:
-        """Whether all `vector` lanes are one access of 16 bytes, under whatever conditions, whose
-        words stand in registers as they stand in memory.
+        """Whether all `vector` lanes are one access of 16 bytes at most, under whatever conditions,
+        whose words stand in registers as they stand in memory.
         """
         dtype = self.loads[0].dtype
         if (
             not self.variants
             or not self.is_vector
             or dtype not in _WORDS
-            or dtype.itemsize * vector != ACCESS_BYTES
+            or dtype.itemsize * vector > ACCESS_BYTES
         ):
             return False
         windows = [v.windows for v in self.variants]
@@ -203,6 +203,9 @@ def _plan(
         len(v.windows) == 1 and v.windows[0].width == 1 and len(v.windows[0].lanes) == lanes.vector
         for v in found
     )
+    if lanes.vector == 1:
+        # One lane is uniform in itself: what counts is whether the next vector reads elsewhere.
+        uniform = uniform and not any(lanes.walks(load.address) for load in group)
     return RegisterArray(tuple(group), found, is_uniform=uniform)
 
 

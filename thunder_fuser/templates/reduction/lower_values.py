@@ -205,7 +205,7 @@ class RowLowering(LaneLowering):
         """Registers for this thread's vectors of a row."""
         steps = self.schedule.steps
         if self._is_kept_as_words(k):
-            return ir.Registers(f"w{k}", ir.Words.FETCHED, (steps,))
+            return ir.Registers(f"w{k}", self._fetch_type(k), (steps,))
         return self._array(k, steps)
 
     def _taken_over(self, k: int) -> ir.Stmt:
@@ -238,7 +238,7 @@ class RowLowering(LaneLowering):
         arrays = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements
-            else ir.Registers(f"n{k}", ir.Words.FETCHED, (steps,))
+            else ir.Registers(f"n{k}", self._fetch_type(k), (steps,))
             for k in self.schedule.prefetched
         ]
         return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
@@ -287,7 +287,7 @@ class RowLowering(LaneLowering):
                 arrays.append(self._array(k, together))
                 loads += self._loads([k], EACH, indices, set(self._written))
                 continue
-            arrays.append(ir.Registers(f"n{k}", ir.Words.FETCHED, (together,)))
+            arrays.append(ir.Registers(f"n{k}", self._fetch_type(k), (together,)))
             loads += self._fetch(k, f"n{k}", indices, self._names)
         return StepsAhead(arrays, loads)
 

@@ -43,7 +43,7 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
         )
     if schedule.is_before_totals(0):
         return tuple(_steps_of(schedule, n, device) for n in range(len(schedule.passes)))
-    walks = schedule.lane_axis == "columns" or schedule.is_outer_shared
+    walks = schedule.lane_axis == "columns" or not device.threads_are_serial
     is_long = walks and schedule.steps > MAX_STEPS
     if not is_long and (schedule.folds or not schedule.totals):
         return (1,) * len(schedule.passes)
@@ -78,9 +78,13 @@ def _registers_of_thread(schedule: ReductionSchedule, device: DeviceInfo) -> int
 
 
 def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
-    """How often the loop of one pass is unrolled, which computes `roots`."""
+    """How often the loop of one pass is unrolled, which computes `roots`: over the columns, or over
+    the rows, of each of which a thread has all of its steps then.
+    """
     each = _loaded_bytes(schedule, roots) * schedule.block_threads
-    each *= max(schedule.mapping.blocks_per_sm, 1)
+    each *= _blocks_beside(schedule, device)
+    if schedule.steps <= MAX_STEPS and schedule.grid_split == "rows":
+        each *= schedule.steps
     # Lanes that may not exist are loaded one by one, with an address and a condition each.
     most = _MAX_GUARDED_UNROLL if schedule.inside else MAX_UNROLL
     most = _most_together(schedule, roots, device, most)
@@ -88,6 +92,17 @@ def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: Devi
     while each and unroll < most and unroll * each < device.bytes_in_flight_per_sm:
         unroll += 1
     return unroll
+
+
+def _blocks_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
+    """Blocks of a multiprocessor that have loads under way: as many as it must hold, or, of threads
+    that have a row each, as there are.
+    """
+    least = max(schedule.mapping.blocks_per_sm, 1)
+    if schedule.lane_axis == "columns" or schedule.is_outer_shared:
+        return least
+    room = device.threads_per_sm // schedule.block_threads
+    return max(least, min(room, schedule.blocks // max(device.sm_count, 1)))
 
 
 def _few_steps_together(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
@@ -140,11 +155,18 @@ def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """Whether two rows, this one and the next, are enough bytes in flight."""
     found = choose_ahead(replace(schedule, unroll=(1,)), device)
-    vectors = [schedule.accesses[k] for k in found if not schedule.accesses[k].is_uniform]
-    each = sum(access.loads[0].dtype.itemsize for access in vectors)
-    each *= schedule.lanes.vector * schedule.steps * schedule.block_threads
-    each *= schedule.mapping.blocks_per_sm
-    return 2 * each >= device.bytes_in_flight_per_sm > 0
+    under_way = bytes_under_way(replace(schedule, prefetched=found))
+    return under_way >= device.bytes_in_flight_per_sm > 0
+
+
+def bytes_under_way(schedule: ReductionSchedule) -> int:
+    """Bytes that a multiprocessor has asked for where its blocks load the next row ahead: that row
+    and the one before.
+    """
+    accesses = (schedule.accesses[k] for k in schedule.prefetched)
+    each = sum(a.loads[0].dtype.itemsize for a in accesses if not a.is_uniform)
+    threads = schedule.block_threads * schedule.mapping.blocks_per_sm
+    return 2 * each * schedule.lanes.vector * schedule.steps * threads
 
 
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -208,7 +230,7 @@ def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
     found = 0
     for k in accesses:
         itemsize = schedule.accesses[k].loads[0].dtype.itemsize
-        whole = itemsize * schedule.lanes.vector // WORD * schedule.steps
+        whole = max(itemsize * schedule.lanes.vector // WORD, 1) * schedule.steps
         found += max(itemsize // WORD, 1) if schedule.accesses[k].is_uniform else whole
     return found
 

@@ -36,6 +36,7 @@ from thunder_fuser.lower.row_program import (
     PulledEpilogue,
     PulledRows,
     accumulator_words,
+    has_column_totals,
     pull_rows,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
@@ -165,7 +166,9 @@ class _Candidate:
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
-        lanes = Lanes(pulled.lane_index, pulled.extent, 0, vector)
+        # Where data decide what is read, elements wait for each other one by one.
+        is_kept = self.axis == "columns" and not pulled.graph.checks
+        lanes = Lanes(pulled.lane_index, pulled.extent, 0, vector, is_kept=is_kept)
         mapping = self._mapping(pulled, lanes)
         if isinstance(mapping, Refusal):
             return mapping
@@ -204,26 +207,29 @@ class _Candidate:
         words = sum(of_stages) + of_totals
         most_words = max(of_stages, default=0) + of_totals
         columns = [total.fold for total in pulled.totals if total.at in ("column", "group")]
+        # Of rows that no vector divides a thread has as many columns, one here and one there.
+        each = self._whole_vector() if self._owns_columns else lanes.vector
+        of_rows = sum(map(_bytes_of_rows, pulled.graph.loads))
         work = RowWork(
-            lanes.vectors,
+            -(-lanes.vectors * lanes.vector // each),
             space.rows,
             space.columns,
             has_stages=bool(pulled.folds),
-            accumulators=words * lanes.vector + self._double_registers,
-            at_a_time=most_words * lanes.vector + self._double_registers,
-            kept=sum(map(accumulator_words, columns)) * lanes.vector,
-            of_rows=sum(map(_bytes_of_rows, pulled.graph.loads)) * lanes.vector // WORD,
-            of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * lanes.vector // WORD,
+            accumulators=words * each + self._double_registers,
+            at_a_time=most_words * each + self._double_registers,
+            kept=sum(map(accumulator_words, columns)) * each,
+            of_rows=of_rows * each // WORD,
+            of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * each // WORD,
             groups=self.arrangement.groups,
             reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
-            by_lane=bool(pulled.inside),
+            is_narrow=lanes.vector < each,
         )
         mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
         if mapping is None:
             return Refusal("grid_split", "one block has all there is to do")
-        spills = words * lanes.vector > MAX_ACCUMULATORS
+        spills = words * each > MAX_ACCUMULATORS
         if spills and not (pulled.folds or mapping.is_alone):
-            return Refusal("registers", f"{words} accumulators of {lanes.vector} lanes spill")
+            return Refusal("registers", f"{words} accumulators of {each} lanes spill")
         return mapping
 
     def _mapped(
@@ -332,13 +338,33 @@ class _Candidate:
         return replace(cache, kept=tuple(kept), in_place=in_place)
 
     @property
+    def _owns_columns(self) -> bool:
+        """Whether threads have the same columns of all rows, whose totals they keep."""
+        serial = self.device.threads_are_serial
+        return not serial and has_column_totals(self.arrangement, self.body)
+
+    @property
     def _double_registers(self) -> int:
         """What arithmetic in fp64 takes besides: its division is a subroutine."""
         wide = (f.accumulate.itemsize > WORD and f.accumulate.is_floating for f in self.body.folds)
         return 16 if any(wide) else 0
 
     def _lanes_of_vector(self) -> int:
-        """As many as fill an access, unless there are fewer points."""
+        """As many as fill an access, or fewer where rows end within vectors."""
+        space = self.arrangement.space
+        extent = space.columns if self.axis == "columns" else space.rows
+        whole = vector = self._whole_vector()
+        while extent % whole:
+            whole //= 2
+        if self._owns_columns:
+            # No vector of theirs is aligned in every row, and lanes that are loaded one by one had
+            # better be neighbours of other threads' lanes.
+            return whole
+        # An extent that only a much narrower vector divides gets a last vector with lanes too many.
+        return whole if 2 * whole >= vector else vector
+
+    def _whole_vector(self) -> int:
+        """As many lanes as fill an access, unless there are fewer points."""
         space = self.arrangement.space
         wide = [t for t in self.body.outputs if t.numel == space.rows * space.columns]
         itemsizes = [t.dtype.itemsize for t in (*wide, *self._wide_sources())]
@@ -351,11 +377,7 @@ class _Candidate:
         # Lanes of a vector are neighbours in memory.
         if self.axis == "columns" and not space.is_outer:
             vector = math.gcd(vector, space.run)
-        whole = vector
-        while extent % whole:
-            whole //= 2
-        # An extent that only a much narrower vector divides gets a last vector with lanes too many.
-        return whole if 2 * whole >= vector else vector
+        return vector
 
     def _wide_sources(self) -> Iterator[TensorView]:
         """Tensors in memory that reductions read, which have a value for most points."""

@@ -140,7 +140,7 @@ class RowWork:
     of_columns    the same of what all rows have in common
     groups        of rows that have totals of their own: a block works on rows of one
     reads_once    one pass over a row is all
-    by_lane       rows end within vectors, whose lanes are loaded one by one
+    is_narrow     a vector is several accesses, since rows begin within wider ones
     """
 
     vectors: int
@@ -154,7 +154,7 @@ class RowWork:
     of_columns: int
     groups: int
     reads_once: bool
-    by_lane: bool
+    is_narrow: bool
 
     @property
     def rows_of_group(self) -> int:
@@ -271,8 +271,6 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     threads = _sharing(vectors, limit)
     if has_stages and not (work.kept or apart):
         threads = _of_bare_row(work, most, device)
-    elif work.by_lane:
-        threads = min(_power_of_two(vectors), limit)
     elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work):
         most = MAX_THREADS // 2
         threads = _sharing(vectors, most)
@@ -294,6 +292,8 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
 
 def _fits_half(work: RowWork) -> bool:
     """Whether half a block's threads have registers for a row with what is kept for its columns."""
+    if work.is_narrow:
+        return False
     steps = -(-work.vectors // (MAX_THREADS // 2))
     return steps * (work.kept + work.of_rows + work.of_columns) <= _ROW_REGISTERS
 
