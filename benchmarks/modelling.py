@@ -38,7 +38,7 @@ _NOTE = (
     "of the largest tensor, by pipe.  Plan: distinct bytes of inputs and outputs.  Memory: with "
     "what is read again because caches do not hold it.  Again: what multiprocessors read "
     "once more, from L2 or from memory.  Sectors: whole sectors of all accesses, "
-    "each time that they are asked for, from whichever cache.  Blocks: resident on a "
+    "each time that they are asked for, from L2 or from memory.  Blocks: resident on a "
     "multiprocessor.  Of copy: of the bandwidth that a copy reaches, launch included.  Of a copy: "
     "the time of a kernel that copies as many bytes, its launch included, beside the kernel's."
 )

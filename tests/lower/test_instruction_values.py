@@ -16,7 +16,7 @@ from thunder_fuser.device_table import H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_mix import instruction_regions
-from thunder_fuser.lower.instruction_values import Region, sampled_threads, sector_share
+from thunder_fuser.lower.instruction_values import Region, sampled_threads, sectors_touched
 from thunder_fuser.lower.pipes import Pipe
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
@@ -136,8 +136,8 @@ def test_loops_that_are_written_out_have_constants_for_their_numbers() -> None:
 def test_sectors_are_those_of_a_warp(stride: int, size: int, share: float) -> None:
     """Neighbours share them; threads that lie apart move 32 bytes each, one address one sector."""
     addresses = tuple(stride * lane for lane in range(WARP_SIZE))
-    assert sector_share(addresses, size, 32) == share
-    assert sector_share(None, size, 32) == 32
+    (found,) = sectors_touched(addresses, size, 32).values()
+    assert len(found) * 32 / WARP_SIZE == share
 
 
 def test_accesses_say_their_sectors() -> None:
@@ -145,6 +145,19 @@ def test_accesses_say_their_sectors() -> None:
     load, store = found.accesses
     assert (load.tensor, load.is_store, load.bytes, load.sectors) == ("x", False, 4, 32)
     assert (store.tensor, store.is_store, store.bytes, store.sectors) == ("y", True, 4, 4)
+
+
+def test_what_lanes_touch_one_after_the_other_comes_once() -> None:
+    """Eight elements of a thread that are loaded one by one: all sectors of a warp with the first
+    of them, four lines each time where one would hold what is wanted.
+    """
+    at = [ir.add(ir.times(ir.Int(8), THREAD), ir.Int(k)) for k in range(8)]
+    names = [f"t{k}" for k in range(8)]
+    lets = [ir.Let(n, DataType.Float, ir.Element(X, a)) for n, a in zip(names, at, strict=True)]
+    (found,) = regions(*lets, *(s for n in names for s in stored(ir.Var(n))))
+    loads = [a for a in found.accesses if not a.is_store]
+    assert [a.sectors for a in loads] == [32.0, *[0.0] * 7]
+    assert [a.replays for a in loads] == [7.0] * 8
 
 
 def test_what_some_warps_do_counts_for_these() -> None:

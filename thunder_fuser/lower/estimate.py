@@ -63,7 +63,7 @@ class Estimate:
                      launch
     bytes            that memory moves
     cache_bytes      that the L2 cache moves to and from multiprocessors: what is read again, too
-    sector_bytes     of memory sectors that threads ask for, each time that they do
+    sector_bytes     of memory sectors that threads ask for: once for what they touch together
     wanted_bytes     of what they ask for: less than `sector_bytes` where sectors are used in part
     instructions     of all threads, by pipe
     resident         blocks that a multiprocessor holds at a time
@@ -142,12 +142,12 @@ class _Asked(NamedTuple):
     """Sectors that an access asks for.
 
     moved   of all threads, bytes
-    apart   for each byte that is wanted
+    wanted  those of them that are
     window  of a thread, for each row that its block begins
     """
 
     moved: float
-    apart: float
+    wanted: float
     window: float
 
 
@@ -172,7 +172,7 @@ class _Model:
             for pipe, n in region.mix.items():
                 mix[pipe] += n * region.total * kernel.blocks * kernel.threads
         traffic = self._traffic()
-        arithmetic = self._arithmetic(mix)
+        arithmetic = self._arithmetic(mix, self._replays())
         waiting = self._waiting()
         memory = traffic.memory / self.bandwidth
         cache = traffic.cache / (self.bandwidth * _L2_RATE)
@@ -208,12 +208,18 @@ class _Model:
 
     # ---- what is needed
 
-    def _arithmetic(self, mix: Mapping[Pipe, float]) -> dict[str, float]:
+    def _replays(self) -> float:
+        """What the nearest cache passes over again, of all threads."""
+        each = (r.total * sum(a.replays for a in r.accesses) for r in self.regions)
+        return sum(each) * self.kernel.blocks * self.kernel.threads
+
+    def _arithmetic(self, mix: Mapping[Pipe, float], replays: float) -> dict[str, float]:
         """Seconds of each pipe, and of the slots that all share."""
         lanes = self.device.lanes
         clocks = {"issue": sum(mix.values()) / (lanes.issue * _ISSUED)}
         for pipe, n in mix.items():
             if pipe is not Pipe.OTHER:
+                n += replays if pipe is Pipe.LSU else 0.0
                 clocks[pipe.name] = n / getattr(lanes, pipe.name.lower())
         return {name: n / (self.clock * self.busy) for name, n in clocks.items()}
 
@@ -249,15 +255,16 @@ class _Model:
             for a in region.accesses:
                 moved = region.total * threads * a.sectors
                 asked[a.tensor, a.is_store] += moved
-                each = _Asked(moved, a.sectors / a.bytes, self._row_share(region) * a.sectors)
+                own = region.total * threads * a.bytes
+                each = _Asked(moved, own, self._row_share(region) * a.sectors)
                 together[id(region.waiting), a.tensor, a.is_store].append(each)
-                wanted += region.total * threads * a.bytes
+                wanted += own
                 ahead += moved if a.is_ahead else 0.0
         for (_, tensor, _), found in together.items():
             # What a block reads side by side, or all of them read, is in its own cache; loads of
             # neighbours in one place of a tensor touch it once.
             size, every = self.sizes[tensor], sum(x.moved for x in found)
-            apart = max(1.0, max(x.apart for x in found))
+            apart = max(1.0, every / (sum(x.wanted for x in found) or 1.0))
             most = max(x.moved for x in found)
             held = size * self.busy if size <= _L1_BYTES else max(most, size * apart)
             cache += min(every, held)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,13 +22,13 @@ from thunder_fuser.lower.instruction_values import (
     ValueNumbering,
     sampled_threads,
     scattered_warps,
-    sector_share,
+    sectors_touched,
 )
 from thunder_fuser.lower.pipes import Mix
 
 ACCESS_BYTES = 16
 """Of the widest load or store of a thread."""
-_SECTOR = 32
+_SECTOR, _LINE = 32, 128
 
 Value = Number | Form
 
@@ -59,6 +60,8 @@ class ExpressionMix:
         self._arch = arch
         self._memory: dict[str, ir.Parameter] = {}
         self._loaded: set[Number] = set()
+        # By tensor and place in the kernel what its accesses there have touched, warp by warp.
+        self._touched: dict[Hashable, defaultdict[int, set[int]]] = {}
         self._is_ahead = False
         self._serial = 0
         self.active: Sample | None = None
@@ -250,8 +253,25 @@ class ExpressionMix:
     ) -> Access:
         places = form.values()
         sample = None if places is None else tuple(p * dtype.itemsize for p in places)
-        moved = sector_share(sample, size, _SECTOR, self.active)
-        return Access(parameter.name, is_store, size, moved, self.values.here.barriers)
+        here = self.values.here
+        if sample is None:
+            return Access(parameter.name, is_store, size, max(size, _SECTOR), 0.0, here.barriers)
+        found = sectors_touched(sample, size, _SECTOR, self.active)
+        beside = here.waiting, parameter.name, is_store, here.waiting.barriers
+        touched = self._touched.setdefault(beside, defaultdict(set))
+        fresh = sum(len(sectors - touched[warp]) for warp, sectors in found.items())
+        for warp, sectors in found.items():
+            touched[warp] |= sectors
+        lines = sum(len({s * _SECTOR // _LINE for s in sectors}) for sectors in found.values())
+        passes = max(1.0, WARP_SIZE * size / _LINE)
+        return Access(
+            parameter.name,
+            is_store,
+            size,
+            fresh * _SECTOR / (len(found) * WARP_SIZE),
+            max(0.0, lines / len(found) - passes),
+            here.barriers,
+        )
 
     def place(self, address: ir.Expr) -> tuple[str, Form]:
         found = self.expr(address)

@@ -28,7 +28,9 @@ class Access:
     """A load or store of global memory by one thread.
 
     bytes     of the elements
-    sectors   bytes of memory sectors that it moves, its share of those of a warp
+    sectors   bytes of memory sectors that it moves, its share of those of a warp: of those that
+              nothing beside it has touched, since the nearest cache has the others
+    replays   passes through that cache beyond one for each 128 bytes: one a line that is touched
     phase     barriers of its region before it
     is_ahead  nothing waits for it before the next iteration of its loop
     """
@@ -37,6 +39,7 @@ class Access:
     is_store: bool
     bytes: int
     sectors: float
+    replays: float = 0.0
     phase: int = 0
     is_ahead: bool = False
 
@@ -316,29 +319,24 @@ def scattered_warps(extent: int) -> Sample:
     return tuple(place for place in places for _ in range(WARP_SIZE))
 
 
-def sector_share(
-    sample: Sample | None, size: int, sector: int, active: Sample | None = None
-) -> float:
-    """Bytes of sectors that a thread moves: its share of the distinct ones of its warp, of those
-    warps where threads are active.
-    """
-    if sample is None:
-        return float(max(size, sector))
+def sectors_touched(
+    sample: Sample, size: int, sector: int, active: Sample | None = None
+) -> dict[int, set[int]]:
+    """Numbers of the sectors that each sampled warp touches, of those where threads are active."""
     warps = list(_warps(sample))
     if active is not None and any(active):
         marks = zip(warps, _warps(active), strict=True)
         warps = [[a for a, is_on in zip(*pair, strict=True) if is_on] for pair in marks]
-    found = [_sectors(warp, size, sector) for warp in warps if warp]
-    return sum(found) * sector / (len(found) * WARP_SIZE)
+    return {
+        k: {s for a in warp for s in range(a // sector, (a + size - 1) // sector + 1)}
+        for k, warp in enumerate(warps)
+        if warp
+    }
 
 
 def _warps(sample: Sample) -> Iterator[Sequence[int]]:
     for k in range(0, len(sample), WARP_SIZE):
         yield sample[k : k + WARP_SIZE]
-
-
-def _sectors(addresses: Sequence[int], size: int, sector: int) -> int:
-    return len({s for a in addresses for s in range(a // sector, (a + size - 1) // sector + 1)})
 
 
 def sampled_threads(blocks: int, threads: int) -> Iterator[tuple[int, int]]:
