@@ -213,8 +213,8 @@ fifty where that makes room for another block; for all kernels it would make hal
 _FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
 """How much ptxas keeps that it could compute again: where it is a register or two that it spills,
 less or more of it may need none."""
-_FEW_BYTES = 16
-"""Stored and loaded: those of two registers."""
+_FEW_BYTES = 32
+"""Stored and loaded: those of four registers."""
 
 
 def _flags(arch: str, *ptxas: str) -> list[bytes]:

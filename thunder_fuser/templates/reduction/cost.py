@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.integer.symint import Form
+from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.kernel_ir import WRITTEN_OUT
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.templates.reduction.pipelining import bytes_under_way
-from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule, RowReduction
 from thunder_fuser.templates.reduction.thread_mapping import HOST_PARTS, takes_small_blocks
 
 _JUMP = 128
@@ -24,6 +25,12 @@ _STACKED_SHARE = 0.7
 fold at once, and few loads of each are under way (the time model's .55 to .8).
 """
 
+_BY_LANE = 2
+"""Of the time model's 1.3 to 4."""
+_DEPENDENT = 1.15
+"""Moments of a variance wait for each other with each vector: a pass that they save pays for that
+where it would read what is not kept.
+"""
 _AHEAD = 1.5
 """Of the threads that a multiprocessor needs otherwise, where these have the next row under way."""
 _IDLE = 1.25
@@ -40,7 +47,14 @@ def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     time = max(time, _waiting(schedule, device))
     if _keeps_in_vain(schedule, device):
         time *= _IDLE
+    if not device.threads_are_serial and any(map(_has_moments, schedule.folds)):
+        time *= _DEPENDENT
     return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
+
+
+def _has_moments(fold: RowReduction) -> bool:
+    """Whether a reduction carries more than a number and what it is relative to."""
+    return reductions.lookup(fold.op).accumulator.words > 2
 
 
 def _waiting(schedule: ReductionSchedule, device: DeviceInfo) -> float:
@@ -101,13 +115,15 @@ def _moves(address: Form, lanes: Lanes) -> bool:
 
 def _reads(schedule: ReductionSchedule, access: int, device: DeviceInfo) -> int:
     """How often memory gives an access; what is read again is in the cache of a host's core. Loads
-    of one lane after the other touch what a whole vector has as often as that has lanes.
+    of one lane after the other pass through the nearest cache so often that they take as long, if
+    all multiprocessors have something to load.
     """
     if device.threads_are_serial:
         return 1
     found = schedule.accesses[access]
-    lanes = schedule.lanes.vector if found.gather and not found.loads[0].positions else 1
-    return schedule.row_cache.reads(access) * lanes
+    by_lane = found.gather and schedule.lanes.vector > 1 and not found.loads[0].positions
+    is_busy = schedule.blocks >= device.sm_count
+    return schedule.row_cache.reads(access) * (_BY_LANE if by_lane and is_busy else 1)
 
 
 def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:

@@ -40,7 +40,7 @@ _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
-_ROW_REGISTERS = 64
+_ROW_REGISTERS = 112
 """The same of accumulators and of all that a row reads, where threads have 128."""
 _TESTED_REGISTERS = 12
 """Those besides where some threads have no vector: what these compute with is zeroed under a test.
@@ -329,7 +329,9 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     are enough. A lone row wants more of them: what they do not hold goes through shared memory, and
     is not loaded ahead.
     """
-    room, of_row = MAX_THREADS // threads, _sharing(work.vectors, threads)
+    of_row = _sharing(work.vectors, threads)
+    # Of whole rows a block has fewer threads, and each of them more registers.
+    room = MAX_THREADS / (threads // of_row * of_row)
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
     kept = taken + work.of_columns
     if work.vectors % of_row:
