@@ -27,6 +27,7 @@ from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
 from thunder_fuser.passes.rewrite import Precision
+from thunder_fuser.passes.rfactor_reductions import rfactor_reductions
 from thunder_fuser.passes.short_sums import short_sums
 from thunder_fuser.passes.sums_of_one_hot import sums_of_one_hot
 from thunder_fuser.passes.sums_of_pads import sums_of_pads
@@ -51,6 +52,8 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     # Needs slices that are one view each, and makes views of cats that are new.
     cat_of_slices,
     broadcast_reductions,
+    # When nothing is folded but what differs.
+    rfactor_reductions,
     # When equal things look equal.
     common_subexpressions,
     # Last, when broadcasts that are one have one reader.
