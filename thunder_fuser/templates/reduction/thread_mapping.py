@@ -42,6 +42,7 @@ _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
 _ROW_REGISTERS = 112
 """The same of accumulators and of all that a row reads, where threads have 128."""
+_LOOP_REGISTERS = 8
 _TESTED_REGISTERS = 12
 """Those besides where some threads have no vector: what these compute with is zeroed under a test.
 """
@@ -271,7 +272,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     threads = _sharing(vectors, limit)
     if has_stages and not (work.kept or apart):
         threads = _of_bare_row(work, most, device)
-    elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work):
+    elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work, device):
         most = MAX_THREADS // 2
         threads = _sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
@@ -290,12 +291,18 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, together)
 
 
-def _fits_half(work: RowWork) -> bool:
-    """Whether half a block's threads have registers for a row with what is kept for its columns."""
+def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
+    """Whether half a block's threads have registers for a row with what is kept for its columns: a
+    second set of it where rows are so many that they are taken in parts, which are a loop more.
+    """
     if work.is_narrow:
         return False
     steps = -(-work.vectors // (MAX_THREADS // 2))
-    return steps * (work.kept + work.of_rows + work.of_columns) <= _ROW_REGISTERS
+    in_parts = work.rows_of_group > LONGEST_PORTION * device.sm_count
+    kept, room = work.kept, _ROW_REGISTERS
+    if in_parts:
+        kept, room = 2 * kept, room - _LOOP_REGISTERS
+    return steps * (kept + work.of_rows + work.of_columns) <= room
 
 
 def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
