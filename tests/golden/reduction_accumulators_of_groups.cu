@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_b7271bf6(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e3ac34eb(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -23,8 +23,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_b
       for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
     }
     const int bound = (int)(portion / 1 + 1) * 64;
-    tf::Vec<unsigned, 4> n0[1];
-    tf::Vec<unsigned, 4> n1[1];
+    tf::Fetch<float, 4> n0[1];
+    tf::Fetch<float, 4> n1[1];
     {
       const int r = (int)(portion / 1) * 64 + g;
       TF_UNROLL

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 16384 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_a06f7e5b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_891694e4(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rs
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   {
-    tf::Vec<unsigned, 4> n0[4];
+    tf::Fetch<bf16, 8> n0[4];
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = k * 512 + t;
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rs
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   {
-    tf::Vec<unsigned, 4> n1[4];
+    tf::Fetch<bf16, 8> n1[4];
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = k * 512 + t;

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_d7cb78fb(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_854a67c0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   {
-    tf::Vec<unsigned, 4> n0[8];
+    tf::Fetch<bf16, 8> n0[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int u = k * 1024 + t;
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   {
-    tf::Vec<unsigned, 4> n1[8];
+    tf::Fetch<bf16, 8> n1[8];
     TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int u = k * 1024 + t;

@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_0dd3c609(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_b57c848a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   for (int at = t; at < 32768; at += 3072) {
-    tf::Vec<unsigned, 4> n0[3];
+    tf::Fetch<bf16, 8> n0[3];
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 1024;
@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
   for (int at = t; at < 32768; at += 2048) {
-    tf::Vec<unsigned, 4> n0[2];
-    tf::Vec<unsigned, 4> n1[2];
+    tf::Fetch<bf16, 8> n0[2];
+    tf::Fetch<bf16, 8> n1[2];
     TF_UNROLL
     for (int k = 0; k < 2; ++k) {
       const int u = at + k * 1024;

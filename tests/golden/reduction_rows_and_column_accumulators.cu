@@ -1,19 +1,18 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_db9e7b34(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_c8ee6052(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
   const int g = threadIdx.x / 256u;
   const int part = blockIdx.x;
-  int turn = 1;
   float s0[1][4];
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
     TF_UNROLL
     for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
   }
-  tf::Vec<unsigned, 4> n0[1];
-  tf::Vec<unsigned, 4> n2[1];
+  tf::Fetch<float, 4> n0[1];
+  tf::Fetch<float, 4> n2[1];
   {
     const int r = (int)part * 4 + g;
     TF_UNROLL
@@ -25,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d
   }
   TF_UNROLL_BY(1)
   for (int first = (int)part * 4; first < 4096; first += 528) {
-    turn ^= 1;
+    const int turn = (unsigned)first / 528u % 2u;
     const int r = first + g;
     // prologue: T1, T2, T0, kept in registers
     float x0[1][4];

@@ -1,5 +1,5 @@
 // reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_301acfd9(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_eb1bdcc3(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_301acfd9(c
   TF_UNROLL
   for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
   for (int at = begin; at < end; at += 1536) {
-    tf::Vec<unsigned, 4> n0[3];
+    tf::Fetch<float, 4> n0[3];
     TF_UNROLL
     for (int k = 0; k < 3; ++k) {
       const int u = at + k * 512;
