@@ -14,20 +14,11 @@ from thunder_fuser.lower.row_threads import (
     VECTORS_PER_THREAD,
 )
 from thunder_fuser.occupancy import resident_blocks
+from thunder_fuser.templates.reduction.host_tiles import HOST_PARTS, host_tiles
 
 MAX_THREADS = 1024
 _VECTORS_OF_WARP = 4
 """The same as VECTORS_PER_THREAD of a row that one warp has to itself, which needs no barrier."""
-HOST_PARTS = 16
-"""Parts of a total on the host. Not the number of cores: results must not depend on it."""
-_HOST_TILE, _NARROWEST_TILE = 256, 64
-"""Vectors of columns whose totals stay in a core's nearest cache; and those of them that lie in one
-row as far as a core's prefetcher follows.
-"""
-_HOST_ROWS, _FEWEST_HOST_ROWS, _FEWEST_ROWS_APART = 64, 16, 4
-"""Of a part, which is written and read again; of each of two; and of as many as there may be cores,
-where columns are too few for these.
-"""
 _MANY_STEPS = 8
 """Vectors of a thread beyond which one more is little: all threads of a block share longer rows."""
 _VECTORS_OF_BARE_ROW = (8, 4, 2)
@@ -255,7 +246,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     """Blocks stride over rows; a thread has the same columns in each of them."""
     within, vectors, has_stages = work.rows_of_group, work.vectors, work.has_stages
     if device.threads_are_serial:
-        tiles, parts = (1, HOST_PARTS) if has_stages else _host_tiles(work)
+        tiles, parts = (1, HOST_PARTS) if has_stages else host_tiles(work.vectors, within)
         if parts == 1:
             return None
         return _in_portions(work, 1, 1, tiles, parts, within, 0)
@@ -314,19 +305,6 @@ def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
         if work.rows_of_group >= most // threads * device.sm_count:
             return threads
     return _sharing(work.vectors, most)
-
-
-def _host_tiles(work: RowWork) -> tuple[int, int]:
-    """(column tiles, parts of each) of a host: few parts of few rows, and as many tiles more; as
-    many blocks as there may be cores, if rows are enough for that.
-    """
-    rows, fewest = work.rows_of_group, -(-work.vectors // _HOST_TILE)
-    most = max(fewest, work.vectors // _NARROWEST_TILE)
-    parts = max(1, rows // _HOST_ROWS, min(2, rows // _FEWEST_HOST_ROWS))
-    if parts * most < HOST_PARTS:
-        parts = max(parts, min(-(-HOST_PARTS // most), rows // _FEWEST_ROWS_APART))
-    parts = min(parts, HOST_PARTS)
-    return max(fewest, min(-(-HOST_PARTS // parts), most)), parts
 
 
 def _is_crowded(work: RowWork, threads: int) -> bool:
