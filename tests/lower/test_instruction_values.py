@@ -219,6 +219,10 @@ def test_words_that_a_test_guards_are_on_their_way_with_others() -> None:
     fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, place))
     root, guarded = regions(*loaded(), register, ir.If((apart,), (fetch,)))
     assert (guarded.waiting, [a.phase for a in guarded.accesses]) == (root, [0])
+    # Elements, too: ptxas puts the test on the load.
+    element = ir.Assign(ir.Var("n"), ir.Element(X, ir.times(ir.Int(4), THREAD)))
+    root, guarded = regions(*loaded(), register, ir.If((apart,), (element,)))
+    assert guarded.waiting is root
     _, guarded = regions(*loaded(), ir.If((apart,), (*loaded(), *stored(T))))
     assert guarded.waiting is guarded
 

@@ -135,9 +135,9 @@ class CudaText:
     def _unsigned_binary(self, e: ir.UnsignedBinary) -> str:
         if isinstance(e.left, ir.LaunchIndex):
             return f"{_LAUNCH[e.left]} {e.op} {self.text(e.right)}u"
-        left = f"({self._unsigned}){self._factor(e.left, 4)}"
-        if isinstance(e.left, ir.UnsignedBinary):
-            left = self.text(e.left)
+        left = self.text(e.left)
+        if not isinstance(e.left, ir.UnsignedBinary):
+            left = f"({self._unsigned}){self._factor(e.left, 4)}"
         if isinstance(e.right, ir.Int):
             return f"{left} {e.op} {e.right.value}{self._suffix}"
         return f"{left} {e.op} ({self._unsigned}){self._factor(e.right, 4)}"

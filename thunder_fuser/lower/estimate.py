@@ -141,8 +141,8 @@ class _Traffic:
 class _Asked(NamedTuple):
     """Sectors that an access asks for.
 
-    moved   of all threads, bytes
-    wanted  those of them that are
+    moved   bytes of sectors, of all threads
+    wanted  bytes of the elements
     window  of a thread, for each row that its block begins
     """
 

@@ -27,10 +27,10 @@ fold at once, and few loads of each are under way (the time model's .55 to .8).
 """
 
 _BY_LANE = 2
-"""Of the time model's 1.3 to 4."""
+"""How much longer uncoalesced loads take, lane by lane (the time model's 1.3 to 4)."""
 _DEPENDENT = 1.15
-"""Moments of a variance wait for each other with each vector: a pass that they save pays for that
-where it would read what is not kept.
+"""How much longer Welford's moments take, which wait for each other with each vector: a pass that
+they save pays for that where it would read what is not kept.
 """
 _AHEAD = 1.5
 """Of the threads that a multiprocessor needs otherwise, where these have the next row under way."""

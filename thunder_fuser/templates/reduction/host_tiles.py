@@ -1,4 +1,4 @@
-"""Tiles of a host: how many blocks share the columns of totals, and the rows, where cores run them."""
+"""Tiles of a host: how many blocks share the columns of totals, and the rows of each tile."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ _COLUMN_REGISTERS = 44
 _ROW_REGISTERS = 112
 """The same of accumulators and of all that a row reads, where threads have 128."""
 _LOOP_REGISTERS = 8
+"""Those of them that a loop over parts of the rows takes."""
 _TESTED_REGISTERS = 12
 """Those besides where some threads have no vector: what these compute with is zeroed under a test.
 """
