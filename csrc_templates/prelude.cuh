@@ -117,6 +117,25 @@ TF_DEVICE void grid_barrier(unsigned* counter, unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
 }
 
+// The barrier of a cluster's `blocks`, in two halves: all threads arrive and then wait until all
+// others have, after which they see what these wrote before, to shared memory of any of the blocks.
+// A block that has not begun has none, and one that has ended has none any more: the first access to
+// another block's comes after a barrier, and the last before one.
+TF_DEVICE void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+TF_DEVICE void cluster_wait(int) {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// What lies in the shared memory of the cluster's block number `rank` where `p` lies in that of this
+// one: distributed shared memory (sm_90).
+template <class T>
+TF_DEVICE T* map_shared_rank(T* p, int rank) {
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+  return there;
+}
+
 }  // namespace tf
 
 #endif

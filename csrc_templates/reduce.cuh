@@ -55,15 +55,21 @@ TF_DEVICE void group_barrier(int thread TF_SITE_PARAM) {
 TF_DEVICE constexpr int half_of(int warps) {
   return warps < 2 ? 1 : 2 * half_of(warps / 2);
 }
+// How many lanes do: those of one warp at most.
+TF_DEVICE constexpr int lanes_of(int warps) { return warps < 64 ? half_of(warps) : 32; }
 // What this lane begins with where the values of all warps meet: as many lanes as a power of two has,
-// the first of which take those of the other warps, too.
+// which take those of the other warps, too.
 template <class Op, int Warps, class T>
 TF_DEVICE T from_warps(const T* slots, int lane) {
-  constexpr int half = half_of(Warps);
-  const int place = lane % half;
-  const T value = slots[place];
-  const bool has_other = half < Warps && place + half < Warps;
-  return has_other ? Op::combine(value, slots[place + half]) : value;
+  constexpr int lanes = lanes_of(Warps);
+  const int place = lane % lanes;
+  T value = slots[place];
+  TF_UNROLL
+  for (int first = lanes; first < Warps; first += lanes) {
+    const bool has_other = first + lanes <= Warps || place + first < Warps;
+    if (has_other) value = Op::combine(value, slots[place + first]);
+  }
+  return value;
 }
 
 // Reduces over `Threads` threads, a multiple of 32, of which this is number `tid`: the block, or one

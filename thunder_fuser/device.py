@@ -73,6 +73,10 @@ class DeviceInfo:
                             they cannot, or where caches do not read what is overwritten
     fresh_bytes             an allocation of so many bytes is new pages, which the system clears
                             in the caches when they are first touched; 0 where it is used again
+    clusters                blocks of a cluster, which reach each other's shared memory, and how
+                            many such clusters are on the device at a time whose blocks have a
+                            multiprocessor each: those of a cluster are neighbours; none where the
+                            device has no clusters, or where it is not known how many
     links                   ways to other devices, the nearest first; none where not known
     collective_seconds      what a collective takes that sends nothing, in one step
     """
@@ -104,8 +108,20 @@ class DeviceInfo:
     prefetches_by_software: bool = False
     outer_cache_bytes: int = 0
     fresh_bytes: int = 0
+    clusters: tuple[tuple[int, int], ...] = ()
     links: tuple[Link, ...] = ()
     collective_seconds: float = 0.0
+
+    def sms_of_clusters(self, cluster: int) -> int:
+        """Multiprocessors that clusters of so many blocks have, one for each block."""
+        if cluster == 1:
+            return self.sm_count
+        return cluster * max(1, dict(self.clusters).get(cluster, 0))
+
+    @property
+    def largest_cluster(self) -> int:
+        """Blocks that reach each other's shared memory, at most."""
+        return max((blocks for blocks, _ in self.clusters), default=1)
 
     @property
     def clock_rate(self) -> float:

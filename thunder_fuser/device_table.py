@@ -71,10 +71,13 @@ H200 = DeviceInfo(
     lanes=PIPES["sm_90"],
     load_seconds=LOAD_SECONDS,
     copy_share=COPY_SHARE,
+    clusters=((2, 66), (4, 32), (8, 16)),
     links=_server(450e9, 50e9),
     collective_seconds=COLLECTIVE_SECONDS,
 )
-"""NVLink 4, and NDR InfiniBand of 400 Gb/s."""
+"""NVLink 4, and NDR InfiniBand of 400 Gb/s. Clusters: of eight groups of 16 or 18 multiprocessors,
+as cudaOccupancyMaxActiveClusters reports; on a machine with a GPU it is asked.
+"""
 
 H200_SLICE = replace(
     H200,
@@ -83,6 +86,7 @@ H200_SLICE = replace(
     bandwidth=0.6e12,
     l2_bytes=50 * _MIB // 8,
     fp32_rate=4.1e12,
+    clusters=((2, 8), (4, 4), (8, 2)),
     links=(),
 )
 
@@ -99,6 +103,7 @@ A100 = replace(
     arch="sm_80",
     lanes=PIPES["sm_80"],
     sm_count=108,
+    clusters=(),
     shared_bytes_per_block=163 * _KIB,
     shared_bytes_per_sm=164 * _KIB,
     bandwidth=2.039e12,
@@ -118,14 +123,17 @@ B200 = replace(
     l2_bytes=126 * _MIB,
     bytes_in_flight_per_sm=64 * _KIB,
     fp32_rate=37e12,
+    clusters=((2, 74), (4, 32), (8, 16)),
     links=_server(900e9, 50e9),
 )
+"""Clusters: as few as eight groups of 16 multiprocessors and more have."""
 
 _SMALL = replace(
     H200,
     threads_per_sm=1536,
     shared_bytes_per_block=99 * _KIB,
     shared_bytes_per_sm=100 * _KIB,
+    clusters=(),
     links=_workstation(32e9),
 )
 """What multiprocessors of workstations have in common."""
@@ -176,6 +184,7 @@ T4 = replace(
     arch="sm_75",
     lanes=PIPES["sm_75"],
     sm_count=40,
+    clusters=(),
     threads_per_sm=1024,
     blocks_per_sm=16,
     shared_bytes_per_block=64 * _KIB,

@@ -19,6 +19,7 @@ struct tf_site {
 struct tf_thread {
   tf_dim3 thread, block, block_size, grid_size;
   unsigned char* shared;
+  unsigned char* const* cluster_shared;  // of each block of its cluster, by rank
   bool fast;  // collectives may take their shortcut
 };
 
@@ -44,6 +45,7 @@ struct tf_call {
   char* message;  // receives the error text
   unsigned message_bytes;
   tf_dim3 grid, block;
+  unsigned cluster;  // blocks along x that read and write each other's shared memory; 1: none do
   unsigned shared_bytes;
   int threads;  // OS threads at most; 0: as many as OpenMP would use
   int order;    // tf_order of threads and blocks
@@ -74,6 +76,7 @@ int tf_launch(const tf_call* call);
 // ---- collectives: every thread concerned calls, and returns when all have
 
 void tf_sync_block(tf_site site);
+void tf_sync_cluster(tf_site site);
 void tf_sync_grid(tf_site site);
 
 enum tf_warp_op { TF_SHFL, TF_SHFL_XOR, TF_SHFL_UP, TF_SHFL_DOWN, TF_BALLOT, TF_SYNC_WARP };

@@ -33,18 +33,22 @@ void Worker::wait(char* meeting) {
 
 // ---- the block
 
-// Parks the running thread in the block's barrier; true for the last one, who must wake the others.
-bool Worker::arrive_in_block(tf_site site) {
-  Fiber& fiber = park(State::in_block, site);
-  Block& block = *fiber.block;
-  if (block.in_block == 0) {
-    block.barrier = site;
-  } else if (!same_place(block.barrier, site)) {
+// Of so many threads that wait in a barrier already, the `first` is at the `site` of the running one.
+void Worker::check_same_barrier(unsigned waiting, tf_site& first, tf_site site) {
+  if (waiting == 0) {
+    first = site;
+  } else if (!same_place(first, site)) {
     Text text;
-    text.add("divergent barriers: ").thread(fiber.self).add(" reached the one at ").site(site);
-    text.add(" while %u threads wait in the one at ", block.in_block).site(block.barrier);
+    text.add("divergent barriers: ").thread(current_->self).add(" reached the one at ").site(site);
+    text.add(" while %u threads wait in the one at ", waiting).site(first);
     abandon(text.c_str());
   }
+}
+
+// Parks the running thread in the block's barrier; true for the last one, who must wake the others.
+bool Worker::arrive_in_block(tf_site site) {
+  Block& block = *park(State::in_block, site).block;
+  check_same_barrier(block.in_block, block.barrier, site);
   if (++block.in_block < block.threads) return false;
   block.in_block = 0;
   return true;
@@ -83,6 +87,21 @@ void Worker::combine_block(void* value, int bytes, tf_combine combine, tf_site s
     combine_values(block, 0, block.threads, bytes, combine, block.values.data());
     block.meeting.complete();
     wake(block);
+  }
+  wait(meeting);
+}
+
+// ---- the cluster
+
+void Worker::sync_cluster(tf_site site) {
+  Cluster& cluster = *current_->block->cluster;
+  char* const meeting = cluster.meeting.arrive();
+  Block& block = *park(State::in_cluster, site).block;
+  check_same_barrier(cluster.waiting, cluster.barrier, site);
+  if (++cluster.waiting == block.threads * cluster.blocks.size()) {
+    cluster.waiting = 0;
+    cluster.meeting.complete();
+    for (Block* each : cluster.blocks) wake(*each);
   }
   wait(meeting);
 }

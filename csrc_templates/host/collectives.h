@@ -43,6 +43,13 @@ static __forceinline__ T tf_shuffle(unsigned mask, T v, tf_site site, int lane, 
 namespace tf {
 
 TF_DEVICE void grid_barrier(unsigned*, unsigned TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
+TF_DEVICE void cluster_arrive() {}
+TF_DEVICE void cluster_wait(int blocks TF_SITE_PARAM) { tf_sync_cluster(TF_HERE); }
+template <class T>
+TF_DEVICE T* map_shared_rank(T* p, int rank) {
+  const auto offset = (unsigned char*)p - tf_self->shared;
+  return (T*)(tf_self->cluster_shared[rank] + offset);
+}
 
 // Reductions in one rendezvous. Bit for bit what reduce.cuh computes step by step: exchanging
 // with lane ^ step makes both lanes equal, so the lower half of the lanes shows the whole tree.

@@ -50,12 +50,13 @@ Worker& this_threads_worker() {
   return *worker;
 }
 
-int choose_threads(const tf_call& call, unsigned long long blocks) {
+int choose_threads(const tf_call& call, unsigned long long clusters) {
   int threads = call.threads > 0 ? call.threads : available_threads();
-  if (static_cast<unsigned long long>(threads) > blocks) threads = static_cast<int>(blocks);
+  if (static_cast<unsigned long long>(threads) > clusters) threads = static_cast<int>(clusters);
   if (threads <= 1 || call.flags & TF_ALL_THREADS) return threads;
   const double known = __atomic_load_n(call.kernel->block_nanoseconds, __ATOMIC_RELAXED);
-  return known > 0 && known * blocks < kNanosecondsWorthSharing ? 1 : threads;
+  const double all = known * call.cluster * clusters;
+  return known > 0 && all < kNanosecondsWorthSharing ? 1 : threads;
 }
 
 // An OS thread that is interrupted measures too much, so that a longer time counts only in part.
@@ -107,9 +108,12 @@ Launch::Launch(const tf_call& the_call)
 tf_dim3 Launch::block_at(unsigned long long i) const {
   if (call.order == TF_REVERSE) i = blocks - 1 - i;
   if (call.order == TF_RANDOM) {
-    unsigned long long stride = call.seed % blocks | 1;
-    while (gcd(stride, blocks) != 1) stride += 2;
-    i = (i * stride + call.seed) % blocks;
+    // Clusters stay together.
+    const unsigned long long clusters = blocks / call.cluster;
+    unsigned long long stride = call.seed % clusters | 1;
+    while (gcd(stride, clusters) != 1) stride += 2;
+    const unsigned long long cluster = (i / call.cluster * stride + call.seed) % clusters;
+    i = cluster * call.cluster + (i + call.seed) % call.cluster;
   }
   const tf_dim3 grid = call.grid;
   return {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
@@ -117,7 +121,7 @@ tf_dim3 Launch::block_at(unsigned long long i) const {
 }
 
 tf_thread Launch::thread_template() const {
-  return {{0, 0, 0}, {0, 0, 0}, call.block, call.grid, nullptr, !has(TF_FAITHFUL)};
+  return {{0, 0, 0}, {0, 0, 0}, call.block, call.grid, nullptr, nullptr, !has(TF_FAITHFUL)};
 }
 
 void Launch::fail(const char* message, tf_failure failure) {
@@ -134,13 +138,14 @@ void Launch::fail(const char* message, tf_failure failure) {
 int tf_launch(const tf_call* call) {
   tf::Launch launch(*call);
   if (launch.blocks == 0) return 0;
-  const int wanted = tf::choose_threads(*call, launch.blocks);
+  const unsigned long long clusters = launch.blocks / call->cluster;
+  const int wanted = tf::choose_threads(*call, clusters);
   // What the blocks themselves took, without what it took to start the threads.
   std::atomic<long long> busy{0};
   tf::parallel(wanted, [&](int part, int parts) {
     const auto start = std::chrono::steady_clock::now();
-    const unsigned long long first = launch.blocks * part / parts;
-    const unsigned long long last = launch.blocks * (part + 1) / parts;
+    const unsigned long long first = clusters * part / parts * call->cluster;
+    const unsigned long long last = clusters * (part + 1) / parts * call->cluster;
     if (launch.has(TF_PLAIN)) {
       tf::run_plain(launch, first, last);
     } else {
@@ -180,6 +185,8 @@ static tf::Worker& worker_for(const char* collective, tf_site site) {
 }
 
 void tf_sync_block(tf_site site) { worker_for("__syncthreads", site).sync_block(site); }
+
+void tf_sync_cluster(tf_site site) { worker_for("cluster barrier", site).sync_cluster(site); }
 
 void tf_sync_grid(tf_site site) { worker_for("grid barrier", site).sync_grid(site); }
 

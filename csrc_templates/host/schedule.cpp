@@ -99,7 +99,7 @@ bool Worker::pass_grid_barrier() {
 
 void Worker::report_deadlock() {
   static const char* const kWaiting[] = {"ready", "in a warp collective", "in __syncthreads",
-                                         "in the grid barrier"};
+                                         "in the cluster barrier", "in the grid barrier"};
   for (size_t i = 0; i < live_; ++i) {
     Block& block = *blocks_[i];
     if (block.done == block.threads) continue;

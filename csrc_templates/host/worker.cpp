@@ -61,6 +61,8 @@ Block::~Block() { release_shared(*this); }
 
 Fiber::~Fiber() {
   hooks.destroy_fiber();
+  // What is mapped in its place is no stack, or another one.
+  unpoison(stack, kStackBytes);
   munmap(stack, kStackBytes);
 }
 
@@ -101,9 +103,14 @@ void Worker::provide(size_t count) {
   while (blocks_.size() < count) blocks_.emplace_back(new Block());
   live_ = count;
   const tf_dim3 size = launch_->call.block;
-  const unsigned threads = size.x * size.y * size.z;
+  const unsigned threads = size.x * size.y * size.z, side = launch_->call.cluster;
+  while (clusters_.size() < count / side) clusters_.emplace_back(new Cluster());
   for (size_t i = 0; i < count; ++i) {
     Block& block = *blocks_[i];
+    block.cluster = clusters_[i / side].get();
+    block.cluster->blocks.resize(side);
+    block.cluster->shared.resize(side);
+    block.cluster->blocks[i % side] = &block;
     while (block.fibers.size() < threads) {
       block.fibers.push_back(make_fiber(block, static_cast<unsigned>(block.fibers.size())));
     }
@@ -113,6 +120,7 @@ void Worker::provide(size_t count) {
     provide_shared(block, launch_->call.shared_bytes, launch_->has(TF_GUARD_SHARED));
     tf_thread self = launch_->thread_template();
     self.shared = block.shared;
+    self.cluster_shared = block.cluster->shared.data();
     for (unsigned t = 0; t < threads; ++t) {
       Fiber& fiber = *block.fibers[t];
       fiber.warp = &block.warps[t / 32];
@@ -124,6 +132,8 @@ void Worker::provide(size_t count) {
 
 void Worker::start(Block& block, tf_dim3 index) {
   block.in_block = block.in_grid = block.done = 0;
+  block.cluster->waiting = 0;
+  block.cluster->shared[index.x % launch_->call.cluster] = block.shared;
   unsigned lanes = block.threads;
   for (Warp& warp : block.warps) {
     warp.exists = warp.ready = lanes >= 32 ? ~0u : (1u << lanes) - 1;
@@ -146,7 +156,7 @@ void Worker::run(Launch& launch, unsigned long long first, unsigned long long la
   running_worker = this;
   home_hooks_.adopt_os_thread();
   random_state_ = launch.call.seed * 2654435761u + static_cast<unsigned>(first) + 1;
-  const unsigned long long step = launch.has(TF_RESIDENT) ? last - first : 1;
+  const unsigned long long step = launch.has(TF_RESIDENT) ? last - first : launch.call.cluster;
   try {
     provide(step);
   } catch (const std::bad_alloc&) {
@@ -167,6 +177,7 @@ void Worker::run(Launch& launch, unsigned long long first, unsigned long long la
 
 void Worker::release_fibers() {
   blocks_.clear();
+  clusters_.clear();
   fiber_count_ = 0;
 }
 

@@ -18,7 +18,7 @@
 
 namespace tf {
 
-enum class State : unsigned char { running, in_warp, in_block, in_grid, done };
+enum class State : unsigned char { running, in_warp, in_block, in_cluster, in_grid, done };
 
 // What a lane brings to a warp collective; `value` is replaced by its result.
 struct WarpCall {
@@ -36,6 +36,7 @@ struct Warp {
 };
 
 struct Block;
+struct Cluster;
 
 struct Fiber {
   ~Fiber();
@@ -66,6 +67,16 @@ struct Block {
   unsigned threads, in_block, in_grid, done;  // how many there are, and in which state
   tf_site barrier;                            // where the first one in the block barrier is
   Meeting meeting;
+  Cluster* cluster;
+};
+
+// Blocks that wait for each other, neighbours among those of their worker.
+struct Cluster {
+  std::vector<Block*> blocks;          // in the order in which they were started
+  std::vector<unsigned char*> shared;  // by rank
+  unsigned waiting;                    // threads in the cluster barrier
+  tf_site barrier;                     // where the first of them is
+  Meeting meeting;
 };
 
 class Worker {
@@ -73,12 +84,13 @@ class Worker {
   // The worker that runs fibers on this OS thread now, or null.
   static Worker* running();
 
-  // Runs the blocks first, ..., last-1 of the launch, all at once if the launch is resident, while
-  // `workers` workers in all share the launch.
+  // Runs the blocks first, ..., last-1 of the launch, cluster after cluster, or all at once if the
+  // launch is resident, while `workers` workers in all share the launch.
   void run(Launch& launch, unsigned long long first, unsigned long long last, int workers);
 
   // The collectives of abi.h, called by the running fiber.
   void sync_block(tf_site site);
+  void sync_cluster(tf_site site);
   void sync_grid(tf_site site);
   unsigned long long warp(const WarpCall& call);
   void combine_warp(void* value, int bytes, tf_combine combine, tf_site site);
@@ -111,11 +123,13 @@ class Worker {
   void wait(char* meeting);
   bool arrive_in_warp(const WarpCall& call);
   bool arrive_in_block(tf_site site);
+  void check_same_barrier(unsigned waiting, tf_site& first, tf_site site);
   void check_same_call(const Fiber& last, unsigned mask);
 
   Launch* launch_ = nullptr;
   int workers_ = 1;
   std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<Cluster>> clusters_;
   size_t live_ = 0;  // how many of blocks_ the launch uses
   size_t turn_ = 0;  // the block that runs
   size_t fiber_count_ = 0;

@@ -21,6 +21,7 @@ from thunder_fuser.device_table import A100
 from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import target as cuda_target
+from thunder_fuser.runtime.cuda.clusters import clusters_of
 from thunder_fuser.runtime.cuda.target import CUDA, CudaLaunch
 from thunder_fuser.runtime.fallback import is_replaceable
 from thunder_fuser.runtime.target import on_device
@@ -117,7 +118,43 @@ def test_the_device_is_described_by_its_driver() -> None:
     assert info.bandwidth == pytest.approx(768 * 2 * 3.201e9)
     assert 45_000 < info.bytes_in_flight_per_sm < 50_000
     assert info.fp32_rate == pytest.approx(33.5e12, rel=0.01)
+    # Eight groups of 16 multiprocessors.
+    assert info.clusters == ((2, 64), (4, 32), (8, 16))
     assert cuda_driver.driver_version() == "13.1"
+
+
+@pytest.mark.parametrize(("group", "clusters"), [(18, ((2, 9), (4, 4), (8, 2))), (3, ((2, 1),))])
+def test_clusters_are_what_the_driver_says(
+    group: int, clusters: tuple[tuple[int, int], ...]
+) -> None:
+    fake("fake_groups").value, fake("fake_group").value = 1, group
+    try:
+        assert clusters_of.__wrapped__(0) == clusters
+    finally:
+        fake("fake_groups").value, fake("fake_group").value = 8, 16
+
+
+def test_a_driver_that_does_not_know_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "has_clusters", lambda device: False)
+    assert clusters_of.__wrapped__(0) == ()
+    monkeypatch.undo()
+
+    def fails(*_: object) -> int:
+        raise KernelError("asking for the occupancy failed")
+
+    monkeypatch.setattr(cuda_driver, "resident_clusters", fails)
+    assert clusters_of.__wrapped__(0) == ()
+
+
+def test_blocks_of_clusters_that_wait_for_each_other_must_fit() -> None:
+    many = {"block": (128, 1, 1), "cluster": 4}
+    compiled(grid=(128, 1, 1), cooperative=True, **many)
+    with pytest.raises(LimitError, match=r"its 132 blocks in clusters of 4 wait .* only 128 fit"):
+        compiled(grid=(132, 1, 1), cooperative=True, **many)
+    # Those that wait for no more than their cluster run one cluster after the other.
+    compiled(grid=(4096, 1, 1), **many)
+    with pytest.raises(LimitError, match=r"its 32 blocks in clusters of 32 wait .* only 0 fit"):
+        compiled(grid=(4096, 1, 1), block=(128, 1, 1), cluster=32)
 
 
 def test_arguments_geometry_and_stream_arrive() -> None:

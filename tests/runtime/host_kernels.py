@@ -14,7 +14,7 @@ from thunder_fuser.runtime.host.target import HOST, HostLaunch
 
 FOLDER = Path(__file__).with_name("kernels")
 _SIGNATURE = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
-_HEADERS = ("types.cuh", "vector.cuh", "reduce.cuh")
+_HEADERS = ("types.cuh", "vector.cuh", "reduce.cuh", "cluster.cuh")
 
 
 def load(name: str, **changes: object) -> Kernel:

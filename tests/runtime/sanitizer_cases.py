@@ -30,6 +30,18 @@ from thunder_fuser.runtime.host.target import HOST, PreparedCall
 from thunder_fuser.segment.planner import partition
 
 Case = tuple[Kernel, list[torch.Tensor | int]]
+CROWDED = replace(
+    H200,
+    sm_count=4,
+    clusters=((2, 2), (4, 1)),
+    shared_bytes_per_block=4 << 10,
+    shared_bytes_per_sm=5 << 10,
+    registers_per_sm=8 << 10,
+    l2_bytes=1 << 10,
+)
+"""Of which several multiprocessors are needed for a row that is not large."""
+HASTY = replace(H200, sm_count=4, clusters=((2, 2), (4, 1)), load_seconds=0.0)
+"""For which all traffic takes longer than barriers."""
 
 
 def numbers(count: int) -> torch.Tensor:
@@ -40,16 +52,17 @@ def counter() -> torch.Tensor:
     return torch.zeros(1, dtype=torch.int32)
 
 
-def small(name: str, blocks: int = 1, threads: int = 64) -> Kernel:
+def small(name: str, blocks: int = 1, threads: int = 64, cluster: int = 1) -> Kernel:
     """All blocks alive at once: only then can a sanitizer see that they race."""
-    return load(name, grid=(blocks, 1, 1), block=(threads, 1, 1), cooperative=True)
+    geometry = {"grid": (blocks, 1, 1), "block": (threads, 1, 1), "cluster": cluster}
+    return load(name, **geometry, cooperative=True)
 
 
 def generated(fusion: Fusion, info: DeviceInfo) -> Case:
     """The one kernel of a plan, scheduled for a device; its blocks all alive at once if they can
     be. Every argument is new memory.
     """
-    plan = partition(fusion)
+    plan = partition(fusion, device=info if info.kind == "cuda" else H200)
     (found,) = generate_kernels(plan, info).values()
     kernel = replace(found.kernel, cooperative=found.kernel.collectives)
     args: list[torch.Tensor | int] = []
@@ -84,7 +97,24 @@ def rows() -> dict[str, Case]:
         case: generated(known[name].definition(rows, columns, DataType.Float).fusion, H200)
         for case, (name, rows, columns) in wanted.items()
     }
-    return found | {"stacked": stacked()}
+    return found | {"stacked": stacked(), **clusters()}
+
+
+def clusters() -> dict[str, Case]:
+    """Blocks that fold rows together, with and without totals, and that add up their totals."""
+    known = {each.name: each for each in (*NORMS, *REDUCTIONS)}
+    wanted = {
+        "cluster_rows": ("softmax", 3, 2000, CROWDED),
+        "cluster_tiles": ("rms_norm_backward", 5, 2000, CROWDED),
+        "cluster_totals": ("layer_norm_backward", 61, 512, HASTY),
+    }
+    found = {}
+    for case, (name, rows, columns, device) in wanted.items():
+        found[case] = generated(
+            known[name].definition(rows, columns, DataType.Float).fusion, device
+        )
+        assert found[case][0].cluster > 1
+    return found
 
 
 def stacked() -> Case:
@@ -138,6 +168,8 @@ def thread_cases() -> dict[str, Case]:
             small("grid_sum", blocks=3, threads=128),
             [x, numbers(3), counter(), y, 1024],
         ),
+        "cluster_sums": (small("cluster_sums", 4, 256, 2), [x, y]),
+        "cluster_early_read": (small("cluster_early_read", 4, 256, 2), [x, y]),
         "turned": turned(),
         **rows(),
         **draws(),

@@ -155,6 +155,34 @@ def test_block_that_does_not_come_to_the_grid_barrier() -> None:
             debug_launch(kernel, [torch.zeros(1, dtype=torch.int32), nothing(96)], threads=threads)
 
 
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_block_that_does_not_come_to_its_clusters_barrier(cooperative: bool) -> None:
+    kernel = load(
+        "missing_cluster_party",
+        grid=(4, 1, 1),
+        block=(32, 1, 1),
+        cluster=2,
+        cooperative=cooperative,
+    )
+    for threads in (1, 2):
+        with pytest.raises(
+            KernelError, match=r"wait in the cluster barrier at missing_cluster_party\.cu:4"
+        ):
+            debug_launch(kernel, [nothing(128)], threads=threads)
+
+
+def test_blocks_of_a_cluster_that_wait_at_two_places() -> None:
+    kernel = load("divergent_cluster_barriers", grid=(2, 1, 1), block=(32, 1, 1), cluster=2)
+    with pytest.raises(KernelError, match="divergent barriers"):
+        debug_launch(kernel, [nothing(64)])
+
+
+def test_a_read_from_another_block_of_a_cluster_that_does_not_wait() -> None:
+    kernel = load("cluster_early_read", grid=(2, 1, 1), cluster=2)
+    with pytest.raises(KernelError, match="cluster_early_read: race: 'out'"):
+        check_orders(kernel, [torch.arange(512.0), nothing(512)])
+
+
 def test_grid_barrier_in_an_ordinary_launch() -> None:
     kernel = load("missing_grid_party", grid=(3, 1, 1), block=(32, 1, 1))
     with pytest.raises(KernelError, match="grid barrier in a launch that is not cooperative"):

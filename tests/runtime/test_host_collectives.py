@@ -107,6 +107,23 @@ def test_fast_and_faithful_reductions_have_the_same_bits(block: tuple[int, int, 
     check_orders(kernel, [x, faithful, count])
 
 
+@pytest.mark.parametrize("clusters", [1, 3, 50])
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_blocks_of_a_cluster_reduce_together(clusters: int, cooperative: bool) -> None:
+    kernel = load("cluster_sums", grid=(2 * clusters, 1, 1), cluster=2, cooperative=cooperative)
+    x, out = noise(512 * clusters), torch.zeros(512 * clusters)
+    run(kernel, x, out)
+    each = torch.arange(256.0).double().sum() * 2
+    sums = x.double().view(clusters, 512).sum(1) + each
+    for _ in range(2):
+        sums = sums * 512 + each
+    found = out.view(clusters, 512).double()
+    torch.testing.assert_close(found, sums[:, None].expand(-1, 512), rtol=1e-6, atol=0.0)
+    for row in out.view(clusters, 512):
+        assert (row == row[0]).all()
+    check_orders(kernel, [x, out], seeds=8)
+
+
 def test_warps_reduce_values_of_other_sizes_at_the_same_time() -> None:
     x = noise(256)
     kernel = load("mixed_sums")

@@ -13,7 +13,10 @@ import pytest
 
 from thunder_fuser.runtime.host.compiler import find_compiler
 
-GENERATED = ("turned", "stages", "totals", "total", "stacked", "drawn", "drawn_here")
+GENERATED = (
+    *("turned", "stages", "totals", "total", "stacked", "drawn", "drawn_here"),
+    *("cluster_rows", "cluster_tiles", "cluster_totals"),
+)
 
 pytestmark = [pytest.mark.sanitizer, pytest.mark.slow]
 
@@ -62,12 +65,13 @@ def test_thread_sanitizer() -> None:
         "reused_slots": ("reduce.cuh",),
         "missing_syncwarp": ("missing_syncwarp.cu:6", "missing_syncwarp.cu:7"),
         "same_element": ("same_element.cu:4",),
+        "cluster_early_read": ("cluster_early_read.cu:8", "cluster_early_read.cu:10"),
         "missing_fence": ("missing_fence.cu:7", "missing_fence.cu:13"),
     }
     for name, lines in expected.items():
         assert "WARNING: ThreadSanitizer: data race" in found[name]
         assert all(line in found[name] for line in lines), found[name]
-    for name in ("two_sums", "last_block_sum", "grid_sum", *GENERATED):
+    for name in ("two_sums", "last_block_sum", "grid_sum", "cluster_sums", *GENERATED):
         assert found[name].strip() == "", found[name]
 
 

@@ -38,7 +38,8 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("program", "arch"), COMBINATIONS)
 def test_no_register_is_spilled(program: str, arch: str) -> None:
-    kernels = PROGRAMS[program]()
+    # Blocks reach each other's shared memory from sm_90 on.
+    kernels = [k for k in PROGRAMS[program]() if arch != "sm_80" or "cluster" not in k.name]
     cubin = compile_cubin(kernels, arch)
     assert cubin.resources.keys() == {kernel.name for kernel in kernels}
     assert [name for name, found in cubin.resources.items() if found.spills] == []

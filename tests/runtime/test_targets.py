@@ -182,7 +182,8 @@ def test_plans_of_tests_are_for_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         device = torch.empty(1, device="cuda").device
     assert planned_for(device) is H200
     monkeypatch.setattr(cuda_driver, "driver_available", lambda: True)
-    assert planned_for(torch.device("cuda", 0)) is A100
+    monkeypatch.setattr(cuda_driver, "has_clusters", lambda _: False)
+    assert planned_for(torch.device("cuda", 0)) == A100
 
 
 @pytest.mark.gpu

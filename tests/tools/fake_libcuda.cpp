@@ -22,6 +22,9 @@ struct LastLaunch {
 // What tests make it do: reject code, and be in a capture, which kernels cannot be loaded in.
 int fake_rejects = 0, fake_captures = 0;
 
+// How many multiprocessors clusters may have, of groups that hold a whole number of them.
+int fake_groups = 8, fake_group = 16;
+
 enum {
   kSuccess = 0, kInvalidValue = 1, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
   kResources = 701, kCapturing = 900
@@ -60,6 +63,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 97: *value = 227 << 10; break;  // shared memory of a block, on request
     case 106: *value = 32; break;         // its blocks
     case 111: *value = 1024; break;       // shared memory of a block that the system takes
+    case 120: *value = 1; break;          // it has clusters
     default: return kInvalidValue;
   }
   return kSuccess;
@@ -102,6 +106,24 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
   return *blocks = 2, kSuccess;
+}
+
+// CUlaunchConfig and CUlaunchAttribute, as far as they are read.
+struct LaunchAttribute {
+  int id, padding;
+  unsigned value[16];
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned count;
+};
+int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchConfig* config) {
+  const bool is_cluster = config->count == 1 && config->attributes->id == 4;
+  if (!context || !is_cluster || !config->block[0]) return kInvalidValue;
+  if ((int)config->shared_bytes > allowed_shared_bytes) return kInvalidValue;
+  return *clusters = fake_groups * (fake_group / (int)config->attributes->value[0]), kSuccess;
 }
 
 static int launch(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

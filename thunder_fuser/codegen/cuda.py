@@ -41,8 +41,9 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
         _declaration(param, p) for param, p in zip(params, kernel.parameters, strict=True)
     )
     bounds = [kernel.threads, *([kernel.blocks_per_sm] if kernel.blocks_per_sm else [])]
+    cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     head = (
-        f'extern "C" __global__ void __launch_bounds__({", ".join(map(str, bounds))}) '
+        f'extern "C" __global__ void {cluster}__launch_bounds__({", ".join(map(str, bounds))}) '
         f"NAME({signature})"
     )
     text = "\n".join([f"{head} {{", *indented(printer.body(kernel.body)), "}", ""])
@@ -59,6 +60,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
         shared_bytes=kernel.shared_bytes,
         collectives=printer.synchronises,
         cooperative=printer.cooperates,
+        cluster=kernel.cluster,
         lines=tuple(printer.lines),
     )
     return GeneratedKernel(made, tuple(dict.fromkeys(p.bound for p in kernel.parameters)))

@@ -22,7 +22,7 @@ _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 """How tightly operators bind; comparisons bind least."""
 _HEADERS = (
     *("prelude", "types", "vector", "fp8", "complex", "math"),
-    *("pairs", "philox", "gather", "reduce", "scan", "tile"),
+    *("pairs", "philox", "gather", "reduce", "cluster", "scan", "tile"),
 )
 _PRAGMAS = {
     ir.LoopKind.VECTOR: "TF_VEC",
@@ -295,9 +295,22 @@ class CudaText:
 
     def _block_reduce(self, e: ir.BlockReduce) -> str:
         self.synchronises = True
-        arguments = ", ".join(map(self.text, (e.value, e.slots, e.thread)))
-        shape = f"{_functor(e.reducer)}, {_group(e)}"
-        return f"tf::block_reduce<{shape}>({arguments})"
+        arguments = ", ".join(map(self.text, (e.value, e.slots, *self._who(e))))
+        return f"tf::{self._reduces(e)}<{_functor(e.reducer)}, {_group(e)}>({arguments})"
+
+    def _reduces(self, e: ir.BlockReduce) -> str:
+        """The function that reduces over the threads of a block, or of a cluster."""
+        if e.blocks == 1:
+            return "block_reduce"
+        self.headers.add("cluster")
+        return "cluster_reduce"
+
+    def _who(self, e: ir.BlockReduce) -> tuple[ir.Expr, ...]:
+        """The numbers of a thread there."""
+        return (e.thread,) if e.rank is None else (e.thread, e.rank)
+
+    def _mapped_rank(self, e: ir.MappedRank) -> str:
+        return f"tf::map_shared_rank({self.text(e.address)}, {self.text(e.rank)})"
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         self.synchronises = True
@@ -407,6 +420,13 @@ class CudaText:
         self.synchronises = True
         return ["__syncthreads();"]
 
+    def _cluster_arrive(self, _: ir.ClusterArrive) -> list[str]:
+        return ["tf::cluster_arrive();"]
+
+    def _cluster_wait(self, s: ir.ClusterWait) -> list[str]:
+        self.synchronises = True
+        return [f"tf::cluster_wait({s.blocks});"]
+
     def _grid_barrier(self, s: ir.GridBarrier) -> list[str]:
         self.synchronises = self.cooperates = True
         return [f"tf::grid_barrier({s.counter}, {s.blocks}u);"]
@@ -437,8 +457,9 @@ class CudaText:
             found.append(f"tf::Exchange<{_functor(each.reducer)}, {ctype}> {name}{{{place}}};")
             values.append(f"const {ctype} {let.name} = {name}.value;")
             names.append(name)
-            shape, thread = _group(each), self.text(each.thread)
-        return [*found, f"tf::block_reduce<{shape}>({thread}, {', '.join(names)});", *values]
+            function = f"tf::{self._reduces(each)}<{_group(each)}>"
+            who = list(map(self.text, self._who(each)))
+        return [*found, f"{function}({', '.join([*who, *names])});", *values]
 
     def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
         self.synchronises = True
@@ -495,6 +516,7 @@ class CudaText:
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
+        ir.MappedRank: _mapped_rank,
         ir.CombineParts: _combine_parts,
     }
     STATEMENTS: ClassVar[dict[type, Callable[[CudaText, Any], list[str]]]] = {
@@ -518,6 +540,8 @@ class CudaText:
         ir.Scope: _scope,
         ir.Shared: _shared,
         ir.Barrier: _barrier,
+        ir.ClusterArrive: _cluster_arrive,
+        ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
         ir.TilePut: _tile_put,
@@ -533,8 +557,11 @@ def header_files(stems: set[str]) -> tuple[str, ...]:
 
 
 def _group(e: ir.BlockReduce) -> str:
-    """How many threads a group has, and, if there are several, how many of them a block."""
-    return f"{e.threads}, {e.groups}" if e.groups > 1 else f"{e.threads}"
+    """How many threads a group has, and, if there are several, how many of them a block, or how
+    many blocks a cluster.
+    """
+    several = max(e.groups, e.blocks)
+    return f"{e.threads}, {several}" if several > 1 else f"{e.threads}"
 
 
 def _functor(reducer: ir.Reducer) -> str:

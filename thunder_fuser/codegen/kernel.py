@@ -41,6 +41,8 @@ class Kernel:
     shared_bytes  size of the dynamic shared memory of a block
     collectives   the kernel synchronises threads (barriers, shuffles, block reductions)
     cooperative   all blocks must be resident at once (the kernel has a grid barrier)
+    cluster       neighbouring blocks that run at the same time and reach each other's shared memory
+                  (a thread block cluster, which the source declares); 1: none do
     lines         for each comment of the source the user's lines that it is about. Not part of what
                   a kernel is: equal programs of different lines are compiled once
     """
@@ -54,6 +56,7 @@ class Kernel:
     shared_bytes: int = 0
     collectives: bool = False
     cooperative: bool = False
+    cluster: int = 1
     lines: tuple[str, ...] = field(default=(), compare=False)
 
     @property

@@ -157,10 +157,11 @@ class _Model:
         self.regions = instruction_regions(kernel, _arch(device))
         self.warps = -(-kernel.threads // WARP_SIZE)
         self.clock = device.clock_rate * _SUSTAINED
-        self.busy = min(kernel.blocks, device.sm_count)
+        self.sms = device.sms_of_clusters(kernel.cluster)
+        self.busy = min(kernel.blocks, self.sms)
         wanted = registers_of(kernel, device) if registers is None else registers
         room = resident_blocks(device, kernel.threads, wanted, kernel.shared_bytes)
-        each = -(-kernel.blocks // device.sm_count)
+        each = -(-kernel.blocks // self.sms)
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
         self.bandwidth = device.copy_bandwidth
         self.sizes = {p.name: _bytes_of(p) for p in kernel.parameters if p.is_pointer}
@@ -204,7 +205,7 @@ class _Model:
 
     @property
     def _waves(self) -> float:
-        return self.kernel.blocks / (self.device.sm_count * self.resident)
+        return self.kernel.blocks / (self.sms * self.resident)
 
     # ---- what is needed
 
@@ -295,7 +296,7 @@ class _Model:
 
     def _rounds(self, memory: float, work: float, waiting: float, traffic: _Traffic) -> float:
         """Seconds of all waves: full ones, and the blocks that are left."""
-        blocks, sms = self.kernel.blocks, self.device.sm_count
+        blocks, sms = self.kernel.blocks, self.sms
         each = 1.0 / blocks
         full, rest = divmod(blocks, sms * self.resident)
         loads = traffic.loaded / traffic.memory if traffic.memory else 0.0

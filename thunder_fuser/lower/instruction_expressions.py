@@ -28,6 +28,10 @@ from thunder_fuser.lower.pipes import Mix
 
 ACCESS_BYTES = 16
 """Of the widest load or store of a thread."""
+CLUSTER_BARRIERS = 10
+"""Barriers of a block that one of a cluster takes as long as, with what is written before it to
+other blocks' shared memory: some 400 clocks, by what others have measured of sm_90.
+"""
 _SECTOR, _LINE = 32, 128
 
 Value = Number | Form
@@ -411,10 +415,17 @@ class ExpressionMix:
         return self._effect_of(mixed, [self.expr(e.value)])
 
     def _block_reduce(self, e: ir.BlockReduce) -> Value:
-        warps = e.threads // WARP_SIZE
-        steps = 5 + (math.ceil(math.log2(warps)) if warps > 1 else 0)
+        warps = e.threads // WARP_SIZE * e.blocks
+        steps = 5 + (math.ceil(math.log2(min(warps, WARP_SIZE))) if warps > 1 else 0)
         mixed = exchanges(e.reducer, steps)
+        for _ in range(warps // WARP_SIZE - 1):
+            mixed.update(table.lsu(words(e.reducer)))
+            mixed.update(table.of_combine(e.reducer.op, e.reducer.accumulate))
         self.values.here.exchanges += steps
+        if e.blocks > 1:
+            self.values.here.barriers += CLUSTER_BARRIERS - 1
+            # Addresses in other blocks' memory, and two halves of a barrier.
+            mixed.update(table.mix(8, 4, 0, 12))
         if warps > 1:
             self.values.here.barriers += 1
             if e.groups > 1:
@@ -423,6 +434,9 @@ class ExpressionMix:
             mixed.update(table.lsu(2 * words(e.reducer)))
             mixed.update(table.mix(0, 3, 0, 2))
         return self._effect_of(mixed, [self.expr(e.value)])
+
+    def _mapped_rank(self, e: ir.MappedRank) -> Any:
+        return self.expr(e.address)
 
     def _combine_parts(self, e: ir.CombineParts) -> Value:
         groups = max(1, e.threads // e.points)
@@ -543,6 +557,7 @@ class ExpressionMix:
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
+        ir.MappedRank: _mapped_rank,
         ir.CombineParts: _combine_parts,
     }
 

@@ -18,6 +18,7 @@ from thunder_fuser.lower import instruction_table as table
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_expressions import (
     ACCESS_BYTES,
+    CLUSTER_BARRIERS,
     ExpressionMix,
     Place,
     all_of,
@@ -209,10 +210,11 @@ class InstructionMix(ExpressionMix):
             step = self._kernel.threads
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
-        # Blocks that stride over portions do each of them whole; of the steps of a part, which
-        # begin where it does, the last part has fewer, each of them whole.
+        # Blocks, or as many of them as have the same columns, that stride over portions do each of
+        # them whole; of the steps of a part, which begin where it does, the last part has fewer,
+        # each of them whole.
         loops = [x for x in s.body if isinstance(x, ir.Loop)]
-        is_whole = step == self._kernel.blocks or not loops
+        is_whole = self._kernel.blocks % step == 0 or not loops
         within = {x.begin: x.step for x in loops}
         unit = within.get(ir.Var(s.axis), step if is_whole else _written_out(loops, step))
         assert isinstance(unit, int)
@@ -243,6 +245,10 @@ class InstructionMix(ExpressionMix):
     def _barrier(self, s: ir.Barrier) -> None:
         self.values.here.barriers += 1
         self.values.effect(Mix({Pipe.OTHER: 1.0}))
+
+    def _cluster_wait(self, s: ir.ClusterWait) -> None:
+        self.values.here.barriers += CLUSTER_BARRIERS
+        self.values.effect(Mix({Pipe.OTHER: 2.0}))
 
     def _grid_barrier(self, s: ir.GridBarrier) -> None:
         self.values.here.grid_barriers += 1
@@ -365,6 +371,8 @@ class InstructionMix(ExpressionMix):
         ir.Scope: _scope,
         ir.Shared: _shared,
         ir.Barrier: _barrier,
+        ir.ClusterArrive: _nothing,
+        ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
         ir.TilePut: _tile_put,

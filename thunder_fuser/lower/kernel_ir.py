@@ -411,6 +411,9 @@ class WarpReduce:
 class BlockReduce:
     """Those of several warps: of the block, or of one of its `groups` of so many threads, which do
     not wait for each other. `slots`: shared memory for one of each warp; `thread`: its number.
+
+    blocks  of a cluster, so many threads of each; one: the block by itself
+    rank    the number of this one
     """
 
     reducer: Reducer
@@ -419,6 +422,8 @@ class BlockReduce:
     slots: Expr
     thread: Expr
     groups: int = 1
+    blocks: int = 1
+    rank: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +449,14 @@ class CombineParts:
     stride: int
     point: Expr
     slots: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRank:
+    """What lies where `address` does, but in the shared memory of another block of the cluster."""
+
+    address: Expr
+    rank: Expr
 
 
 Expr = (
@@ -486,6 +499,7 @@ Expr = (
     | Lane
     | WarpReduce
     | BlockReduce
+    | MappedRank
     | CombineParts
 )
 
@@ -699,6 +713,18 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterArrive:
+    """The first half of a barrier of all threads of a cluster's `blocks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWait:
+    """The second half: all of them have arrived before any goes on."""
+
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class GridBarrier:
     """All threads of all blocks arrive before any goes on."""
 
@@ -800,6 +826,8 @@ Stmt = (
     | Scope
     | Shared
     | Barrier
+    | ClusterArrive
+    | ClusterWait
     | GridBarrier
     | TransposeTile
     | TilePut
@@ -857,6 +885,8 @@ class KernelIR:
     index          the type of indices
     blocks_per_sm  blocks that a multiprocessor must have room for; 0: as many as it has
     shared_bytes   shared memory of a block
+    cluster        neighbouring blocks that run at the same time and reach each other's shared
+                   memory; 1: none do
     """
 
     template: str
@@ -868,6 +898,7 @@ class KernelIR:
     blocks_per_sm: int
     shared_bytes: int
     body: Body
+    cluster: int = 1
 
 
 # ---- shorthands

@@ -17,6 +17,8 @@ def listing(kernel: ir.KernelIR) -> str:
     name = " ".join([kernel.template, *kernel.operations])
     parameters = ", ".join(f"{p.name}: {_parameter(p)}" for p in kernel.parameters)
     launch = f"{kernel.blocks:,} blocks of {kernel.threads:,} threads, indices {kernel.index.name}"
+    if kernel.cluster > 1:
+        launch += f", clusters of {kernel.cluster}"
     if kernel.blocks_per_sm:
         launch += f", {kernel.blocks_per_sm} blocks a multiprocessor"
     if kernel.shared_bytes:
@@ -105,8 +107,11 @@ class ListingText:
         return f"{self._of(e.array)}[select {begin}{self._of(e.index)}]"
 
     def _block_reduce(self, e: ir.BlockReduce) -> str:
-        over = f"{self._of(e.value)}, {e.threads} threads, slots {self._of(e.slots)}"
-        return f"block_reduce {e.reducer.op}({over})"
+        of = f"{e.threads} threads"
+        if e.blocks > 1:
+            of += f" of {e.blocks} blocks"
+        name = "cluster_reduce" if e.blocks > 1 else "block_reduce"
+        return f"{name} {e.reducer.op}({self._of(e.value)}, {of}, slots {self._of(e.slots)})"
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         place = f"{self._of(e.parts)}[{self._of(e.point)}], {e.count} parts {e.stride} apart"
@@ -156,6 +161,7 @@ class ListingText:
             f"warp_reduce {e.reducer.op}({s._of(e.value)}, {e.threads} threads)"
         ),
         ir.BlockReduce: _block_reduce,
+        ir.MappedRank: lambda s, e: f"{s._of(e.address)} of block {s._of(e.rank)}",
         ir.CombineParts: _combine_parts,
     }
 
@@ -237,6 +243,8 @@ class ListingText:
         ir.Scope: lambda x, s: ["scope:", *_indented(x.body(s.body))],
         ir.Shared: lambda x, s: [f"{s.name}: shared memory"],
         ir.Barrier: lambda x, s: ["barrier"],
+        ir.ClusterArrive: lambda x, s: ["cluster arrive"],
+        ir.ClusterWait: lambda x, s: [f"cluster wait, {s.blocks} blocks"],
         ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks, {s.counter}"],
         ir.TransposeTile: _tile,
         ir.TilePut: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],

@@ -35,6 +35,7 @@ def lower(
         lowered.blocks_per_sm,
         lowered.shared_bytes,
         lowered.body,
+        lowered.cluster,
     )
 
 

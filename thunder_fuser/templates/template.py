@@ -46,6 +46,7 @@ class Lowered:
     blocks_per_sm  blocks that a multiprocessor must have room for; 0: as many as it has
     scratch        memory that is no tensor's
     reductions     operations that the kernel is called after, before those that it computes
+    cluster        blocks of a thread block cluster
     """
 
     body: ir.Body
@@ -53,6 +54,7 @@ class Lowered:
     blocks_per_sm: int = 0
     scratch: tuple[ir.Parameter, ...] = ()
     reductions: tuple[str, ...] = ()
+    cluster: int = 1
 
 
 S = TypeVar("S", bound=Schedule)

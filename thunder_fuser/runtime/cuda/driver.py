@@ -178,17 +178,24 @@ def unload_library(library: Any) -> None:
     check(driver().cuLibraryUnload(library), "unloading a compiled program")
 
 
-def synchronize(device: int) -> None:
-    """Wait until everything that was launched on a device has finished."""
+@contextlib.contextmanager
+def context_of(device: int) -> Iterator[None]:
+    """The context of a device is this thread's, for as long as it takes."""
     api = driver()
     retained = api.cuDevicePrimaryCtxRetain(_handle(device))
     context = check(retained, f"retaining the context of cuda:{device}")
     before = check(api.cuCtxGetCurrent(), "asking for the current context")
     check(api.cuCtxSetCurrent(context), f"binding the context of cuda:{device}")
     try:
-        check(api.cuCtxSynchronize(), f"waiting for cuda:{device}")
+        yield
     finally:
         check(api.cuCtxSetCurrent(before), "binding the context from before")
+
+
+def synchronize(device: int) -> None:
+    """Wait until everything that was launched on a device has finished."""
+    with context_of(device):
+        check(driver().cuCtxSynchronize(), f"waiting for cuda:{device}")
 
 
 def load_function(library: Any, name: str, shared_bytes: int) -> Any:
@@ -207,3 +214,23 @@ def resident_blocks(function: Any, threads: int, shared_bytes: int) -> int:
     """How many blocks of a kernel fit on one multiprocessor at a time."""
     ask = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
     return int(check(ask(function, threads, shared_bytes), "asking for the occupancy"))
+
+
+def has_clusters(device: int) -> bool:
+    """Whether blocks of a device reach each other's shared memory."""
+    return bool(_attribute(device, "CLUSTER_LAUNCH"))
+
+
+def resident_clusters(function: Any, cluster: int, threads: int, shared_bytes: int) -> int:
+    """How many clusters of so many blocks of a kernel fit on the device at a time."""
+    api = driver()
+    size = api.CUlaunchAttribute()
+    size.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size.value.clusterDim.x, size.value.clusterDim.y, size.value.clusterDim.z = cluster, 1, 1
+    launch = api.CUlaunchConfig()
+    launch.gridDimX, launch.gridDimY, launch.gridDimZ = cluster, 1, 1
+    launch.blockDimX, launch.blockDimY, launch.blockDimZ = threads, 1, 1
+    launch.sharedMemBytes = shared_bytes
+    launch.attrs, launch.numAttrs = [size], 1
+    result = api.cuOccupancyMaxActiveClusters(function, launch)
+    return int(check(result, f"asking for the occupancy of clusters of {cluster}"))

@@ -17,7 +17,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from thunder_fuser.device_table import DATASHEETS
 from thunder_fuser.errors import FuserValueError, KernelError, LimitError, LoadError, TargetError
 from thunder_fuser.runtime.arguments import UNFIT, ArgumentBlock
 from thunder_fuser.runtime.cuda import driver as cuda_driver
+from thunder_fuser.runtime.cuda.clusters import clusters_of
 from thunder_fuser.runtime.cuda.nvrtc import (
     Cubin,
     Resources,
@@ -55,7 +56,7 @@ class CudaTarget:
         arch = current().cuda_arch
         if arch is None and cuda_driver.driver_available():
             index = _current_device() if device.index is None else device.index
-            return cuda_driver.describe(index)
+            return replace(cuda_driver.describe(index), clusters=clusters_of(index))
         arch = arch or _DEFAULT_ARCH
         if arch not in DATASHEETS:
             raise FuserValueError(
@@ -242,7 +243,7 @@ class _Program:
                     function = cuda_driver.load_function(library, kernel.name, shared)
             except KernelError as error:
                 raise LoadError(str(error)) from error
-        if kernel.cooperative:
+        if kernel.cooperative or kernel.cluster > 1:
             _check_residency(kernel, function, info)
         return function
 
@@ -255,14 +256,20 @@ class _Program:
 
 
 def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
-    """A grid barrier waits for every block, so all of them have to be on the device at once."""
-    blocks = math.prod(kernel.grid)
-    threads = math.prod(kernel.block)
-    fit = info.sm_count * cuda_driver.resident_blocks(function, threads, kernel.shared_bytes)
+    """A grid barrier waits for every block, so all of them have to be on the device at once, and a
+    cluster's for all of the cluster.
+    """
+    threads, shared, cluster = math.prod(kernel.block), kernel.shared_bytes, kernel.cluster
+    if cluster == 1:
+        fit = info.sm_count * cuda_driver.resident_blocks(function, threads, shared)
+    else:
+        fit = cluster * cuda_driver.resident_clusters(function, cluster, threads, shared)
+    blocks = math.prod(kernel.grid) if kernel.cooperative else min(cluster, math.prod(kernel.grid))
     if blocks > fit:
+        of = f" in clusters of {cluster}" if cluster > 1 else ""
         raise LimitError(
-            f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks wait for each "
-            f"other and only {fit} fit on the device at once"
+            f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks{of} wait for "
+            f"each other and only {fit} fit on the device at once"
         )
 
 

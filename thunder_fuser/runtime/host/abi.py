@@ -47,6 +47,7 @@ class Call(ctypes.Structure):
         ("message_bytes", ctypes.c_uint),
         ("grid", Dim3),
         ("block", Dim3),
+        ("cluster", ctypes.c_uint),
         ("shared_bytes", ctypes.c_uint),
         ("threads", ctypes.c_int),
         ("order", ctypes.c_int),

@@ -149,6 +149,7 @@ class PreparedCall:
             message_bytes=_MESSAGE_BYTES,
             grid=Dim3(*kernel.grid),
             block=Dim3(*kernel.block),
+            cluster=kernel.cluster,
             shared_bytes=kernel.shared_bytes,
             threads=threads,
             flags=flags,
