@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
@@ -151,12 +153,14 @@ def test_each_byte_moves_once_and_parts_are_few(reduction: Reduction) -> None:
 
 
 def test_the_tiles_of_wide_rows_have_no_stages() -> None:
-    """One block has all columns of a row whose folds it needs; others are divided."""
+    """A block, or a cluster, has all columns of a row whose folds it needs; others are divided."""
     divided = REDUCTIONS[2].definition(8192, 1 << 20, BFloat16).plan()
     assert divided.kernels == 1
-    whole = REDUCTIONS[0].definition(64, 1 << 15, BFloat16).plan()
-    assert whole.kernels == 2
-    assert "registers" in str(whole)
+    for columns, device in ((1 << 15, replace(H200, clusters=())), (1 << 18, H200)):
+        fusion = REDUCTIONS[0].definition(64, columns, BFloat16).fusion
+        whole = partition(fusion, device=device)
+        assert whole.kernels == 2
+        assert "registers" in str(whole)
 
 
 def test_a_lone_row_has_the_registers_of_all_stages_and_others_those_of_one() -> None:
@@ -229,16 +233,16 @@ def test_rows_up_to_64k_elements_are_read_once() -> None:
             made = norm_schedule(name, columns)
             assert not made.row_cache.reread, (name, columns)
     assert norm_schedule("softmax", 65536).row_cache.shared
-    assert norm_schedule("softmax", 1 << 18).row_cache.reread
+    assert norm_schedule("softmax", 1 << 18, replace(H200, clusters=())).row_cache.reread
 
 
-def norm_schedule(name: str, columns: int) -> ReductionSchedule:
+def norm_schedule(name: str, columns: int, device: DeviceInfo = H200) -> ReductionSchedule:
     from tests.zoo.norms import NORMS
 
     norm = next(n for n in NORMS if n.name == name)
     plan = norm.definition(256, columns, BFloat16).plan()
     (segment,) = plan.segments
-    made = schedule_segment(segment, H200)
+    made = schedule_segment(segment, device)
     assert isinstance(made, ReductionSchedule)
     return made
 
@@ -296,11 +300,14 @@ def test_rows_move_in_16_byte_accesses(reduction: Reduction) -> None:
 @pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
 @ALL
 def test_finishing_a_total_loads_few_parts_at_a_time(reduction: Reduction) -> None:
-    """Eight of what a thread has, or all where that is fewer. A barrier loads two words."""
+    """Eight of what a thread has, or all where that is fewer. A barrier loads two words, and blocks
+    of a cluster what each of them has of a column.
+    """
     kernel = full_kernel(reduction.name, H200)
     code = sass.disassemble(full_cubin(H200).image)[kernel.name]
     totals = kernel.source.count("tf::sum_parts")
-    assert code.load_bits[32] <= 8 * totals + 2 + reduction.operands.count("s")
+    of_cluster = kernel.source.count("tf::map_shared_rank") * 2
+    assert code.load_bits[32] <= 8 * totals + 2 + of_cluster + reduction.operands.count("s")
 
 
 @pytest.mark.nvrtc

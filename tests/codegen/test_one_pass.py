@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,6 +32,8 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 Float, BFloat16, Double = DataType.Float, DataType.BFloat16, DataType.Double
 INF, NAN = float("inf"), float("nan")
 CPU = HOST.device_info(torch.device("cpu"))
+ALONE = replace(H200, clusters=())
+"""Whose blocks do not reach each other's shared memory."""
 SCHEDULES = pytest.mark.parametrize("schedule", ["own", "H200"])
 
 
@@ -197,10 +200,10 @@ def vector_loads(kernel: Kernel) -> int:
 def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(columns: int) -> None:
     for name in NAMES:
         plan = norm(name).definition(256, columns, BFloat16).plan()
-        (made,) = row_schedules(plan)
+        (made,) = row_schedules(plan, ALONE)
         assert (made.stages, times_read(made)) == (1, 2), name
         # As the text has it: each pass reads each input of the row's length in one place.
-        (kernel,) = (k.kernel for k in generate_kernels(plan, H200).values())
+        (kernel,) = (k.kernel for k in generate_kernels(plan, ALONE).values())
         loads = vector_loads(kernel)
         passes, once = norm(name).operands.count("x"), norm(name).operands.count("w")
         assert loads == 2 * passes + once, name
@@ -214,7 +217,7 @@ def test_long_rows_are_read_once_for_the_statistics_and_once_for_the_output(colu
 
 def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
     for name in NAMES:
-        (made,) = row_schedules(norm(name).definition(64, 131072, BFloat16).plan())
+        (made,) = row_schedules(norm(name).definition(64, 131072, BFloat16).plan(), ALONE)
         for roots, unroll in zip(made.passes, made.unroll, strict=True):
             wanted = reachable(roots)
             read = [a for a in made.accesses if not wanted.isdisjoint(a.loads)]
@@ -224,9 +227,12 @@ def test_every_pass_over_a_long_row_has_enough_bytes_in_flight() -> None:
 
 @pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
 @pytest.mark.parametrize("columns", [65537, 131072, 262144])
-def test_long_rows_have_the_numbers_of_torch(dtype: DataType, columns: int) -> None:
+@pytest.mark.parametrize("info", [H200, ALONE], ids=["clusters", "alone"])
+def test_long_rows_have_the_numbers_of_torch(
+    info: DeviceInfo, dtype: DataType, columns: int
+) -> None:
     cpu = torch.device("cpu")
-    batch = Batch(cpu, H200)
+    batch = Batch(cpu, info)
     planned = []
     for name in NAMES:
         inputs = norm(name).inputs(2, columns, dtype.torch)
@@ -295,11 +301,14 @@ def batch_norm(sizes: Sequence[int], *, last: bool, dtype: DataType = BFloat16) 
 FULL = (64, 256, 56, 56)
 
 
-def test_batch_norm_reads_its_input_twice_in_either_layout() -> None:
+def test_batch_norm_reads_its_input_twice_but_in_clusters() -> None:
     first = batch_norm(FULL, last=False).plan()
     assert (first.kernels, first.bytes) == (1, first.bytes_ideal)
-    (made,) = row_schedules(first)
+    (made,) = row_schedules(first, ALONE)
     assert (made.stages, times_read(made)) == (1, 2)
+    (made,) = row_schedules(first)
+    assert made.mapping.shares_rows
+    assert times_read(made) == 1
     last = batch_norm(FULL, last=True).plan()
     assert last.kernels == 2
     # Two statistics of each channel are written and read besides.
@@ -314,8 +323,10 @@ def test_rows_that_are_held_keep_their_two_folds() -> None:
         with FusionDefinition() as fd:
             x = fd.define_tensor([64, columns], True, BFloat16)
             fd.add_output(fd.ops.sub(x, fd.ops.var_mean(x, [1], 1, True)[0]))
-        (made,) = row_schedules(fd.plan())
+        (made,) = row_schedules(fd.plan(), ALONE)
         assert [f.op for f in made.reductions] == ops
+        (made,) = row_schedules(fd.plan())
+        assert [f.op for f in made.reductions] == ["sum", "sum"]
         # A core's cache holds either.
         (host,) = row_schedules(fd.plan(), CPU)
         assert [f.op for f in host.reductions] == ["sum", "sum"]

@@ -8,6 +8,7 @@ barriers, and those of a CPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import torch
 
 from tests.codegen.test_golden_kernels import rms_norm, softmax, transposed
 from tests.support import sequential_c
-from tests.zoo.reductions import REDUCTIONS
+from tests.zoo.norms import NORMS, Norm
+from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
@@ -24,11 +26,24 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.runtime.target import target_for
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
+LITTLE = replace(
+    H200,
+    sm_count=8,
+    clusters=((2, 4), (4, 2), (8, 1)),
+    shared_bytes_per_block=24 << 10,
+    shared_bytes_per_sm=25 << 10,
+    registers_per_sm=32 << 10,
+    l2_bytes=1 << 16,
+)
+"""Multiprocessors of which several are needed for a row that is not large."""
+PROGRAMS_OF_ROWS: dict[str, Norm | Reduction] = {p.name: p for p in (*NORMS, *REDUCTIONS)}
 HOST = target_for(torch.device("cpu")).device_info(torch.device("cpu"))
 
 
@@ -122,6 +137,50 @@ def test_rows_that_no_vector_divides(
     check(reduction.definition(*sizes, dtype).fusion, H200, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("softmax", 17, 16384),
+        ("layer_norm", 9, 6001),
+        ("softmax_backward", 17, 8192),
+        ("rms_norm_backward", 40, 12000),
+        ("layer_norm_backward", 40, 12288),
+        ("layer_norm_backward_anew", 33, 9000),
+    ],
+)
+def test_blocks_of_a_cluster_share_rows(name: str, rows: int, columns: int, tmp_path: Path) -> None:
+    """They fold them together, and have a tile of the columns' totals each."""
+    fusion = PROGRAMS_OF_ROWS[name].definition(rows, columns, Float).fusion
+    plan = partition(fusion, device=LITTLE)
+    (segment,) = plan.segments
+    found = schedule_segment(segment, LITTLE)
+    assert isinstance(found, ReductionSchedule)
+    assert found.mapping.shares_rows
+    assert not found.row_cache.reread
+    check(fusion, LITTLE, tmp_path, plan)
+
+
+@pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("layer_norm_backward", 300, 3072),
+        ("layer_norm_backward_anew", 1100, 4096),
+        ("layer_norm_backward", 2001, 1500),
+    ],
+)
+def test_blocks_of_a_cluster_add_up_their_totals(
+    name: str, rows: int, columns: int, dtype: DataType, tmp_path: Path
+) -> None:
+    fusion = PROGRAMS_OF_ROWS[name].definition(rows, columns, dtype).fusion
+    plan = partition(fusion)
+    (segment,) = plan.segments
+    found = schedule_segment(segment, H200)
+    assert isinstance(found, ReductionSchedule)
+    assert found.mapping.meets_in_clusters
+    check(fusion, H200, tmp_path, plan)
+
+
 def test_those_programs_have_what_they_are_to_show() -> None:
     (reduction,) = (r for r in REDUCTIONS if r.name == "layer_norm_backward_anew")
     plan = reduction.definition(300, 4096, BFloat16).plan()
@@ -132,8 +191,10 @@ def test_those_programs_have_what_they_are_to_show() -> None:
     assert found.rows_per_block > 1
 
 
-def check(fusion: Fusion, device: DeviceInfo, tmp_path: Path) -> None:
-    plan = CompiledFusion(fusion).plan()
+def check(
+    fusion: Fusion, device: DeviceInfo, tmp_path: Path, plan: SegmentedFusion | None = None
+) -> None:
+    plan = plan or CompiledFusion(fusion).plan()
     torch.manual_seed(0)
     tensors: dict[TensorView, torch.Tensor] = {}
     for value in plan.fusion.inputs:

@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e3ac34eb(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_791c6af2(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         TF_UNROLL
-        for (int v = 0; v < 4; ++v) meeting[g * 1024 + (k * 256 + t) * 4 + v] = s0[k][v];
+        for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
       }
       __syncthreads();
       TF_UNROLL
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) meeting[g * 1024 + (k * 256 + t) * 4 + v] = s1[k][v];
+      for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s1[k][v];
     }
     __syncthreads();
     TF_UNROLL

@@ -1,4 +1,4 @@
-// reduction: 512 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory
+// reduction: 128 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory
 extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_854a67c0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;

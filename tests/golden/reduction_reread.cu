@@ -1,5 +1,5 @@
-// reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_b57c848a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+// reduction: 512 rows x 2097152 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_e37a2a65(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -7,51 +7,58 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
-  for (int at = t; at < 32768; at += 3072) {
-    tf::Fetch<bf16, 8> n0[3];
+  for (int from = t; from < 262144; from += 30720) {
+    const int to = 262144 - from > 30720 ? from + 30720 : 262144;
+    float p0[8];
     TF_UNROLL
-    for (int k = 0; k < 3; ++k) {
-      const int u = at + k * 1024;
-      if (u < 32768) n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
-    }
-    TF_UNROLL
-    for (int k = 0; k < 3; ++k) {
-      const int u = at + k * 1024;
-      if (u < 32768) {
-        bf16 x0[8];
-        tf::unpack(n0[k], x0);
-        TF_VEC
-        for (int v = 0; v < 8; ++v) {
-          const float t1 = tf::cast<float>(x0[v]);
-          const float t2 = t1 * t1;
-          a0[v] = tf::Sum::combine(a0[v], (float)t2);
+    for (int v = 0; v < 8; ++v) p0[v] = 0.0f;
+    for (int at = from; at < to; at += 3072) {
+      tf::Fetch<bf16, 8> n0[3];
+      TF_UNROLL
+      for (int k = 0; k < 3; ++k) {
+        const int u = at + k * 1024;
+        if (u < to) n0[k] = tf::fetch<8>(T0 + 2097152 * r + 8 * u);
+      }
+      TF_UNROLL
+      for (int k = 0; k < 3; ++k) {
+        const int u = at + k * 1024;
+        if (u < to) {
+          bf16 x0[8];
+          tf::unpack(n0[k], x0);
+          TF_VEC
+          for (int v = 0; v < 8; ++v) {
+            const float t1 = tf::cast<float>(x0[v]);
+            const float t2 = t1 * t1;
+            p0[v] = tf::Sum::combine(p0[v], (float)t2);
+          }
         }
       }
     }
+    for (int v = 0; v < 8; ++v) a0[v] = tf::Sum::combine(a0[v], p0[v]);
   }
   for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 4]);
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
   for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
   const float f0 = (float)tf::block_reduce<tf::Sum, 1024>(a0[0], (float*)(smem + 0), t);
-  const float t5 = f0 * 3.814697265625e-06f;
+  const float t5 = f0 * 4.76837158203125e-07f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
-  for (int at = t; at < 32768; at += 2048) {
+  for (int at = t; at < 262144; at += 2048) {
     tf::Fetch<bf16, 8> n0[2];
     tf::Fetch<bf16, 8> n1[2];
     TF_UNROLL
     for (int k = 0; k < 2; ++k) {
       const int u = at + k * 1024;
-      if (u < 32768) {
-        n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
+      if (u < 262144) {
+        n0[k] = tf::fetch<8>(T0 + 2097152 * r + 8 * u);
         n1[k] = tf::fetch<8>(T1 + 8 * u);
       }
     }
     TF_UNROLL
     for (int k = 0; k < 2; ++k) {
       const int u = at + k * 1024;
-      if (u < 32768) {
+      if (u < 262144) {
         bf16 y0[8];
         bf16 x0[8];
         bf16 x1[8];
@@ -66,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
           const bf16 t13 = tf::cast<bf16>(t12);
           y0[v] = t13;
         }
-        tf::store<8>(T14 + 262144 * r + 8 * u, y0);
+        tf::store<8>(T14 + 2097152 * r + 8 * u, y0);
       }
     }
   }

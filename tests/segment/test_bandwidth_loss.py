@@ -207,7 +207,7 @@ def test_sums_of_rows_do_not_make_sums_of_columns_strided(
     found = estimated(partition(define(rows, columns, dtype).fusion, device=device), device)
     for segment in found.segments:
         assert segment.estimate.sector_bytes < 3 * segment.bytes
-        assert segment.estimate.copy_fraction > 0.5
+        assert segment.estimate.copy_fraction > 0.45
 
 
 def test_no_elements_lose_no_bandwidth() -> None:

@@ -159,13 +159,16 @@ def test_blocks_walk_over_batches(batch: int, device: DeviceInfo) -> None:
     assert isinstance(schedule, ReductionSchedule)
     mapping = schedule.mapping
     assert mapping.walks_portions >= (batch > device.sm_count)
+    parts = 2 * schedule.workspace_bytes / int(plan.bytes_ideal)
     if batch == 8:
         # All blocks work on rows of all batches, and each leaves its part of four sums once: with
         # as few blocks as write 3 % an H200 takes 2.3 times as long (time model), an A100 1.8.
+        # Blocks of a cluster leave one together.
         assert mapping.partials == mapping.portions
-        assert schedule.workspace_bytes == 4 * 4 * FULL[2] * mapping.partials
+        assert schedule.workspace_bytes == 4 * 4 * FULL[2] * mapping.partials // mapping.cluster
+        assert parts <= (0.03 if device.clusters and device.sm_count < 148 else 0.11)
     else:
-        assert 2 * schedule.workspace_bytes <= 0.03 * plan.bytes_ideal
+        assert parts <= 0.03
     busiest = mapping.rows_per_thread(schedule.rows) * mapping.rows_per_block
     assert schedule.rows / device.sm_count >= 0.7 * busiest
 

@@ -1,7 +1,8 @@
 """Kernel IR as plain C that one thread runs: a second printer, of another language, for tests.
 
 Blocks and threads are loops. A barrier ends the loop over the threads and begins another; names
-that live on become arrays with an element a thread. Numbers are those of C and no header of
+that live on become arrays with an element a thread. Blocks that fold rows together are one loop
+over all of their threads. Numbers are those of C and no header of
 csrc_templates is used, so that what it computes is what the statements mean, and no more.
 """
 
@@ -104,6 +105,10 @@ class SequentialC:
 
     def __init__(self, kernel: ir.KernelIR) -> None:
         self._kernel = kernel
+        folds = any(isinstance(e, ir.BlockReduce) and e.blocks > 1 for e in _reduces(kernel.body))
+        self._together = kernel.cluster if folds else 1
+        self._threads = kernel.threads * self._together
+        self._shared_bytes = -(-max(kernel.shared_bytes, 1) // 16) * 16
         self._each_thread: set[str] = set()
         self._tiles: dict[str, int] = {}
 
@@ -113,11 +118,12 @@ class SequentialC:
             f"{_CTYPES[p.dtype] if p.dtype else 'unsigned char'} *{p.name}"
             for p in kernel.parameters
         )
-        shared = max(kernel.shared_bytes, 1)
-        head = f"for (int block_ = 0; block_ < {kernel.blocks}; ++block_) {{"
+        shared = self._shared_bytes * (kernel.blocks if kernel.cluster > 1 else 1)
+        head = f"for (int block_ = 0; block_ < {kernel.blocks}; block_ += {self._together}) {{"
         lines = [f"{_PRELUDE}static _Alignas(16) unsigned char smem[{shared}];"]
         lines.append(f"void run({names}) {{")
-        for section in _between_grid_barriers(kernel.body):
+        waits = (ir.GridBarrier,) if self._together > 1 else (ir.GridBarrier, ir.ClusterWait)
+        for section in _between(waits, _flat(kernel.body)):
             lines += [head, *self._phases(section, ()), "}"]
         return "\n".join([*lines, "}", ""])
 
@@ -158,7 +164,7 @@ class SequentialC:
                     # As often for all threads as for the first.
                     inside = self._phases(s.body, guards)
                     lines += ["{ const int thread_ = 0;", self._loop_head(s), *inside, "}}"]
-                case ir.Barrier():
+                case ir.Barrier() | ir.ClusterWait():
                     pass
                 case _:
                     raise NotImplementedError(f"no C for a {type(s).__name__} that waits")
@@ -167,12 +173,12 @@ class SequentialC:
 
     def _loop_over_threads(self, lines: Sequence[str], guards: Sequence[ir.Expr]) -> list[str]:
         tests = "".join(f"if ({self._of(g)}) " for g in guards)
-        head = f"for (int thread_ = 0; thread_ < {self._kernel.threads}; ++thread_) {tests}{{"
+        head = f"for (int thread_ = 0; thread_ < {self._threads}; ++thread_) {tests}{{"
         return [head, *lines, "}"]
 
     def _declared(self, s: ir.Stmt) -> list[str]:
         """Names that outlive the loop over the threads, one element for each of them."""
-        threads = self._kernel.threads
+        threads = self._threads
         match s:
             case ir.Let():
                 self._each_thread.add(s.name)
@@ -192,17 +198,18 @@ class SequentialC:
     def _reduction(self, s: ir.Let, guards: tuple[ir.Expr, ...]) -> list[str]:
         """A value that threads have together: what they give, their sum, what they make of it."""
         (given,) = _reduces(s.value)
-        ctype, threads = self._type(given.reducer), self._kernel.threads
+        ctype, threads = self._type(given.reducer), self._threads
+        together = given.threads * (given.blocks if isinstance(given, ir.BlockReduce) else 1)
         name = f"{s.name}_given"
         both = _COMBINED[given.reducer.op].format(f"{name}[first_]", f"{name}[first_ + i_]")
         lines = [f"static {ctype} {name}[{threads}];", *self._declared(s)]
         give = f"{name}[thread_] = {self._of(given.value)};"
         lines += self._loop_over_threads([give], guards)
         lines += [
-            f"for (int first_ = 0; first_ < {threads}; first_ += {given.threads})",
-            f"for (int i_ = 1; i_ < {given.threads}; ++i_) {name}[first_] = {both};",
+            f"for (int first_ = 0; first_ < {threads}; first_ += {together})",
+            f"for (int i_ = 1; i_ < {together}; ++i_) {name}[first_] = {both};",
         ]
-        self._given = (given, f"{name}[thread_ / {given.threads} * {given.threads}]")
+        self._given = (given, f"{name}[thread_ / {together} * {together}]")
         lines += self._loop_over_threads([f"{s.name}[thread_] = {self._of(s.value)};"], guards)
         return lines
 
@@ -215,6 +222,8 @@ class SequentialC:
     def _statement(self, s: ir.Stmt, outer: bool) -> list[str]:
         match s:
             case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.Issued():
+                return []
+            case ir.ClusterArrive():
                 return []
             case ir.Flip():
                 return [f"{self._of(ir.Var(s.name))} ^= 1;"]
@@ -308,6 +317,8 @@ class SequentialC:
         return self._TEXTS[type(e)](self, e)
 
     def _var(self, e: ir.Var) -> str:
+        if e.name == "smem" and self._kernel.cluster > 1:
+            return f"(smem + {self._of(ir.LaunchIndex.BLOCK)} * {self._shared_bytes})"
         return f"{e.name}[thread_]" if e.name in self._each_thread else e.name
 
     def _fetched(self, e: ir.Fetched) -> str:
@@ -335,6 +346,18 @@ class SequentialC:
         assert reduce is e, "one reduction a statement"
         return text
 
+    def _launch_index(self, e: ir.LaunchIndex) -> str:
+        threads = self._kernel.threads
+        if self._together == 1 or e is ir.LaunchIndex.BLOCKS:
+            return f"{e.value}_"
+        is_block = e is ir.LaunchIndex.BLOCK
+        return f"(block_ + thread_ / {threads})" if is_block else f"(thread_ % {threads})"
+
+    def _mapped_rank(self, e: ir.MappedRank) -> str:
+        place, rank = self._of(e.address), self._of(e.rank)
+        blocks = f"{rank} - {self._of(ir.LaunchIndex.BLOCK)} % {self._kernel.cluster}"
+        return f"((__typeof__({place}))((char *)({place}) + ({blocks}) * {self._shared_bytes}))"
+
     def _binary(self, e: ir.Binary | ir.UnsignedBinary) -> str:
         return f"({self._of(e.left)} {e.op} {self._of(e.right)})"
 
@@ -348,7 +371,7 @@ class SequentialC:
         return "(" + _COMBINED[op].format(self._of(left), self._of(right)) + ")"
 
     _TEXTS: ClassVar[dict[type, Callable[[SequentialC, Any], str]]] = {
-        ir.LaunchIndex: lambda s, e: f"{e.value}_",
+        ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: lambda s, e: f"({e.value})" if e.value < 0 else str(e.value),
         ir.HiddenZero: lambda s, e: "0",
@@ -385,6 +408,7 @@ class SequentialC:
         ir.Finish: lambda s, e: s._of(e.accumulator),
         ir.WarpReduce: _reduced,
         ir.BlockReduce: _reduced,
+        ir.MappedRank: _mapped_rank,
     }
 
 
@@ -399,14 +423,28 @@ def _parts(found: object) -> Iterator[object]:
             yield from _parts(getattr(found, name))
 
 
-def _between_grid_barriers(body: ir.Body) -> list[ir.Body]:
+def _flat(body: ir.Body) -> ir.Body:
+    """A body without scopes in which the blocks of a cluster wait for each other."""
+    found: list[ir.Stmt] = []
+    for s in body:
+        waits = any(isinstance(p, ir.ClusterWait) for p in _parts(s))
+        found += s.body if isinstance(s, ir.Scope) and waits else [s]
+    return tuple(found)
+
+
+def _between(waits: tuple[type, ...], body: ir.Body) -> Iterator[ir.Body]:
     """What blocks do before and after they wait for each other: names stay, arrays do not."""
-    places = [k for k, s in enumerate(body) if isinstance(s, ir.GridBarrier)]
-    if not places:
-        return [body]
-    (place,) = places
-    names = tuple(s for s in body[:place] if isinstance(s, (ir.Let, ir.LetPointer)))
-    return [body[:place], (*names, *body[place + 1 :])]
+    names: list[ir.Stmt] = []
+    section: list[ir.Stmt] = []
+    for s in body:
+        if isinstance(s, waits):
+            yield tuple(section)
+            section = list(names)
+            continue
+        section.append(s)
+        if isinstance(s, (ir.Let, ir.LetPointer)):
+            names.append(s)
+    yield tuple(section)
 
 
 def _reduces(found: object) -> list[ir.WarpReduce | ir.BlockReduce]:
@@ -415,7 +453,7 @@ def _reduces(found: object) -> list[ir.WarpReduce | ir.BlockReduce]:
 
 def _waits(s: ir.Stmt) -> bool:
     """Whether a thread waits for others in a statement."""
-    return bool(_reduces(s)) or any(isinstance(p, ir.Barrier) for p in _parts(s))
+    return bool(_reduces(s)) or any(isinstance(p, (ir.Barrier, ir.ClusterWait)) for p in _parts(s))
 
 
 def _mentions(tests: Sequence[ir.Expr], index: ir.LaunchIndex) -> bool:

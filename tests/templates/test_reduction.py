@@ -25,11 +25,12 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import ReductionOp
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.estimate import estimate_kernel
+from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.templates.estimate import estimate_segment
+from thunder_fuser.templates.estimate import estimate_segment, estimated
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import LONGEST_CHAIN, ReductionSchedule
 from thunder_fuser.templates.reduction.scheduler import schedule_reduction
@@ -73,7 +74,7 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
     assert not found.row_cache.reread
     assert found.lane_axis == "columns"
     assert found.lanes.vector * 2 == 16
-    threads = {"softmax": 512, "log_softmax": 512, "softmax_backward": 1024}
+    threads = {"softmax": 512, "log_softmax": 512, "softmax_backward": 512}
     assert found.threads == threads.get(norm.name, 128)
     assert found.stages == (2 if norm.name in ("layer_norm", "softmax", "log_softmax") else 1)
 
@@ -121,12 +122,83 @@ def test_rows_of_any_whole_number_of_warps_are_as_fast_as_powers_of_two(
     assert share(columns) > 0.9 * share(below)
 
 
-def test_rows_that_two_blocks_have_no_room_for_keep_one() -> None:
+def test_rows_that_two_blocks_have_no_room_for_are_a_clusters() -> None:
     # A row and its gradient: 128 KB, of which shared memory holds half for each of two blocks.
     gradient = next(n for n in NORMS if n.name == "softmax_backward")
-    (found,) = row_schedules(gradient.definition(4096, 32768, BFloat16).plan())
-    assert (found.threads, resident(found, H200)) == (MAX_THREADS, 1)
+    plan = gradient.definition(4096, 32768, BFloat16).plan()
+    (found,) = row_schedules(plan)
+    assert (found.threads, resident(found, H200), found.mapping.cluster) == (MAX_THREADS // 2, 2, 2)
     assert not found.row_cache.reread
+    # Or that of one block, where blocks do not reach each other's.
+    device = replace(H200, clusters=())
+    (found,) = row_schedules(plan, device)
+    assert (found.threads, resident(found, device)) == (MAX_THREADS, 1)
+    assert not found.row_cache.reread
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.name)
+@pytest.mark.parametrize("dtype", [BFloat16, Float])
+@pytest.mark.parametrize("columns", [65536, 100_001, 128_256, 262_144])
+def test_rows_that_no_block_has_room_for_stay_in_clusters(
+    norm: Norm, dtype: DataType, columns: int
+) -> None:
+    """What one block would read again takes at least as long as what blocks tell each other."""
+    plan = norm.definition(1024, columns, dtype).plan()
+    (segment,) = (s for s in plan.segments if s.kernels)
+    alone = replace(H200, clusters=())
+    (found,), (before,) = row_schedules(plan), row_schedules(plan, alone)
+    if found.row_cache.reread:
+        kept = norm.operands.count("x") * columns * dtype.itemsize
+        assert kept > H200.largest_cluster * H200.shared_bytes_per_block
+        return
+    assert not found.row_cache.reread
+    assert found.mapping.shares_rows == bool(before.row_cache.reread or before.threads > 512)
+    if before.row_cache.reread:
+        faster = estimate_segment(segment, H200).seconds
+        assert faster < 1.02 * estimate_segment(segment, alone).seconds
+
+
+@pytest.mark.parametrize("name", ["layer_norm_backward", "rms_norm_backward"])
+@pytest.mark.parametrize("dtype", [BFloat16, Float])
+@pytest.mark.parametrize("columns", [12_288, 16_384, 18_432, 20_000, 32_768])
+def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
+    name: str, dtype: DataType, columns: int
+) -> None:
+    """A block has a tile of the columns, whose totals its registers hold."""
+    (program,) = (r for r in REDUCTIONS if r.name == name)
+    fusion = program.definition(4096, columns, dtype).fusion
+    alone = replace(H200, clusters=())
+    plan, before = partition(fusion, device=H200), partition(fusion, device=alone)
+    assert plan.kernels == 1
+    assert plan.bytes == plan.bytes_ideal
+    (found,) = row_schedules(plan)
+    words = len([t for t in found.totals if t.is_of_columns])
+    if words * columns > MAX_TOTAL_WORDS:
+        assert before.kernels == 2
+        assert before.bytes > 1.3 * plan.bytes
+        assert found.mapping.shares_rows
+    tile = found.steps * found.threads * found.lanes.vector
+    assert words * tile <= MAX_TOTAL_WORDS
+    assert not found.row_cache.reread
+    one, two = (
+        sum(s.estimate.seconds for s in estimated(p, d).segments if s.kernels)
+        for p, d in ((plan, H200), (before, alone))
+    )
+    assert one < 1.01 * two
+
+
+@pytest.mark.parametrize(
+    ("rows", "cluster", "share"), [(8192, 2, 0.025), (2048, 8, 0.025), (64, 1, 2.0)]
+)
+def test_blocks_of_clusters_add_up_totals_where_parts_are_many(
+    rows: int, cluster: int, share: float
+) -> None:
+    (program,) = (r for r in REDUCTIONS if r.name == "layer_norm_backward")
+    plan = program.definition(rows, 4096, BFloat16).plan()
+    (found,), (apart,) = row_schedules(plan), row_schedules(plan, replace(H200, clusters=()))
+    assert found.mapping.cluster == cluster
+    assert found.workspace_bytes * cluster <= apart.workspace_bytes
+    assert 2 * found.workspace_bytes < share * int(plan.bytes)
 
 
 def test_statistics_over_rows_and_over_columns_go_through_memory_and_say_why() -> None:
@@ -424,7 +496,7 @@ def test_threads_with_columns_of_their_own_have_many_rows_under_way(rows: int) -
 # ---- registers
 
 
-@pytest.mark.parametrize("columns", [4096, 12288])
+@pytest.mark.parametrize("columns", [4096, 8192])
 def test_a_weight_that_shared_memory_has_room_for_is_loaded_once_a_block(columns: int) -> None:
     """It leaves registers to the next row, and is neither read nor kept anew with each."""
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward_anew")
@@ -444,7 +516,8 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     loop over the rows, and ptxas spilled 160 bytes of what they read.
     """
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
-    plan = program.definition(1000, 16384, DataType.Double).plan()
+    device = replace(device, clusters=())
+    plan = partition(program.definition(1000, 16384, DataType.Double).fusion, device=device)
     (found,) = [s for s in row_schedules(plan, device) if s.folds and s.totals]
     weights = [found.accesses[k].loads[0].tensor for k in found.unhoisted]
     assert [t.sizes for t in weights] == [(1, 16384)]

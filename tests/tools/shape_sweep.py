@@ -27,6 +27,7 @@ from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
+from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import DATACENTER
 from thunder_fuser.errors import CompileError
 from thunder_fuser.frontends.definition import DataType
@@ -34,6 +35,7 @@ from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host.build import host_text
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.planner import partition
 
 ROWS = (1, 3, 32, 100, 384, 512, 1000, 1024, 4096, 65536)
 COLUMNS = (1, 7, 64, 264, 1000, 1024, 4096, 5003, 5120, 16384, 131072)
@@ -49,6 +51,8 @@ kernels whose registers totals and rows fill. To load one row less ahead, or hal
 together, costs 2 to 25 % by the time model.
 """
 
+Planned = tuple[str, SegmentedFusion, DeviceInfo]
+"""What a plan is of, and the device that it is for."""
 Found = dict[str, tuple[str, str, Kernel]]
 """By name of the kernel: of what it is, for which architecture, and the kernel."""
 
@@ -58,10 +62,9 @@ def kernels(share: int = 1, offset: int = 0) -> Iterator[Found]:
     of these.
     """
     found: Found = {}
-    for what, plan in itertools.chain(_definitions(share, offset), _traced(share, offset)):
-        for device in DATACENTER:
-            for generated in generate_kernels(plan, device).values():
-                found[generated.kernel.name] = what, device.arch, generated.kernel
+    for what, plan, device in itertools.chain(_definitions(share, offset), _traced(share, offset)):
+        for generated in generate_kernels(plan, device).values():
+            found[generated.kernel.name] = what, device.arch, generated.kernel
         if len(found) >= UNIT:
             yield found
             found = {}
@@ -69,16 +72,18 @@ def kernels(share: int = 1, offset: int = 0) -> Iterator[Found]:
         yield found
 
 
-def _definitions(share: int, offset: int) -> Iterator[tuple[str, SegmentedFusion]]:
+def _definitions(share: int, offset: int) -> Iterator[Planned]:
     programs: Sequence[Norm | Reduction] = (*NORMS, *REDUCTIONS)
     combinations = itertools.product(programs, ROWS, COLUMNS, DTYPES)
     for program, rows, columns, dtype in itertools.islice(combinations, offset, None, share):
         if rows * columns <= MOST:
-            plan = program.definition(rows, columns, dtype).plan()
-            yield f"{program.name} [{rows}, {columns}] {dtype.name}", plan
+            fusion = program.definition(rows, columns, dtype).fusion
+            for device in DATACENTER:
+                plan = partition(fusion, device=device)
+                yield f"{program.name} [{rows}, {columns}] {dtype.name}", plan, device
 
 
-def _traced(share: int, offset: int) -> Iterator[tuple[str, SegmentedFusion]]:
+def _traced(share: int, offset: int) -> Iterator[Planned]:
     """What Thunder makes of a gradient, with roundings between its operations."""
     shapes = itertools.product(ROWS, COLUMNS)
     for rows, columns in itertools.islice(shapes, offset, None, share):
@@ -86,7 +91,8 @@ def _traced(share: int, offset: int) -> Iterator[tuple[str, SegmentedFusion]]:
             continue
         inputs = fake((rows, columns), (columns,), dtype=torch.bfloat16, grad=True)
         for k, plan in enumerate(planned_for(compiled_for(bias_gelu, inputs)).plans):
-            yield f"bias_gelu [{rows}, {columns}] fusion {k}", plan
+            for device in DATACENTER:
+                yield f"bias_gelu [{rows}, {columns}] fusion {k}", plan, device
 
 
 def rejected(found: Mapping[str, tuple[str, str, Kernel]]) -> str:

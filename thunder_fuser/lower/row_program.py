@@ -25,7 +25,7 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.row_points import RowPoints, is_over, placed
-from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space, arrangements
+from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
 
 Point = Literal["column", "group", "row", "one"]
@@ -41,11 +41,7 @@ MANY_GROUPS, FEWEST_ROWS = 512, 32
 """Groups of rows whose parts of totals leave the caches, and the rows of each that are much more
 than its parts.
 """
-_ALONE = "its blocks would have nothing to share"
-MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
-"""What one block that folds rows has registers for: totals of a column, and words of all columns'
-totals.
-"""
+ALONE = "its blocks would have nothing to share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +83,9 @@ class PulledRows:
     inside: Conjunction
 
 
-def legal_arrangement(body: KernelBody) -> Arrangement | Refusal:
-    """In which rows and columns one reduction kernel can compute a body, or why in none. Needs no
-    device. Of several ways one whose totals are not strided.
-    """
-    refusals: list[Refusal] = []
-    strided: Arrangement | None = None
-    for arrangement in arrangements(body):
-        found = pull_rows("columns", 1, arrangement, body)
-        if isinstance(found, Refusal):
-            refusals.append(found)
-        elif not has_strided_totals(arrangement, body):
-            return arrangement
-        else:
-            strided = strided or arrangement
-    if strided is not None:
-        return strided
-    # What an arrangement lacks that could have done it says more than what could not have.
-    return next((r for r in refusals if r.code != "space" and r.text != _ALONE), refusals[0])
-
-
 def has_column_totals(arrangement: Arrangement, body: KernelBody) -> bool:
     """Whether threads accumulate totals of columns, which they own in all rows then."""
-    return any(_role(fold, arrangement) in ("column", "group") for fold in body.folds)
-
-
-def has_strided_totals(arrangement: Arrangement, body: KernelBody) -> bool:
-    """Whether columns that have totals lie apart in memory: neighbours are in different rows."""
-    return arrangement.space.is_outer and has_column_totals(arrangement, body)
+    return any(role_of(fold, arrangement) in ("column", "group") for fold in body.folds)
 
 
 def pull_rows(
@@ -130,7 +101,7 @@ def pull_rows(
     is_aligned  vectors of a row are those of memory: where a row begins within one, so does what
                 the lanes of its first vector see of it
     """
-    roles = {fold.output: _role(fold, arrangement) for fold in body.folds}
+    roles = {fold.output: role_of(fold, arrangement) for fold in body.folds}
     refusal = _refuse_roles(roles, arrangement, body)
     if refusal is not None:
         return refusal
@@ -207,7 +178,7 @@ def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> R
             return Refusal("space", f"{text}: {way_out}", fold.output.name)
     has_totals = any(role != "fold" for role in roles.values())
     if (arrangement.grid_split == "none") == has_totals:
-        return Refusal("grid_split", _ALONE, folds[0].output.name)
+        return Refusal("grid_split", ALONE, folds[0].output.name)
     of_columns = [f for f in folds if roles[f.output] in ("column", "group")]
     of_group = space.rows // max(arrangement.groups, 1)
     if arrangement.groups > MANY_GROUPS and of_group < FEWEST_ROWS:
@@ -217,14 +188,6 @@ def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> R
             f"for {FEWEST_ROWS} rows or more; what reads them is in another kernel"
         )
         return Refusal("grid_split", text, of_columns[-1].output.name)
-    words = sum(accumulator_words(fold) for fold in of_columns)
-    too_many = words > MAX_TOTALS or words * space.columns > MAX_TOTAL_WORDS
-    if too_many and len(of_columns) < len(folds):
-        text = (
-            f"{words} accumulators for each of {space.columns:,} columns are more than a block "
-            f"has registers for ({MAX_TOTAL_WORDS:,}); it needs a kernel of its own"
-        )
-        return Refusal("registers", text, of_columns[-1].output.name)
     return None
 
 
@@ -313,7 +276,7 @@ def _value_at(
         raise
 
 
-def _role(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
+def role_of(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
     """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
     space = arrangement.space
     if is_over(fold, space, space.folded):

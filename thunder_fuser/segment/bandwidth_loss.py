@@ -170,7 +170,7 @@ class BandwidthModel:
         def loss(threads: float, together: float, sectors: int) -> BandwidthLoss:
             """So many threads, in blocks that work on so many rows together."""
             again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
-            is_held = row * together <= device.shared_bytes_per_block
+            is_held = row * together <= device.shared_bytes_per_block * device.largest_cluster
             is_near = device.keeps(row * min(rows, together * device.sm_count))
             reread = 0 if is_held or is_near else again
             share = device.share(weight * threads)

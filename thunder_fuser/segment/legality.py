@@ -16,8 +16,8 @@ from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.fusion import FoldOp, ReductionOp, ScanOp, TensorView, Val, shape_text
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.legal_rows import has_strided_totals, legal_arrangement
 from thunder_fuser.lower.online_reductions import one_pass
-from thunder_fuser.lower.row_program import has_strided_totals, legal_arrangement
 from thunder_fuser.lower.row_space import Arrangement
 from thunder_fuser.lower.scan_program import refuse_scans
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -264,7 +264,8 @@ class Legality:
         if key in self._legal:
             return self._legal[key]
         found: Arrangement | Refusal | None
-        found = refuse_scans(body) if scans else legal_arrangement(body)
+        cluster = self.program.prices.device.largest_cluster
+        found = refuse_scans(body) if scans else legal_arrangement(body, cluster)
         if isinstance(found, Refusal):
             return found
         strided = found is not None and has_strided_totals(found, body)

@@ -18,7 +18,7 @@ from thunder_fuser.lower.lanes_to_ir import EACH, V
 from thunder_fuser.lower.scalar_graph import Condition, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
-from thunder_fuser.templates.reduction import lower_grid
+from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.lower_accumulators import T
 from thunder_fuser.templates.reduction.lower_grid import COUNTER, WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_values import RowLowering
@@ -54,12 +54,15 @@ class ReductionLowering(RowLowering):
         resident = self._resident()
         body = self._columns_of_row(row) if in_blocks else self._row_body(row)
         found: list[ir.Stmt] = [ir.Shared("smem")] if shared_bytes(schedule) else []
+        if schedule.mapping.shares_rows:
+            found.append(ir.ClusterArrive())
         if schedule.totals:
             found += lower_grid.workspaces(schedule)
         if in_blocks:
             found += self._loops.over_blocks_of_rows(body)
         elif schedule.grid_split == "rows":
-            found += self._loops.over_rows(body, self._first_row(), resident)
+            once = [*resident, *self._others_began]
+            found += self._loops.over_rows(body, self._first_row(), once)
         elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
             found += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
@@ -119,6 +122,12 @@ class ReductionLowering(RowLowering):
                     found += [*indices.taken(), ir.Prefetch(place)]
         return found
 
+    @property
+    def _others_began(self) -> list[ir.Stmt]:
+        """What comes before anything is left in other blocks' shared memory."""
+        mapping = self.schedule.mapping
+        return [ir.ClusterWait(mapping.cluster)] if mapping.shares_rows else []
+
     # ---- passes over the columns
 
     def _reductions(
@@ -167,9 +176,11 @@ class ReductionLowering(RowLowering):
                 one_more = lowered.with_element(seen, fold, self._column_name)
                 lane.append(lowered.put(Var(name), fold, lanes, one_more))
             if isinstance(fold, GridReduction):
-                after += lower_grid.left_by_columns(self.schedule, n)
+                after += lower_parts.left_by_columns(self.schedule, n)
             else:
                 of_rows.append(n)
+        if number == 0 and self.schedule.grid_split == "none":
+            after += self._others_began
         after += lowered.combined_together(self.schedule, of_rows)
         body = self._with_stores(stores, roots, lane, row)
         self._ahead = set()
@@ -251,8 +262,7 @@ class ReductionLowering(RowLowering):
         for n, total in enumerate(self.schedule.totals):
             if total.at == "one":
                 found.append(self._added(n))
-        first = (equal(T, 0),) if self.schedule.threads > 1 else ()
-        tests = (*first, *self._loops.own_row)
+        tests = (*lowered.is_first_thread(self.schedule), *self._loops.own_row)
         return [ir.If(tests, tuple(found))] if found and tests else found
 
     @property
@@ -348,6 +358,7 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
         schedule.mapping.blocks_per_sm,
         tuple(_scratch(schedule)),
         tuple(f.op for f in schedule.reductions),
+        schedule.mapping.cluster,
     )
 
 

@@ -21,7 +21,7 @@ from thunder_fuser.lower.scalar_graph import Compute, Value
 from thunder_fuser.templates.reduction.schedule import Accumulation, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import row_slot_bytes, slot_offset, takes_turns
 
-SMEM, G, T, TURN = (ir.Var(name) for name in ("smem", "g", "t", "turn"))
+SMEM, G, T, TILE, TURN = (ir.Var(name) for name in ("smem", "g", "t", "tile", "turn"))
 
 
 def reducer(fold: Accumulation) -> ir.Reducer:
@@ -185,7 +185,10 @@ def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr
         value = ir.WarpReduce(reducer(fold), threads, value)
     elif threads > WARP_SIZE:
         slots = ir.Reinterpret(reducer(fold), _slots(schedule, n))
-        value = ir.BlockReduce(reducer(fold), threads, value, slots, T, schedule.rows_per_block)
+        over = reducer(fold), threads, value, slots, T
+        if schedule.mapping.shares_rows:
+            return found, ir.BlockReduce(*over, blocks=schedule.mapping.cluster, rank=TILE)
+        value = ir.BlockReduce(*over, schedule.rows_per_block)
     return found, value
 
 
@@ -196,6 +199,12 @@ def _slots(schedule: ReductionSchedule, n: int) -> ir.Expr:
     if schedule.rows_per_block > 1:
         place = ir.add(place, ir.times(G, ir.Int(row * (2 if turns else 1))))
     return ir.add(place, ir.times(TURN, ir.Int(row))) if turns else place
+
+
+def is_first_thread(schedule: ReductionSchedule) -> tuple[ir.Expr, ...]:
+    """What holds for one of the threads that share a row, where several do."""
+    first = (ir.equal(T, 0),) if schedule.threads > 1 else ()
+    return (*first, ir.equal(TILE, 0)) if schedule.mapping.shares_rows else first
 
 
 def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:

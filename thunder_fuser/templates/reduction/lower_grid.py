@@ -1,5 +1,5 @@
-"""Lowering of grid reductions: column accumulators and partial results of a block, and the epilogue
-that combines them after the grid barrier.
+"""Lowering of grid reductions: column accumulators of a block, and the epilogue that combines the
+parts of all blocks (lower_parts.py) after the grid barrier.
 
 s<n> are the accumulators of the n-th total: one for each vector and lane of a thread where it has
 a result at each column, else one. q<n> are those of a part of the rows, b<n> those of one vector
@@ -16,43 +16,29 @@ from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower import values
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
-from thunder_fuser.lower.kernel_ir import LoopKind, add, equal, less, times
-from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V, lane_loop
+from thunder_fuser.lower.kernel_ir import LoopKind, add, less, times
+from thunder_fuser.lower.lanes_to_ir import ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import Folded, Value, forms
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
-from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
+from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE
+from thunder_fuser.templates.reduction.lower_parts import (
+    each_step,
+    place_of_part,
+    vectors_of_part,
+)
 from thunder_fuser.templates.reduction.schedule import (
     GridEpilogue,
     GridReduction,
     ReductionSchedule,
 )
-from thunder_fuser.templates.reduction.shared_memory import owned_points, slot_bytes
+from thunder_fuser.templates.reduction.shared_memory import slot_bytes
 
 WORKSPACE, COUNTER = "workspace", "arrived"
 """Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
-PART, PORTION, SPAN, TILE = (ir.Var(name) for name in ("part", "portion", "span", "tile"))
-_C, _U, _J, _AT, _MEETING = (ir.Var(name) for name in ("c", "u", "j", "at", "meeting"))
-_COLUMN, _SUM = ir.Var("column"), ir.Var("sum")
+_C, _AT = ir.Var("c"), ir.Var("at")
 _INT = DataType.Int32
 _PARTS_AHEAD = 8
 """Parts of one point that a thread has under way at a time (reduce.cuh)."""
-
-
-def portion(schedule: ReductionSchedule) -> ir.Var:
-    """The number of the portion of the rows that a block works on."""
-    return PORTION if schedule.mapping.walks_portions else PART
-
-
-def _place(schedule: ReductionSchedule, n: int) -> ir.Expr:
-    """The number of the part of a total that a block leaves: parts lie as if all blocks left theirs
-    together, with the same number of portions each time.
-    """
-    if n in schedule.totals_of_portions:
-        return PORTION
-    if not schedule.leaves_spans:
-        return PART
-    before = ir.Binary("-", SPAN, PART)
-    return add(ir.Binary("/", before, ir.Int(schedule.portions_together)), PART)
 
 
 def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> list[ir.Stmt]:
@@ -66,7 +52,7 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
             found.append(ir.Let(f"{name}{n}", one, ir.Start(one), variable=True))
             continue
         each = lowered.started(ir.Element(ir.Var(f"{name}{n}"), K), total, lanes)
-        found += [_array(schedule, total, name, n), _each_step(schedule, each)]
+        found += [_array(schedule, total, name, n), each_step(schedule, each)]
     return found
 
 
@@ -75,20 +61,14 @@ def _array(schedule: ReductionSchedule, total: GridReduction, name: str, n: int)
     lanes, mapping = schedule.lanes.vector, schedule.mapping
     if not mapping.is_alone:
         return lowered.declared(f"{name}{n}", total, lanes, schedule.steps)
-    part: ir.Expr = ir.IntCast(_place(schedule, n), DataType.Int)
+    part: ir.Expr = ir.IntCast(place_of_part(schedule, n), DataType.Int)
     if name == "q":
         part = add(part, ir.Int(total.parts))
-    place = add(ir.Var(f"W{n}"), _vectors(schedule, total, part))
+    place = add(ir.Var(f"W{n}"), vectors_of_part(schedule, total, part))
     if mapping.column_tiles > 1:
         place = add(place, times(TILE, ir.Int(schedule.steps * (1 if total.is_struct else lanes))))
     row = None if total.is_struct else lanes
     return ir.LetPointer(f"{name}{n}", lowered.lanes_type(total, lanes), place, row)
-
-
-def _vectors(schedule: ReductionSchedule, total: GridReduction, part: ir.Expr) -> ir.Expr:
-    """Where the accumulators of columns of a part begin in the workspace."""
-    lanes = schedule.lanes.vector
-    return times(part, ir.Int(total.points // lanes if total.is_struct else total.points))
 
 
 def _place_of_column(schedule: ReductionSchedule, column: ir.Expr) -> ir.Expr:
@@ -113,7 +93,7 @@ def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
             continue
         places = ir.Element(sum_, K), ir.Element(part, K)
         both = lowered.joined(*places, total, lanes, LoopKind.VECTOR)
-        found.append(_each_step(schedule, both))
+        found.append(each_step(schedule, both))
     return found
 
 
@@ -151,10 +131,6 @@ def _copied(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir
     return lowered.for_lanes(lowered.put(to, total, lanes, value), total, lanes, LoopKind.VECTOR)
 
 
-def _each_step(schedule: ReductionSchedule, *body: ir.Stmt) -> ir.Loop:
-    return ir.Loop("k", ir.Int(schedule.steps), body, LoopKind.UNROLLED)
-
-
 def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
     """Pointers to the parts of each total."""
     found: list[ir.Stmt] = []
@@ -165,158 +141,6 @@ def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
         place = ir.Reinterpret(held, add(ir.Var(WORKSPACE), ir.Int(total.offset)))
         found.append(ir.LetPointer(f"W{n}", held, place))
     return found
-
-
-def left_by_rows(
-    schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
-) -> list[ir.Stmt]:
-    """What the groups of a block have accumulated, as the block's part in the workspace."""
-    found: list[ir.Stmt] = []
-    for n in totals:
-        total = schedule.totals[n]
-        if not total.is_of_columns:
-            found += _left_by_block(schedule, total, n)
-        elif schedule.rows_per_block > 1:
-            found.append(_met_by_column(schedule, total, n))
-        elif not schedule.mapping.is_alone:
-            found.append(_left_by_group(schedule, total, n, vector_of_step))
-    return found
-
-
-def _left_by_group(
-    schedule: ReductionSchedule, total: GridReduction, n: int, vector_of_step: ir.Expr
-) -> ir.Stmt:
-    """The accumulators of columns of the only group."""
-    lanes, workspace = schedule.lanes.vector, ir.Var(f"W{n}")
-    part = _part_of_block(schedule, total, n)
-    held = ir.Element(ir.Var(f"s{n}"), K)
-    store: ir.Stmt = ir.VectorStore(
-        lanes, add(add(workspace, part), times(_U, ir.Int(lanes))), held
-    )
-    if total.is_struct:
-        store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
-    vectors = schedule.lanes.vectors
-    guarded = store if _owns_all(schedule) else ir.If((less(_U, vectors),), (store,))
-    return _each_step(schedule, ir.Let("u", _INT, vector_of_step), guarded)
-
-
-def _met_by_column(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
-    """The accumulators of all groups meet in shared memory, where threads take a column each: those
-    of the first group would do as much as all of them, one group after the other.
-    """
-    groups, lanes = schedule.rows_per_block, schedule.lanes.vector
-    threads, one, points = schedule.block_threads, lowered.reducer(total), owned_points(schedule)
-    own = times(
-        add(times(K, ir.Int(schedule.threads)), T) if schedule.threads > 1 else K, ir.Int(lanes)
-    )
-    place = ir.Element(_MEETING, add(add(times(G, ir.Int(points)), own), V))
-    write = ir.Assign(place, lowered.get(ir.Element(ir.Var(f"s{n}"), K), total, lanes))
-    added = ir.Element(_MEETING, add(times(_J, ir.Int(points)), _COLUMN))
-    body: list[ir.Stmt] = [
-        ir.Let("sum", one, ir.Element(_MEETING, _COLUMN), variable=True),
-        ir.Loop(
-            "j",
-            ir.Int(groups),
-            (ir.Assign(_SUM, lowered.combination(total, _SUM, added)),),
-            begin=ir.Int(1),
-        ),
-        *_put_in_workspace(schedule, total, n),
-    ]
-    mine: list[ir.Expr] = []
-    if points % threads:
-        mine.append(less(_COLUMN, points))
-    if not _owns_all(schedule):
-        mine.append(less(_column_of_row(schedule), schedule.lanes.vectors * lanes))
-    column = add(times(ir.Var("i"), ir.Int(threads)), ir.LaunchIndex.THREAD)
-    summed = [ir.If(tuple(mine), tuple(body))] if mine else body
-    each = (ir.Let("column", _INT, column), *summed)
-    return ir.Scope(
-        (
-            _meeting(schedule, one),
-            ir.Barrier(),
-            _each(schedule, total, write),
-            ir.Barrier(),
-            ir.Loop("i", ir.Int(-(-points // threads)), each, LoopKind.UNROLLED),
-        )
-    )
-
-
-def _put_in_workspace(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
-    """The sum of one column in the part of the block."""
-    lanes, column = schedule.lanes.vector, _column_of_row(schedule)
-    workspace, part = ir.Var(f"W{n}"), _part_of_block(schedule, total, n)
-    if not total.is_struct or lanes == 1:
-        return [ir.Assign(ir.Element(workspace, add(part, column)), _SUM)]
-    vector = ir.Element(workspace, add(part, ir.UnsignedBinary("/", column, ir.Int(lanes))))
-    lane = ir.Let("v", _INT, ir.UnsignedBinary("%", column, ir.Int(lanes)))
-    return [lane, lowered.put(vector, total, lanes, _SUM)]
-
-
-def _column_of_row(schedule: ReductionSchedule) -> ir.Expr:
-    """Of one of the block's columns, its number in the row."""
-    if schedule.mapping.column_tiles == 1:
-        return _COLUMN
-    return add(times(TILE, ir.Int(owned_points(schedule))), _COLUMN)
-
-
-def _part_of_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Expr:
-    """Where the part of a block begins in the workspace of a total of columns."""
-    return _vectors(schedule, total, ir.IntCast(_place(schedule, n), DataType.Int))
-
-
-def _owns_all(schedule: ReductionSchedule) -> bool:
-    """Whether a row has every column that threads accumulate."""
-    mapping = schedule.mapping
-    owned = schedule.steps * mapping.threads_per_row * mapping.column_tiles
-    return owned == schedule.lanes.vectors
-
-
-def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
-    """One accumulator of each group in that of the first, which leaves it."""
-    groups, threads = schedule.rows_per_block, schedule.threads
-    one, sum_ = lowered.reducer(total), ir.Var(f"s{n}")
-    first = [equal(T, 0)] if threads > 1 else []
-    left = ir.Assign(ir.Element(ir.Var(f"W{n}"), _place(schedule, n)), sum_)
-    if groups == 1:
-        return [ir.If(tuple(first), (left,)) if first else left]
-    other = ir.Element(_MEETING, ir.Binary("-", G, ir.Int(1)))
-    added = ir.Assign(sum_, lowered.combination(total, sum_, ir.Element(_MEETING, _J)))
-    owner = (*first, equal(G, 0))
-    met = ir.Scope(
-        (
-            _meeting(schedule, one),
-            ir.Barrier(),
-            ir.If((*first, ir.Binary(">", G, ir.Int(0))), (ir.Assign(other, sum_),)),
-            ir.Barrier(),
-            ir.If(owner, (ir.Loop("j", ir.Int(groups - 1), (added,)),)),
-        )
-    )
-    return [met, ir.If(owner, (left,))]
-
-
-def _meeting(schedule: ReductionSchedule, one: ir.Type) -> ir.LetPointer:
-    """Shared memory where groups leave what they have accumulated."""
-    place = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
-    return ir.LetPointer("meeting", one, place)
-
-
-def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt) -> ir.Stmt:
-    if not total.is_of_columns:
-        return statement
-    lanes = lane_loop(schedule.lanes.vector, (statement,), LoopKind.UNROLLED)
-    return _each_step(schedule, lanes)
-
-
-def left_by_columns(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
-    """A row's columns of this block, folded, are its part."""
-    before, value = lowered.reduced(schedule, n)
-    total = schedule.totals[n]
-    place = times(ir.IntCast(PART, DataType.Int), ir.Int(total.points))
-    element = ir.Element(ir.Var(f"W{n}"), add(place, ir.Var("r")))
-    store: ir.Stmt = ir.Assign(element, ir.Var(f"s{n}"))
-    if schedule.threads > 1:
-        store = ir.If((equal(T, 0),), (store,))
-    return [*before, ir.Let(f"s{n}", lowered.reducer(total), value), store]
 
 
 def epilogue_fits_int32(finish: GridEpilogue) -> bool:
@@ -398,7 +222,7 @@ class EpilogueLowering(LaneLowering):
 
     def _parts_of_point(self, total: GridReduction) -> int:
         """How many parts of a total become the one at a point."""
-        return self.schedule.mapping.portions_of_group if total.at == "group" else total.parts
+        return self.schedule.mapping.parts_of_group if total.at == "group" else total.parts
 
     def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
@@ -415,7 +239,7 @@ class EpilogueLowering(LaneLowering):
             # The parts of a group lie side by side; its points are the columns.
             columns = ir.Int(schedule.columns)
             group = ir.IntCast(ir.Binary("/", _C, columns), DataType.Int)
-            parts = add(parts, _vectors(schedule, total, times(group, ir.Int(count))))
+            parts = add(parts, vectors_of_part(schedule, total, times(group, ir.Int(count))))
             point = ir.Binary("%", _C, columns)
         if total.is_of_columns:
             point = _place_of_column(schedule, point)

@@ -15,9 +15,9 @@ from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.kernel_ir import WRITTEN_OUT, LoopKind, Var, add, equal, less, times
 from thunder_fuser.lower.lanes_to_ir import K
-from thunder_fuser.templates.reduction import lower_grid
-from thunder_fuser.templates.reduction.lower_accumulators import G, T
-from thunder_fuser.templates.reduction.lower_grid import PART, SPAN, TILE
+from thunder_fuser.templates.reduction import lower_grid, lower_parts
+from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T
+from thunder_fuser.templates.reduction.lower_parts import PART, SPAN
 from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
@@ -146,7 +146,7 @@ class ReductionLoops:
     def _with_totals(
         self, totals: Sequence[int], rows: Sequence[ir.Stmt], whose: str
     ) -> list[ir.Stmt]:
-        left = lower_grid.left_by_rows(self._schedule, totals, self._vector_of_step)
+        left = lower_parts.left_by_rows(self._schedule, totals, self._vector_of_step)
         head = ir.Comment(f"partial results of the {whose}, for the workspace")
         before = lower_grid.declared(self._schedule, "s", totals)
         return [*before, *rows, *([head, *left] if left else [])]
@@ -248,7 +248,7 @@ class ReductionLoops:
     def _rows_of_portion(self, share: int) -> tuple[ir.Expr, ir.Expr]:
         """The first row of a portion that has `share` rows at a time, and the end of its group."""
         mapping, rows = self._schedule.mapping, self._schedule.rows
-        portion = lower_grid.portion(self._schedule)
+        portion = lower_parts.portion(self._schedule)
         if mapping.row_groups == 1:
             return self._shared_out(portion, share), ir.Int(rows)
         each, size = mapping.portions_of_group, ir.Int(rows // mapping.row_groups)
@@ -296,6 +296,10 @@ class ReductionLoops:
                 self._let("end", ir.Min(after, ir.Int(self._vectors))),
             ]
             own = self._cast(ir.UnsignedBinary("/", block, ir.Int(splits)))
+        if schedule.mapping.shares_rows:
+            blocks = ir.Int(schedule.mapping.cluster)
+            found.append(ir.Let("tile", _INT, ir.UnsignedBinary("%", block, blocks)))
+            own = self._cast(ir.UnsignedBinary("/", block, blocks))
         if owned > 1:
             place = thread if threads == 1 else ir.UnsignedBinary("/", thread, ir.Int(threads))
             own = add(times(own, ir.Int(owned)), ir.IntCast(place, _INT))

@@ -34,7 +34,7 @@ from thunder_fuser.lower.scalar_graph import (
 )
 from thunder_fuser.lower.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import held_bytes
-from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G
+from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
@@ -369,6 +369,8 @@ class RowLowering(LaneLowering):
     @property
     def _vector_of_block(self) -> ir.Expr:
         """The number of the vector at hand among those that a block shares."""
+        if self.schedule.mapping.shares_rows:
+            return add(times(K, ir.Int(self.schedule.threads)), T)
         if not self.schedule.is_outer_shared:
             return _U
         return add(times(_C, ir.Int(self.schedule.rows_per_block)), G)

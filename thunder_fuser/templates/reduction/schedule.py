@@ -12,6 +12,7 @@ from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower.brief import is_rounded
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
 from thunder_fuser.lower.row_program import Point
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
@@ -248,6 +249,17 @@ class ReductionSchedule:
         }
 
     @property
+    def has_kept_rows(self) -> bool:
+        """Whether what is read of a row stays on chip until a later pass."""
+        return bool(self.row_cache.registers or self.row_cache.shared)
+
+    @property
+    def has_crowded_totals(self) -> bool:
+        """Whether totals of columns are more than the registers of a block are for."""
+        words = sum(t.accumulator_bytes // WORD for t in self.totals if t.is_of_columns)
+        return words * self.columns > MAX_TOTAL_WORDS * self.mapping.column_tiles
+
+    @property
     def has_few_steps(self) -> bool:
         """Whether threads pass over a row that registers do not hold in a few steps, as many for
         all of them, and fold it in one part.
@@ -259,7 +271,8 @@ class ReductionSchedule:
     @property
     def has_steps(self) -> bool:
         """Whether all threads take as many steps through a row, which is then a constant."""
-        return bool(self.row_cache.registers or self.has_few_steps or self.grid_split == "rows")
+        shared = self.grid_split == "rows" or self.mapping.shares_rows
+        return bool(shared or self.row_cache.registers or self.has_few_steps)
 
     @property
     def has_whole_steps(self) -> bool:
@@ -273,7 +286,8 @@ class ReductionSchedule:
         mapping = self.mapping
         if self.grid_split == "rows":
             return self.rows // mapping.row_groups % mapping.rows_per_block != 0
-        owned = mapping.blocks // mapping.blocks_per_row * mapping.rows_per_block
+        side_by_side = mapping.blocks_per_row * mapping.column_tiles
+        owned = mapping.blocks // side_by_side * mapping.rows_per_block
         if self.lane_axis == "rows":
             return self.is_outer_shared and owned != self.lanes.vectors
         return owned != self.rows
@@ -293,7 +307,7 @@ class ReductionSchedule:
         """Vectors of one access that a block reads of what its threads share."""
         if self.is_outer_shared:
             return self.columns * self.rows_per_block
-        return self.lanes.vectors
+        return self.steps * self.threads if self.mapping.shares_rows else self.lanes.vectors
 
     @property
     def has_written_out(self) -> bool:
@@ -438,6 +452,8 @@ class ReductionSchedule:
             f"vector {self.lanes.vector}, {self.threads} threads a row, {self.rows_per_block} rows "
             f"a block, {self.stages} stages, {self.row_cache}"
         )
+        if self.mapping.cluster > 1:
+            text += f", clusters of {self.mapping.cluster} blocks"
         if not self.totals:
             return text
         return (

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.errors import Refusal
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.ir.fusion import ReductionOp, TensorView
@@ -49,6 +49,12 @@ from thunder_fuser.lower.vectorize import plan_accesses, plan_store
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
 from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
+from thunder_fuser.templates.reduction.choose_cluster import (
+    kept_in_cluster,
+    summed_in_cluster,
+    tiled_in_cluster,
+)
+from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_blocks
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
@@ -77,7 +83,6 @@ from thunder_fuser.templates.reduction.thread_mapping import (
     RowWork,
     ThreadMapping,
     choose_thread_mapping,
-    in_two_blocks,
 )
 
 MAX_ACCUMULATORS = 48
@@ -174,9 +179,15 @@ class _Candidate:
             return mapping
         bare = self._mapped(pulled, lanes, mapping)
         made = self._on_chip(bare)
-        if self.axis == "rows" or self.arrangement.grid_split != "none":
+        if self.axis == "rows" or self.arrangement.grid_split == "columns":
             return made
-        return (self._row_by_row if self.device.threads_are_serial else self._halved)(bare, made)
+        if self.arrangement.grid_split == "rows":
+            return self._in_clusters(pulled, lanes, made)
+        if self.device.threads_are_serial:
+            return self._row_by_row(bare, made)
+        return kept_in_cluster(
+            self._halved(bare, made), lambda mapping: self._remapped(bare, mapping), self.device
+        )
 
     def _on_chip(self, bare: ReductionSchedule) -> ReductionSchedule:
         """The schedule with what is kept on chip, unrolled and loaded ahead."""
@@ -200,7 +211,10 @@ class _Candidate:
                 room -= needed
         return found
 
-    def _mapping(self, pulled: PulledRows, lanes: Lanes) -> ThreadMapping | Refusal:
+    def _mapping(
+        self, pulled: PulledRows, lanes: Lanes, cluster: int = 1, clusters: int = 0
+    ) -> ThreadMapping | Refusal:
+        """How threads divide rows, each of which one block has, or each of so many clusters."""
         space, split = self.arrangement.space, self.arrangement.grid_split
         of_stages = words_of_stages(pulled.folds)
         of_totals = sum(accumulator_words(t.fold) for t in pulled.totals if t.at != "one")
@@ -211,7 +225,7 @@ class _Candidate:
         each = self._whole_vector() if self._owns_columns else lanes.vector
         of_rows = sum(map(_bytes_of_rows, pulled.graph.loads))
         work = RowWork(
-            -(-lanes.vectors * lanes.vector // each),
+            -(-lanes.vectors * lanes.vector // (each * cluster)),
             space.rows,
             space.columns,
             has_stages=bool(pulled.folds),
@@ -224,9 +238,14 @@ class _Candidate:
             reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
             is_narrow=lanes.vector < each,
         )
-        mapping = choose_thread_mapping(work, self.axis, self.stacks, split, self.device)
+        device = replace(self.device, sm_count=clusters) if clusters else self.device
+        mapping = choose_thread_mapping(work, self.axis, self.stacks, split, device)
         if mapping is None:
             return Refusal("grid_split", "one block has all there is to do")
+        if cluster > 1:
+            if mapping.threads_per_row <= WARP_SIZE:
+                return Refusal("grid_split", "a row is too short for several blocks")
+            mapping = in_tiles(mapping, cluster)
         spills = words * each > MAX_ACCUMULATORS
         if spills and not (pulled.folds or mapping.is_alone):
             return Refusal("registers", f"{words} accumulators of {each} lanes spill")
@@ -275,9 +294,26 @@ class _Candidate:
         mapping = in_two_blocks(bare.mapping, bare.lanes.vectors, bare.rows, self.device)
         if mapping is None or bare.inside or mapping.steps(bare.lanes.vectors) > MAX_STEPS:
             return made
-        found = self._on_chip(replace(bare, mapping=mapping))
+        found = self._remapped(bare, mapping)
         cache = found.row_cache
         return made if cache.reread or (cache.registers and cache.shared) else found
+
+    def _in_clusters(
+        self, pulled: PulledRows, lanes: Lanes, made: ReductionSchedule
+    ) -> ReductionSchedule:
+        """Blocks that have rows by turns, in clusters where these pay."""
+
+        def mapping_of(cluster: int, clusters: int) -> ThreadMapping | Refusal:
+            return self._mapping(pulled, lanes, cluster, clusters)
+
+        def scheduled(mapping: ThreadMapping) -> ReductionSchedule:
+            return self._on_chip(self._mapped(pulled, lanes, mapping))
+
+        tiled = tiled_in_cluster(made, mapping_of, scheduled, self.device)
+        return summed_in_cluster(tiled, mapping_of, scheduled, self.device)
+
+    def _remapped(self, bare: ReductionSchedule, mapping: ThreadMapping) -> ReductionSchedule:
+        return self._on_chip(replace(bare, mapping=mapping))
 
     def _residency(self, schedule: ReductionSchedule) -> RowCache:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""

@@ -35,7 +35,9 @@ def held_offset(schedule: ReductionSchedule, value: Value) -> int:
 
 def exchange_bytes(schedule: ReductionSchedule) -> int:
     """What threads exchange values through, in whole 16-byte vectors."""
-    meeting = max((_meeting_bytes(schedule, total) for total in schedule.totals), default=0)
+    sizes = [_meeting_bytes(schedule, total) for total in schedule.totals]
+    # Blocks of a cluster bring all totals at once.
+    meeting = sum(sizes) if schedule.mapping.meets_in_clusters else max(sizes, default=0)
     return slot_bytes(schedule) + -(-meeting // 16) * 16
 
 
@@ -79,9 +81,11 @@ def slot_offset(schedule: ReductionSchedule, n: int) -> int:
 
 
 def _slots(schedule: ReductionSchedule) -> int:
-    """Values of one fold that warps leave for each other: one each, or one for each row that lies
-    side by side with others, and those that result.
+    """Values of one fold that warps leave for each other: one each, of all blocks of a cluster, or
+    one for each row that lies side by side with others, and those that result.
     """
+    if schedule.mapping.shares_rows:
+        return schedule.mapping.cluster * schedule.threads // WARP_SIZE
     if not schedule.is_outer_shared:
         return schedule.threads // WARP_SIZE if schedule.threads > WARP_SIZE else 0
     warps = schedule.block_threads // WARP_SIZE
@@ -101,10 +105,16 @@ def owned_points(schedule: ReductionSchedule) -> int:
     return schedule.steps * schedule.threads * schedule.lanes.vector
 
 
+def meeting_offset(schedule: ReductionSchedule, n: int) -> int:
+    """Bytes before the place where the blocks of a cluster bring their accumulators of a total."""
+    before = (_meeting_bytes(schedule, total) for total in schedule.totals[:n])
+    return slot_bytes(schedule) + sum(before)
+
+
 def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
     """Groups of threads meet here: those of one block, and those that add up parts."""
     groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
     met = groups
-    if total.is_of_columns and groups:
+    if total.is_of_columns and (groups or schedule.mapping.meets_in_clusters):
         met = (groups + 1) * owned_points(schedule)
     return total.accumulator_bytes * max(met, schedule.block_threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
@@ -70,6 +70,7 @@ class ThreadMapping:
                      one, or on one after the other where they are more than partials
     blocks_per_sm    that a multiprocessor must have room for, because blocks wait for each other
                      or because one works while the other waits; else 0
+    cluster          blocks of a thread block cluster: one has all columns of a row in its tiles
     """
 
     threads_per_row: int
@@ -81,6 +82,17 @@ class ThreadMapping:
     row_groups: int = 1
     portions: int = 1
     blocks_per_sm: int = 0
+    cluster: int = 1
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether the blocks of a cluster fold a row together."""
+        return self.cluster > 1 and self.column_tiles == self.cluster
+
+    @property
+    def meets_in_clusters(self) -> bool:
+        """Whether blocks of a cluster have rows of their own, and add up what these leave."""
+        return self.cluster > 1 and self.column_tiles == 1
 
     @property
     def is_alone(self) -> bool:
@@ -96,6 +108,12 @@ class ThreadMapping:
         return self.portions // self.row_groups
 
     @property
+    def parts_of_group(self) -> int:
+        """What blocks leave of a total of one group."""
+        each = self.portions_of_group
+        return each // self.cluster if self.meets_in_clusters else each
+
+    @property
     def walks_portions(self) -> bool:
         """Whether a block works on several portions, one after the other."""
         return self.portions > self.partials
@@ -108,7 +126,8 @@ class ThreadMapping:
     def parts(self, together: int) -> int:
         """What blocks leave of a total, each with so many of its portions."""
         spans, rest = divmod(self.portions, together * self.partials)
-        return spans * self.partials + min(rest, self.partials)
+        parts = spans * self.partials + min(rest, self.partials)
+        return parts // self.cluster if self.meets_in_clusters else parts
 
     def rows_of_portion(self, rows: int) -> int:
         """Rows that one thread works on of each portion, where blocks share them."""
@@ -213,15 +232,15 @@ def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
     if device.threads_are_serial:
         return 1, 8
     if work.vectors > WARP_SIZE * _VECTORS_OF_WARP:
-        threads = _sharing(work.vectors, MAX_THREADS, MANY_VECTORS_PER_THREAD)
+        threads = sharing(work.vectors, MAX_THREADS, MANY_VECTORS_PER_THREAD)
         if work.rows * threads < device.sm_count * device.threads_per_sm:
-            threads = _sharing(work.vectors, MAX_THREADS, VECTORS_PER_THREAD)
+            threads = sharing(work.vectors, MAX_THREADS, VECTORS_PER_THREAD)
         return threads, 1
     threads = min(WARP_SIZE, _power_of_two(work.vectors))
     return threads, max(1, 128 // threads)
 
 
-def _sharing(vectors: int, most: int, each: int = 1) -> int:
+def sharing(vectors: int, most: int, each: int = 1) -> int:
     """Threads that share so many vectors, `each` or as many more as `most` threads leave: all have
     equally many, but for those of the last warp. Where they have many, all of `most`.
     """
@@ -229,18 +248,6 @@ def _sharing(vectors: int, most: int, each: int = 1) -> int:
         return _power_of_two(vectors)
     each = max(each, -(-vectors // most))
     return most if each > _MANY_STEPS else WARP_SIZE * -(-vectors // (each * WARP_SIZE))
-
-
-def in_two_blocks(
-    mapping: ThreadMapping, vectors: int, rows: int, device: DeviceInfo
-) -> ThreadMapping | None:
-    """The mapping in blocks of half the threads, two of which a multiprocessor holds; None where it
-    holds two anyway, or has a row or none to work on.
-    """
-    if mapping.threads_per_row <= MAX_THREADS // 2 or rows <= device.sm_count:
-        return None
-    threads = _sharing(vectors, MAX_THREADS // 2)
-    return replace(mapping, threads_per_row=threads, blocks_per_sm=2)
 
 
 def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
@@ -261,12 +268,12 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     together = _SMALL_BLOCKS if apart else 1
     most //= together
     limit = most if has_stages else _SHARED_BLOCK
-    threads = _sharing(vectors, limit)
+    threads = sharing(vectors, limit)
     if has_stages and not (work.kept or apart):
         threads = _of_bare_row(work, most, device)
     elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work, device):
         most = MAX_THREADS // 2
-        threads = _sharing(vectors, most)
+        threads = sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
     groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
@@ -302,10 +309,10 @@ def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
     many rows, which do not wait for each other, if there are so many.
     """
     for each in _VECTORS_OF_BARE_ROW:
-        threads = _sharing(work.vectors, most, each)
+        threads = sharing(work.vectors, most, each)
         if work.rows_of_group >= most // threads * device.sm_count:
             return threads
-    return _sharing(work.vectors, most)
+    return sharing(work.vectors, most)
 
 
 def _is_crowded(work: RowWork, threads: int) -> bool:
@@ -315,7 +322,7 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     are enough. A lone row wants more of them: what they do not hold goes through shared memory, and
     is not loaded ahead.
     """
-    of_row = _sharing(work.vectors, threads)
+    of_row = sharing(work.vectors, threads)
     # Of whole rows a block has fewer threads, and each of them more registers.
     room = MAX_THREADS / (threads // of_row * of_row)
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators

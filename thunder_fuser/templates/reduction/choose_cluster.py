@@ -1,0 +1,121 @@
+"""Thread block clusters of reduction kernels: where the blocks of one share rows, or add up totals.
+
+`mapping_of` asks how threads divide the rows, each of which so many blocks of a cluster have a part
+of, on a device with so many such clusters; `scheduled` makes the schedule of a mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.errors import Refusal
+from thunder_fuser.lower.kernel_ir import WORD
+from thunder_fuser.templates.reduction.cluster_mapping import can_meet, in_cluster
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import exchange_bytes
+from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, ThreadMapping
+
+MappingOf = Callable[[int, int], ThreadMapping | Refusal]
+Scheduled = Callable[[ThreadMapping], ReductionSchedule]
+_MOST_PARTS = 0.025
+"""Of the bytes of rows, that parts of totals may be, written and read."""
+_BESIDE_SHARED = 28
+"""Registers of a thread that keep a part of a row, where shared memory keeps the rest."""
+_BUSY = 0.95
+"""Of the multiprocessors, that clusters have a block for."""
+
+
+def kept_in_cluster(
+    made: ReductionSchedule, scheduled: Scheduled, device: DeviceInfo
+) -> ReductionSchedule:
+    """A row in the blocks of a cluster, where one block has no room to keep it on chip, or a
+    multiprocessor none for two: then two of them on each, if they have it.
+    """
+    is_alone = made.threads > MAX_THREADS // 2 and made.rows > device.sm_count
+    reads_again = bool(made.row_cache.reread)
+    # What is not written can be folded in one pass, which keeps nothing.
+    if not made.element_stores or not (reads_again or (is_alone and made.has_kept_rows)):
+        return made
+    vectors, rows = made.lanes.vectors, made.rows
+    for together in (2, 1) if reads_again else (2,):
+        for cluster, _ in device.clusters:
+            found = scheduled(in_cluster(made.mapping, vectors, rows, cluster, together))
+            if not (found.row_cache.reread or _is_crowded(found, together)):
+                return found
+    return made
+
+
+def _is_crowded(schedule: ReductionSchedule, together: int) -> bool:
+    """Whether so much of a row is in registers while shared memory has the rest that what is
+    computed of both leaves no room: for anything, where a multiprocessor has several blocks.
+    """
+    cache = schedule.row_cache
+    kept = (schedule.accesses[k].loads[0].dtype.itemsize for k in cache.registers)
+    words = sum(kept) * schedule.lanes.vector * schedule.steps // WORD
+    return bool(cache.shared) and words > (0 if together > 1 else _BESIDE_SHARED)
+
+
+def tiled_in_cluster(
+    made: ReductionSchedule, mapping_of: MappingOf, scheduled: Scheduled, device: DeviceInfo
+) -> ReductionSchedule:
+    """Rows in the blocks of a cluster, each with a tile of the columns, where totals of all of them
+    are too many for the registers of one, or a row for its shared memory: the smallest cluster that
+    has registers for the next row, too, or else the smallest.
+    """
+    # A block with several rows has none that is long.
+    reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
+    if not made.folds or not (reads_again or made.has_crowded_totals):
+        return made
+    smallest: ReductionSchedule | None = None
+    for cluster, clusters in device.clusters:
+        mapping = mapping_of(cluster, clusters)
+        if isinstance(mapping, Refusal):
+            continue
+        found = scheduled(mapping)
+        if found.row_cache.reread or found.has_crowded_totals:
+            continue
+        if found.prefetched:
+            return found
+        smallest = smallest or found
+    return smallest or made
+
+
+def summed_in_cluster(
+    made: ReductionSchedule, mapping_of: MappingOf, scheduled: Scheduled, device: DeviceInfo
+) -> ReductionSchedule:
+    """Blocks in clusters which add up their totals of columns before they leave them for all
+    others, where these parts are many beside the rows, and take longer than the clusters' own
+    barrier: the smallest clusters that make them few and leave no multiprocessor idle to speak of.
+    """
+    mapping = made.mapping
+    columns = all(t.is_of_columns for t in made.totals)
+    if mapping.cluster > 1 or mapping.column_tiles > 1 or mapping.walks_portions or not columns:
+        return made
+    if 2 * made.workspace_bytes < device.load_seconds * device.bandwidth:
+        return made
+    for cluster, clusters in device.clusters:
+        if _share_of_parts(made) <= _MOST_PARTS:
+            break
+        if cluster * clusters < _BUSY * device.sm_count:
+            continue
+        other = mapping_of(1, cluster * clusters)
+        if isinstance(other, Refusal) or not can_meet(other, cluster):
+            continue
+        found = scheduled(replace(other, cluster=cluster))
+        has_room = exchange_bytes(found) <= device.shared_bytes_per_block
+        is_like = found.row_cache.reread == made.row_cache.reread
+        if has_room and is_like and len(found.prefetched) == len(made.prefetched):
+            made = found
+    return made
+
+
+def _share_of_parts(schedule: ReductionSchedule) -> float:
+    """Bytes of totals' parts, written and read, beside those of the rows."""
+    read = [k for k in range(len(schedule.accesses)) if schedule.moves(k)]
+    read = [k for k in read if not schedule.is_of_all_rows(k)]
+    sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in read]
+    sizes += [store.tensor.dtype.itemsize for store in schedule.element_stores]
+    rows = schedule.rows * schedule.columns * sum(sizes)
+    return 2 * schedule.workspace_bytes / max(rows, 1)

@@ -1,0 +1,52 @@
+"""Thread mappings of rows that one block of a multiprocessor has no room for: two smaller blocks of
+each, and thread block clusters, whose blocks reach each other's shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from thunder_fuser.device import WARP_SIZE, DeviceInfo
+from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, ThreadMapping, sharing
+
+
+def in_two_blocks(
+    mapping: ThreadMapping, vectors: int, rows: int, device: DeviceInfo
+) -> ThreadMapping | None:
+    """The mapping in blocks of half the threads, two of which a multiprocessor holds; None where it
+    holds two anyway, or has a row or none to work on.
+    """
+    if mapping.threads_per_row <= MAX_THREADS // 2 or rows <= device.sm_count:
+        return None
+    threads = sharing(vectors, MAX_THREADS // 2)
+    return replace(mapping, threads_per_row=threads, blocks_per_sm=2)
+
+
+def in_cluster(
+    mapping: ThreadMapping, vectors: int, rows: int, cluster: int, together: int
+) -> ThreadMapping:
+    """The mapping with a row in so many blocks of a cluster, `together` of them on each
+    multiprocessor.
+    """
+    threads = sharing(-(-vectors // cluster), MAX_THREADS // together)
+    return replace(
+        mapping,
+        threads_per_row=max(threads, 2 * WARP_SIZE),
+        rows_per_block=1,
+        blocks=rows * cluster,
+        column_tiles=cluster,
+        blocks_per_sm=together,
+        cluster=cluster,
+    )
+
+
+def can_meet(mapping: ThreadMapping, cluster: int) -> bool:
+    """Whether the blocks of a cluster have rows of one group, and each some of its columns."""
+    is_even = mapping.blocks % cluster == 0 and mapping.portions_of_group % cluster == 0
+    return is_even and not mapping.walks_portions and mapping.threads_per_row >= WARP_SIZE
+
+
+def in_tiles(mapping: ThreadMapping, cluster: int) -> ThreadMapping:
+    """The mapping of a part of the columns with as many blocks side by side as have all of them."""
+    blocks = mapping.blocks * cluster
+    return replace(mapping, blocks=blocks, column_tiles=cluster, cluster=cluster)

@@ -1,0 +1,270 @@
+"""Lowering of the parts of grid reductions that blocks leave in the workspace: the accumulators of
+a block's groups meet in its shared memory, those of a cluster's blocks in that of all of them.
+
+s<n> are the accumulators of the n-th total, W<n> its parts as [parts, points], meeting<n> what a
+block of a cluster brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower import kernel_ir as ir
+from thunder_fuser.lower.kernel_ir import LoopKind, add, equal, less, times
+from thunder_fuser.lower.lanes_to_ir import K, V, lane_loop
+from thunder_fuser.templates.reduction import lower_accumulators as lowered
+from thunder_fuser.templates.reduction.lower_accumulators import SMEM, TILE, G, T
+from thunder_fuser.templates.reduction.schedule import GridReduction, ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import (
+    meeting_offset,
+    owned_points,
+    slot_bytes,
+)
+
+PART, PORTION, SPAN = (ir.Var(name) for name in ("part", "portion", "span"))
+_U, _J, _MEETING = (ir.Var(name) for name in ("u", "j", "meeting"))
+_B, _OTHER, _COLUMN, _SUM = (ir.Var(name) for name in ("b", "other", "column", "sum"))
+_INT = DataType.Int32
+
+
+def portion(schedule: ReductionSchedule) -> ir.Var:
+    """The number of the portion of the rows that a block works on."""
+    return PORTION if schedule.mapping.walks_portions else PART
+
+
+def place_of_part(schedule: ReductionSchedule, n: int) -> ir.Expr:
+    """The number of the part of a total that a block leaves: parts lie as if all blocks left theirs
+    together, with the same number of portions each time.
+    """
+    if schedule.mapping.meets_in_clusters:
+        return ir.Binary("/", PART, ir.Int(schedule.mapping.cluster))
+    if n in schedule.totals_of_portions:
+        return PORTION
+    if not schedule.leaves_spans:
+        return PART
+    before = ir.Binary("-", SPAN, PART)
+    return add(ir.Binary("/", before, ir.Int(schedule.portions_together)), PART)
+
+
+def vectors_of_part(schedule: ReductionSchedule, total: GridReduction, part: ir.Expr) -> ir.Expr:
+    """Where the accumulators of columns of a part begin in the workspace."""
+    lanes = schedule.lanes.vector
+    return times(part, ir.Int(total.points // lanes if total.is_struct else total.points))
+
+
+def each_step(schedule: ReductionSchedule, *body: ir.Stmt) -> ir.Loop:
+    return ir.Loop("k", ir.Int(schedule.steps), body, LoopKind.UNROLLED)
+
+
+def left_by_rows(
+    schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
+) -> list[ir.Stmt]:
+    """What the groups of a block have accumulated, as the block's part in the workspace."""
+    if totals and schedule.mapping.meets_in_clusters:
+        return [_met_in_cluster(schedule, totals)]
+    found: list[ir.Stmt] = []
+    for n in totals:
+        total = schedule.totals[n]
+        if not total.is_of_columns:
+            found += _left_by_block(schedule, total, n)
+        elif schedule.rows_per_block > 1:
+            found.append(_met_by_column(schedule, total, n))
+        elif not schedule.mapping.is_alone:
+            found.append(_left_by_group(schedule, total, n, vector_of_step))
+    return found
+
+
+def _left_by_group(
+    schedule: ReductionSchedule, total: GridReduction, n: int, vector_of_step: ir.Expr
+) -> ir.Stmt:
+    """The accumulators of columns of the only group."""
+    lanes, workspace = schedule.lanes.vector, ir.Var(f"W{n}")
+    part = _part_of_block(schedule, total, n)
+    held = ir.Element(ir.Var(f"s{n}"), K)
+    store: ir.Stmt = ir.VectorStore(
+        lanes, add(add(workspace, part), times(_U, ir.Int(lanes))), held
+    )
+    if total.is_struct:
+        store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
+    vectors = schedule.lanes.vectors
+    guarded = store if _owns_all(schedule) else ir.If((less(_U, vectors),), (store,))
+    return each_step(schedule, ir.Let("u", _INT, vector_of_step), guarded)
+
+
+def _met_by_column(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
+    """The accumulators of all groups meet in shared memory, where threads take a column each: those
+    of the first group would do as much as all of them, one group after the other.
+    """
+    groups, one, points = schedule.rows_per_block, lowered.reducer(total), owned_points(schedule)
+    added = ir.Element(_MEETING, add(times(_J, ir.Int(points)), _COLUMN))
+    body: list[ir.Stmt] = [
+        ir.Let("sum", one, ir.Element(_MEETING, _COLUMN), variable=True),
+        ir.Loop(
+            "j",
+            ir.Int(groups),
+            (ir.Assign(_SUM, lowered.combination(total, _SUM, added)),),
+            begin=ir.Int(1),
+        ),
+        *_put_in_workspace(schedule, total, n),
+    ]
+    return ir.Scope(
+        (
+            _meeting(schedule, one),
+            ir.Barrier(),
+            _brought(schedule, total, n, _MEETING),
+            ir.Barrier(),
+            _over_own_columns(schedule, points, ir.Int(0), body),
+        )
+    )
+
+
+def _met_in_cluster(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
+    """The accumulators of all groups of a cluster's blocks meet, each total's at a place of its own
+    in the shared memory of the block.
+    """
+    cluster = schedule.mapping.cluster
+    brought: list[ir.Stmt] = []
+    for n in totals:
+        total, meeting = schedule.totals[n], ir.Var(f"meeting{n}")
+        one = lowered.reducer(total)
+        place = ir.Reinterpret(one, add(SMEM, ir.Int(meeting_offset(schedule, n))))
+        brought.append(ir.LetPointer(meeting.name, one, place))
+        brought.append(_brought(schedule, total, n, meeting))
+    summed = [_summed_in_cluster(schedule, schedule.totals[n], n) for n in totals]
+    return ir.Scope((*brought, ir.ClusterArrive(), ir.ClusterWait(cluster), *summed))
+
+
+def _summed_in_cluster(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loop:
+    """A block's share of the columns, of what all blocks of its cluster have brought."""
+    cluster, groups, points = (
+        schedule.mapping.cluster,
+        schedule.rows_per_block,
+        owned_points(schedule),
+    )
+    share, one = points // cluster, lowered.reducer(total)
+    element = ir.Element(_OTHER, add(times(_J, ir.Int(points)), _COLUMN))
+    more = ir.Assign(_SUM, lowered.combination(total, _SUM, element))
+
+    def brought_by(rank: ir.Expr) -> ir.LetPointer:
+        return ir.LetPointer(_OTHER.name, one, ir.MappedRank(ir.Var(f"meeting{n}"), rank))
+
+    def groups_from(first: int) -> ir.Loop:
+        return ir.Loop("j", ir.Int(groups), (more,), LoopKind.UNROLLED, ir.Int(first))
+
+    others = (brought_by(_B), groups_from(0))
+    body = [
+        brought_by(ir.Int(0)),
+        ir.Let("sum", one, ir.Element(_OTHER, _COLUMN), variable=True),
+        *([groups_from(1)] if groups > 1 else []),
+        ir.Loop("b", ir.Int(cluster), others, LoopKind.UNROLLED, ir.Int(1)),
+        *_put_in_workspace(schedule, total, n),
+    ]
+    first = times(ir.UnsignedBinary("%", ir.LaunchIndex.BLOCK, ir.Int(cluster)), ir.Int(share))
+    return _over_own_columns(schedule, share, first, body)
+
+
+def _brought(schedule: ReductionSchedule, total: GridReduction, n: int, meeting: ir.Var) -> ir.Stmt:
+    """A thread's accumulators of a total into shared memory, which is [groups, columns]."""
+    lanes, points = schedule.lanes.vector, owned_points(schedule)
+    vector = add(times(K, ir.Int(schedule.threads)), T) if schedule.threads > 1 else K
+    column = add(times(vector, ir.Int(lanes)), V)
+    if schedule.rows_per_block > 1:
+        column = add(times(G, ir.Int(points)), column)
+    value = lowered.get(ir.Element(ir.Var(f"s{n}"), K), total, lanes)
+    return _each(schedule, total, ir.Assign(ir.Element(meeting, column), value))
+
+
+def _over_own_columns(
+    schedule: ReductionSchedule, count: int, first: ir.Expr, body: Sequence[ir.Stmt]
+) -> ir.Loop:
+    """`body` for `count` columns from the `first` on: a thread takes one after the other."""
+    threads, lanes = schedule.block_threads, schedule.lanes.vector
+    number = add(times(ir.Var("i"), ir.Int(threads)), ir.LaunchIndex.THREAD)
+    mine: list[ir.Expr] = []
+    if count % threads:
+        mine.append(less(number, count))
+    if not _owns_all(schedule):
+        mine.append(less(_column_of_row(schedule), schedule.lanes.vectors * lanes))
+    column = number if first == ir.Int(0) else add(first, number)
+    summed = [ir.If(tuple(mine), tuple(body))] if mine else body
+    each = (ir.Let("column", _INT, column), *summed)
+    return ir.Loop("i", ir.Int(-(-count // threads)), each, LoopKind.UNROLLED)
+
+
+def _put_in_workspace(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
+    """The sum of one column in the part of the block."""
+    lanes, column = schedule.lanes.vector, _column_of_row(schedule)
+    workspace, part = ir.Var(f"W{n}"), _part_of_block(schedule, total, n)
+    if not total.is_struct or lanes == 1:
+        return [ir.Assign(ir.Element(workspace, add(part, column)), _SUM)]
+    vector = ir.Element(workspace, add(part, ir.UnsignedBinary("/", column, ir.Int(lanes))))
+    lane = ir.Let("v", _INT, ir.UnsignedBinary("%", column, ir.Int(lanes)))
+    return [lane, lowered.put(vector, total, lanes, _SUM)]
+
+
+def _column_of_row(schedule: ReductionSchedule) -> ir.Expr:
+    """Of one of the block's columns, its number in the row."""
+    if schedule.mapping.column_tiles == 1:
+        return _COLUMN
+    return add(times(TILE, ir.Int(owned_points(schedule))), _COLUMN)
+
+
+def _part_of_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Expr:
+    """Where the part of a block begins in the workspace of a total of columns."""
+    return vectors_of_part(schedule, total, ir.IntCast(place_of_part(schedule, n), DataType.Int))
+
+
+def _owns_all(schedule: ReductionSchedule) -> bool:
+    """Whether a row has every column that threads accumulate."""
+    mapping = schedule.mapping
+    owned = schedule.steps * mapping.threads_per_row * mapping.column_tiles
+    return owned == schedule.lanes.vectors
+
+
+def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
+    """One accumulator of each group in that of the first, which leaves it."""
+    groups = schedule.rows_per_block
+    one, sum_ = lowered.reducer(total), ir.Var(f"s{n}")
+    first = lowered.is_first_thread(schedule)
+    left = ir.Assign(ir.Element(ir.Var(f"W{n}"), place_of_part(schedule, n)), sum_)
+    if groups == 1:
+        return [ir.If(first, (left,)) if first else left]
+    other = ir.Element(_MEETING, ir.Binary("-", G, ir.Int(1)))
+    added = ir.Assign(sum_, lowered.combination(total, sum_, ir.Element(_MEETING, _J)))
+    owner = (*first, equal(G, 0))
+    met = ir.Scope(
+        (
+            _meeting(schedule, one),
+            ir.Barrier(),
+            ir.If((*first, ir.Binary(">", G, ir.Int(0))), (ir.Assign(other, sum_),)),
+            ir.Barrier(),
+            ir.If(owner, (ir.Loop("j", ir.Int(groups - 1), (added,)),)),
+        )
+    )
+    return [met, ir.If(owner, (left,))]
+
+
+def _meeting(schedule: ReductionSchedule, one: ir.Type) -> ir.LetPointer:
+    """Shared memory where groups leave what they have accumulated."""
+    place = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+    return ir.LetPointer("meeting", one, place)
+
+
+def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt) -> ir.Stmt:
+    if not total.is_of_columns:
+        return statement
+    lanes = lane_loop(schedule.lanes.vector, (statement,), LoopKind.UNROLLED)
+    return each_step(schedule, lanes)
+
+
+def left_by_columns(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+    """A row's columns of this block, folded, are its part."""
+    before, value = lowered.reduced(schedule, n)
+    total = schedule.totals[n]
+    place = times(ir.IntCast(PART, DataType.Int), ir.Int(total.points))
+    element = ir.Element(ir.Var(f"W{n}"), add(place, ir.Var("r")))
+    store: ir.Stmt = ir.Assign(element, ir.Var(f"s{n}"))
+    if schedule.threads > 1:
+        store = ir.If((equal(T, 0),), (store,))
+    return [*before, ir.Let(f"s{n}", lowered.reducer(total), value), store]
