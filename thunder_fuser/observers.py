@@ -148,7 +148,9 @@ def _headline(value: object) -> str:
             return "{} expressions, {} inputs, {} outputs".format(*counts)
         case KernelIR():
             shared = f"{value.shared_bytes:,} B of shared memory"
-            return f"{value.blocks:,} blocks of {value.threads:,} threads, {shared}"
+            blocks = f"{value.blocks:,} blocks of {value.threads:,} threads"
+            together = f" in clusters of {value.cluster}" if value.cluster > 1 else ""
+            return f"{blocks}{together}, {shared}"
         case Kernel():
             grid, block = (" x ".join(map(str, n)) for n in (value.grid, value.block))
             lines = value.source.count("\n")

@@ -24,6 +24,7 @@ class KernelProfile:
 
     device, stream  indices of the GPU and its stream; -1 and 0 on a CPU
     registers       of a thread; 0 where the target does not say (a CPU)
+    cluster         blocks of a thread block cluster
     """
 
     name: str
@@ -41,6 +42,7 @@ class KernelProfile:
     compile_time_ms: float = 0.0
     registers: int = 0
     correlation_id: int = 0
+    cluster: int = 1
 
     @property
     def effective_bandwidth_gbs(self) -> float:
@@ -61,8 +63,7 @@ class KernelProfile:
 
     @property
     def cluster_str(self) -> str:
-        """No kernel is launched in clusters."""
-        return _extents((1, 1, 1))
+        return _extents((self.cluster, 1, 1))
 
     @property
     def shared_mem_str(self) -> str:
@@ -169,6 +170,7 @@ def _kernel_profiles(
             peak_bandwidth_gbs=peak,
             device=index if is_cuda else -1,
             stream=stream,
+            cluster=kernel.cluster,
         )
         for kernel, (segment, seconds) in zip(executable.kernels, times, strict=True)
     )

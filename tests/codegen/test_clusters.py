@@ -1,0 +1,141 @@
+"""Kernels of thread block clusters: their numbers, at sizes on both sides of every choice, on a
+device that has little of everything; and on a GPU, where there is one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.batch import Batch, executable
+from tests.zoo.norms import NORMS, Norm
+from tests.zoo.reductions import REDUCTIONS, Reduction
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.config import options
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import DEVICES, H200
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+
+CPU = torch.device("cpu")
+PROGRAMS: dict[str, Norm | Reduction] = {f"norm {n.name}": n for n in NORMS}
+PROGRAMS |= {r.name: r for r in REDUCTIONS}
+CROWDED = replace(
+    H200,
+    name="crowded",
+    sm_count=8,
+    clusters=((2, 4), (4, 2), (8, 1)),
+    shared_bytes_per_block=16 << 10,
+    shared_bytes_per_sm=17 << 10,
+    registers_per_sm=32 << 10,
+    l2_bytes=1 << 16,
+)
+"""Several of its multiprocessors are needed for a row that is not large."""
+HASTY = replace(H200, name="hasty", sm_count=8, clusters=((2, 4), (4, 2), (8, 1)), load_seconds=0.0)
+"""For which all traffic takes longer than barriers."""
+SIZES = [(40, 512), (17, 2000), (9, 4099), (33, 5120), (5, 12_288)]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        *((CROWDED, dtype) for dtype in (DataType.Float, DataType.BFloat16, DataType.Double)),
+        *((HASTY, dtype) for dtype in (DataType.Float, DataType.BFloat16)),
+    ],
+    ids=lambda x: x.name,
+)
+def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
+    """No worse than eager's, or than a few roundings, beside float64."""
+    batch, planned, seen = Batch(CPU, device), [], Counter[str]()
+    for (name, program), (rows, columns) in itertools.product(PROGRAMS.items(), SIZES):
+        inputs = program.inputs(rows, columns, dtype.torch)
+        fusion = program.definition(rows, columns, dtype).fusion
+        run = executable(CompiledFusion(fusion), inputs, batch, CPU)
+        for segment in run.plan.segments:
+            made = schedule_segment(segment, device) if segment.kernels else None
+            if isinstance(made, ReductionSchedule):
+                seen["rows"] += made.mapping.shares_rows and not made.totals
+                seen["tiles"] += made.mapping.shares_rows and bool(made.totals)
+                seen["totals"] += made.mapping.meets_in_clusters
+        planned.append((name, (rows, columns), program, inputs, run))
+    expected = ("rows", "tiles") if device is CROWDED else ("totals",)
+    assert all(seen[kind] >= 4 for kind in expected), seen
+    for name, sizes, program, inputs, run in planned:
+        exact = program.eager(*(x.double() for x in inputs))
+        eager = program.eager(*inputs)
+        for ours, theirs, truth in zip(run(inputs), eager, exact, strict=True):
+            error, theirs = ((t.double() - truth).abs().max() for t in (ours, theirs))
+            eps = max(torch.finfo(dtype.torch).eps, torch.finfo(torch.float32).eps)
+            floor = 8 * eps * truth.abs().max() + 4e-7 * sizes[0] ** 0.5
+            if name == "full_sum":
+                floor += 4e-7 * (sizes[0] * sizes[1]) ** 0.5
+            assert error <= max(1.5 * theirs, floor), (name, sizes)
+
+
+def test_results_do_not_depend_on_what_runs_first() -> None:
+    """Parts meet in a fixed order: a second call, and one of more threads, have the same bits."""
+    batch = Batch(CPU, CROWDED)
+    for name in ("layer_norm_backward", "norm softmax", "layer_norm_backward_anew"):
+        inputs = PROGRAMS[name].inputs(33, 5120, torch.float32)
+        fusion = PROGRAMS[name].definition(33, 5120, DataType.Float).fusion
+        run = executable(CompiledFusion(fusion), inputs, batch, CPU)
+        first = run(inputs)
+        with options(host_threads=1):
+            again = executable(CompiledFusion(fusion), inputs, Batch(CPU, CROWDED), CPU)(inputs)
+        assert all(map(torch.equal, first, again))
+        assert all(map(torch.equal, first, run(inputs)))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_clusters_are_those_of_the_device(device: DeviceInfo) -> None:
+    """Where blocks do not reach each other's shared memory, nothing asks for it."""
+    sizes = {1, *(size for size, _ in device.clusters)}
+    for program, columns in (("norm softmax", 262_144), ("layer_norm_backward", 12_288)):
+        fusion = PROGRAMS[program].definition(1024, columns, DataType.Float).fusion
+        for found in generate_kernels(partition(fusion, device=device), device).values():
+            kernel = found.kernel
+            assert kernel.cluster in sizes
+            assert ("__cluster_dims__" in kernel.source) == (kernel.cluster > 1)
+            assert kernel.grid[0] % kernel.cluster == 0
+            if kernel.cooperative and kernel.cluster > 1:
+                assert kernel.grid[0] <= device.sms_of_clusters(kernel.cluster)
+    assert (len(sizes) > 1) == (device.arch in ("sm_90", "sm_100"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("norm softmax", 300, 262_144),
+        ("norm layer_norm", 300, 131_072),
+        ("norm softmax_backward", 300, 65_536),
+        ("layer_norm_backward", 3000, 12_288),
+        ("layer_norm_backward", 1000, 32_768),
+        ("layer_norm_backward_anew", 2000, 4096),
+        ("rms_norm_backward", 500, 65_536),
+    ],
+)
+def test_numbers_on_a_gpu(name: str, rows: int, columns: int) -> None:
+    """In a stream, and replayed as a CUDA graph, beside float64."""
+    program = PROGRAMS[name]
+    given = [t.cuda() for t in program.inputs(rows, columns, torch.bfloat16)]
+    compiled = CompiledFusion(program.definition(rows, columns, DataType.BFloat16).fusion)
+    ours = compiled(given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = compiled(given)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    exact = program.eager(*(t.double() for t in given))
+    for found, replayed, truth in zip(ours, captured, exact, strict=True):
+        assert torch.equal(found, replayed)
+        error = (found.double() - truth).abs().max() / truth.abs().max()
+        assert error <= 2 * torch.finfo(torch.bfloat16).eps
