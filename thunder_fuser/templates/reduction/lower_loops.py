@@ -414,7 +414,8 @@ class ReductionLoops:
         """How the loop of a pass is unrolled."""
         unroll = self._schedule.unroll[number]
         if self._schedule.has_few_steps:
-            return _UNROLLED if unroll > 1 else (LoopKind.SERIAL, 1)
+            in_turns = self._schedule.mapping.cluster > 1 and unroll < self._schedule.steps
+            return (LoopKind.SERIAL, unroll) if unroll == 1 or in_turns else _UNROLLED
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
         if unroll > 1:

@@ -108,7 +108,11 @@ def _blocks_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
 def _few_steps_together(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> int:
     """All steps of a pass, if their loads are few, else those that registers have room for."""
     steps, roots = schedule.steps, schedule.passes[number]
-    words = _loaded_bytes(schedule, roots, schedule.loads_in_pass(number)) // WORD
+    loads = schedule.loads_in_pass(number)
+    if schedule.mapping.cluster > 1:
+        # Two blocks have a multiprocessor, and compilers load early what shared memory keeps, too.
+        loads = loads.union(schedule.row_cache.shared)
+    words = _loaded_bytes(schedule, roots, loads) // WORD
     if schedule.inside and not schedule.is_outer_shared:
         return max(1, min(steps, _GUARDED_WORDS_AHEAD // max(words, 1)))
     if words * steps <= WORDS_AHEAD and not schedule.inside:
