@@ -74,6 +74,9 @@ class Options:
         pattern=r"sm_\d{2,3}[af]?",
         example="sm_90",
     )
+    clusters: bool = _option(
+        True, "let blocks of a GPU's kernel share rows as thread block clusters, where it has these"
+    )
     cxx: str | None = _option(None, "host C++ compiler; unset: $CXX, g++, clang++, zig in turn")
     host_threads: int | None = _option(
         None, "CPU threads that run blocks; unset: torch's number", minimum=1

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.runtime.hand_written import F32_IN, F32_OUT, kernel, scale
 from thunder_fuser.codegen.kernel import Param
+from thunder_fuser.config import options
 from thunder_fuser.device_table import A100, H200
 from thunder_fuser.errors import CompileError, KernelError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
@@ -184,6 +185,18 @@ def test_plans_of_tests_are_for_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cuda_driver, "driver_available", lambda: True)
     monkeypatch.setattr(cuda_driver, "has_clusters", lambda _: False)
     assert planned_for(torch.device("cuda", 0)) == A100
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("arch", [None, "sm_90", "sm_100"])
+def test_clusters_can_be_done_without(device: str, arch: str | None) -> None:
+    if device == "cuda" and cuda_driver.driver_available():
+        pytest.skip("what this GPU has")
+    with options(cuda_arch=arch):
+        assert planned_for(torch.device(device)).largest_cluster == 8
+    with options(cuda_arch=arch, clusters=False):
+        found = planned_for(torch.device(device))
+    assert (found.clusters, found.sms_of_clusters(1)) == ((), found.sm_count)
 
 
 @pytest.mark.gpu

@@ -54,13 +54,19 @@ def misfits(schedule: ReductionSchedule, device: DeviceInfo) -> list[str]:
     resident = resident_blocks(device, threads, registers, shared)
     if resident < together:
         found.append(f"{resident} of {together} blocks fit: {threads} threads, {shared:,} B shared")
-    if schedule.totals and schedule.blocks > resident * device.sm_count:
-        found.append(f"{schedule.blocks} blocks wait for each other, {resident} a multiprocessor")
+    cluster = schedule.mapping.cluster
+    if cluster > 1 and cluster not in dict(device.clusters):
+        found.append(f"the device has no clusters of {cluster}")
+    if schedule.totals and schedule.blocks > resident * device.sms_of_clusters(cluster):
+        of = f" in clusters of {cluster}" if cluster > 1 else ""
+        found.append(
+            f"{schedule.blocks} blocks{of} wait for each other, {resident} a multiprocessor"
+        )
     return found
 
 
 def check(share: int) -> None:
-    wrong, waiting, walking = [], 0, 0
+    wrong, waiting, walking, clusters = [], 0, 0, 0
     for what, plan in plans(share):
         for segment, device in itertools.product(plan.segments, DEVICES):
             if segment.kind == "reduction":
@@ -68,10 +74,12 @@ def check(share: int) -> None:
                 assert isinstance(schedule, ReductionSchedule)
                 waiting += bool(schedule.totals)
                 walking += schedule.mapping.walks_portions
+                clusters += schedule.mapping.cluster > 1
                 wrong += [f"{what} on {device.name}: {m}" for m in misfits(schedule, device)]
     assert wrong == []
     assert waiting > 5000 / share
     assert walking > 500 / share
+    assert clusters > 200 / share
 
 
 def test_every_kernel_fits() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -64,7 +65,9 @@ def planned_for(device: torch.device | None = None) -> DeviceInfo:
     """
     if device is not None and device.type == "cuda":
         return target_for(device).device_info(device)
-    return DATASHEETS.get(current().cuda_arch or "", H200)
+    options = current()
+    found = DATASHEETS.get(options.cuda_arch or "", H200)
+    return found if options.clusters else replace(found, clusters=())
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:

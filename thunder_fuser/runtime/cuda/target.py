@@ -53,17 +53,21 @@ class CudaTarget:
         The `cuda_arch` option selects a data sheet whatever the machine has; FuserValueError when
         there is none for it.
         """
-        arch = current().cuda_arch
+        options = current()
+        arch = options.cuda_arch
         if arch is None and cuda_driver.driver_available():
             index = _current_device() if device.index is None else device.index
-            return replace(cuda_driver.describe(index), clusters=clusters_of(index))
+            return replace(
+                cuda_driver.describe(index), clusters=clusters_of(index) if options.clusters else ()
+            )
         arch = arch or _DEFAULT_ARCH
         if arch not in DATASHEETS:
             raise FuserValueError(
                 f"cuda_arch: nothing is known about devices of {arch}; "
                 f"without such a device the choice is {', '.join(DATASHEETS)}"
             )
-        return DATASHEETS[arch]
+        found = DATASHEETS[arch]
+        return found if options.clusters else replace(found, clusters=())
 
     def compile(self, kernels: Sequence[Kernel]) -> tuple[CudaLaunch, ...]:
         """Compile `kernels` as one program, and load it where there is a device: what goes wrong
@@ -270,6 +274,7 @@ def _check_residency(kernel: Kernel, function: Any, info: DeviceInfo) -> None:
         raise LimitError(
             f"kernel {kernel.name} cannot run on {info.name}: its {blocks} blocks{of} wait for "
             f"each other and only {fit} fit on the device at once"
+            + ("; THUNDER_FUSER_CLUSTERS=0 plans without clusters" if cluster > 1 else "")
         )
 
 
