@@ -57,7 +57,7 @@ METRICS = (
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZED = (
     "tests/codegen/test_grid_reductions.py tests/codegen/test_reduction_kernel.py "
-    "tests/test_workloads.py"
+    "tests/codegen/test_clusters.py tests/test_workloads.py"
 )
 SWEPT = tuple(name for name in PROFILED if "transpose" not in name)
 BLOCKS, IN_FLIGHT_KIB = (256, 512, 1024), (16, 32, 48, 64, 96)
@@ -146,13 +146,19 @@ class _Described:
 
 
 def _sweep(name: str, settings: Settings) -> Values:
-    """The same plans scheduled for devices with other blocks and other latencies."""
+    """The same plans scheduled for devices with other blocks and other latencies, and for one
+    without thread block clusters.
+    """
     plans = [plan for plan in dict(programs())[name]() if plan.kernels]
     actual = planned_for(torch.device("cuda"))
-    found = []
+    devices: list[tuple[Values, DeviceInfo]] = [
+        ({"clusters": False}, replace(actual, clusters=())),
+    ]
     for threads, kib in itertools.product(BLOCKS, IN_FLIGHT_KIB):
         info = replace(actual, max_threads_per_block=threads, bytes_in_flight_per_sm=kib << 10)
-        result: Values = {"block": threads, "KiB in flight": kib}
+        devices.append(({"block": threads, "KiB in flight": kib}, info))
+    found = []
+    for result, info in devices:
         try:
             result |= _scheduled(plans, info, settings)
         except Exception as error:  # a schedule that does not fit is a result, too
