@@ -49,7 +49,20 @@ class Compiler:
     @property
     def flags(self) -> tuple[str, ...]:
         """What every translation unit is compiled with."""
-        return (*_FLAGS, *_native(self.family), *_FAMILY_FLAGS[self.family])
+        found = (*_FLAGS, *_native(self.family), *_FAMILY_FLAGS[self.family])
+        return (*found, *self._no_gathers)
+
+    @property
+    def _no_gathers(self) -> tuple[str, ...]:
+        """g++ 12.2 gives lanes that are loaded under tests (a masked gather, which it tunes a
+        znver3 or a haswell for) the wrong elements: an average pool's gradient.
+        """
+        number = re.search(r"\b(\d+)\.\d+\.\d+", self.version)
+        if self.family != "gcc" or os.uname().machine != "x86_64" or number is None:
+            return ()
+        every = ("use_gather_2parts", "use_gather_4parts", "use_gather")
+        names = every if int(number[1]) >= 12 else every[-1:]
+        return (f"-mtune-ctrl={','.join(f'^{name}' for name in names)}",)
 
     @property
     def runtime_flags(self) -> tuple[str, ...]:
