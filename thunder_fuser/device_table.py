@@ -75,8 +75,8 @@ H200 = DeviceInfo(
     links=_server(450e9, 50e9),
     collective_seconds=COLLECTIVE_SECONDS,
 )
-"""NVLink 4, and NDR InfiniBand of 400 Gb/s. Clusters: of eight groups of 16 or 18 multiprocessors,
-as cudaOccupancyMaxActiveClusters reports; on a machine with a GPU it is asked.
+"""NVLink 4, and NDR InfiniBand of 400 Gb/s. Clusters: what eight groups (GPCs) of 16 or 18
+multiprocessors hold; on a machine with a GPU its driver is asked.
 """
 
 H200_SLICE = replace(

@@ -19,6 +19,7 @@ from tests.zoo.workloads import WORKLOADS
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
+from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host.build import host_text
 from thunder_fuser.runtime.host.compiler import find_compiler
@@ -66,6 +67,35 @@ def test_no_load_waits_for_narrower_stores(cpu: str) -> None:
         pytest.skip("clang copies arrays as they are read; it puts lanes together once a row")
     found = stalls(assembly(host_text(kernels()), cpu))
     assert not found, f"{len(found)}: {found[:5]}"
+
+
+def spread(rows: int, columns: int, step: int) -> FusionDefinition:
+    """Each element `step` x `step` times, and a border: lanes that are loaded under tests."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([rows, columns], True, DataType.Float)
+        each = fd.ops.broadcast_in_dim(x, [rows, step, columns, step], [0, 2])
+        whole = fd.ops.reshape(each, [rows * step, columns * step])
+        fd.add_output(fd.ops.mul(fd.ops.pad(whole, [0, 1, 0, 1]), 3.0))
+    return fd
+
+
+@pytest.mark.parametrize("cpu", [c if isinstance(c, str) else c.values[0] for c in CPUS])
+def test_lanes_under_tests_are_no_gathers(cpu: str) -> None:
+    """g++ 12.2 gave the lanes of such a gather the wrong elements."""
+    if find_compiler().family != "gcc":
+        pytest.skip("only g++ was wrong")
+    plan = spread(4, 5, 3).plan()
+    found = generate_kernels(plan, HOST.device_info(torch.device("cpu"))).values()
+    assert "gather" not in assembly(host_text([k.kernel for k in found]), cpu)
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+@pytest.mark.parametrize("sizes", [(4, 5), (7, 3), (8, 33)], ids=str)
+def test_lanes_under_tests_have_their_own_elements(sizes: tuple[int, int], step: int) -> None:
+    x = torch.randn(sizes)
+    (found,) = spread(*sizes, step).execute([x])
+    whole = x.repeat_interleave(step, 0).repeat_interleave(step, 1)
+    assert torch.equal(found, 3.0 * torch.nn.functional.pad(whole, (0, 1, 0, 1)))
 
 
 PLANTED = {

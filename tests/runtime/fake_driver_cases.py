@@ -19,6 +19,7 @@ from thunder_fuser.codegen.kernel import Kernel, Param
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100
 from thunder_fuser.errors import InternalError, KernelError, LimitError, LoadError, TargetError
+from thunder_fuser.runtime.cuda import clusters
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda import target as cuda_target
 from thunder_fuser.runtime.cuda.clusters import clusters_of
@@ -123,13 +124,13 @@ def test_the_device_is_described_by_its_driver() -> None:
     assert cuda_driver.driver_version() == "13.1"
 
 
-@pytest.mark.parametrize(("group", "clusters"), [(18, ((2, 9), (4, 4), (8, 2))), (3, ((2, 1),))])
+@pytest.mark.parametrize(("group", "expected"), [(18, ((2, 9), (4, 4), (8, 2))), (3, ((2, 1),))])
 def test_clusters_are_what_the_driver_says(
-    group: int, clusters: tuple[tuple[int, int], ...]
+    group: int, expected: tuple[tuple[int, int], ...]
 ) -> None:
     fake("fake_groups").value, fake("fake_group").value = 1, group
     try:
-        assert clusters_of.__wrapped__(0) == clusters
+        assert clusters_of.__wrapped__(0) == expected
     finally:
         fake("fake_groups").value, fake("fake_group").value = 8, 16
 
@@ -142,7 +143,16 @@ def test_a_driver_that_does_not_know_clusters(monkeypatch: pytest.MonkeyPatch) -
     def fails(*_: object) -> int:
         raise KernelError("asking for the occupancy failed")
 
+    before = last().libraries
     monkeypatch.setattr(cuda_driver, "resident_clusters", fails)
+    assert clusters_of.__wrapped__(0) == ()
+    assert last().libraries == before
+    monkeypatch.undo()
+
+    def lacks(*_: object) -> None:
+        raise TargetError("there is no NVRTC")
+
+    monkeypatch.setattr(clusters, "compile_cubin", lacks)
     assert clusters_of.__wrapped__(0) == ()
 
 

@@ -714,7 +714,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class ClusterArrive:
-    """The first half of a barrier of all threads of a cluster's `blocks`."""
+    """The first half of a cluster's barrier: a thread has arrived, and goes on."""
 
 
 @dataclass(frozen=True, slots=True)

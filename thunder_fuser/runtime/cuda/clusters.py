@@ -10,7 +10,7 @@ import functools
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import WARP_SIZE
-from thunder_fuser.errors import KernelError
+from thunder_fuser.errors import FuserError
 from thunder_fuser.runtime.cuda import driver as cuda_driver
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 
@@ -24,8 +24,8 @@ _NOTHING = Kernel(
 
 @functools.cache
 def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
-    """Blocks of a cluster, and how many such clusters there are at a time whose blocks have a
-    multiprocessor each; none where the driver does not say.
+    """`DeviceInfo.clusters` of a device: sizes, and how many such clusters there are at a time
+    whose blocks have a multiprocessor each; none where the driver does not say.
     """
     if not cuda_driver.has_clusters(device):
         return ()
@@ -35,11 +35,13 @@ def clusters_of(device: int) -> tuple[tuple[int, int], ...]:
     try:
         with cuda_driver.context_of(device), cuda_driver.beside_captures():
             library = cuda_driver.load_library(compile_cubin([_NOTHING], info.arch).image)
-            function = cuda_driver.load_function(library, _NAME, shared)
-            count = [
-                cuda_driver.resident_clusters(function, size, WARP_SIZE, shared) for size in _SIZES
-            ]
-            cuda_driver.unload_library(library)
-    except KernelError:
+            try:
+                function = cuda_driver.load_function(library, _NAME, shared)
+                ask = functools.partial(cuda_driver.resident_clusters, function)
+                count = [ask(size, WARP_SIZE, shared) for size in _SIZES]
+            finally:
+                cuda_driver.unload_library(library)
+    except FuserError:
+        # Neither without NVRTC nor with a driver that is older: plans need neither.
         return ()
     return tuple((size, n) for size, n in zip(_SIZES, count, strict=True) if n)

@@ -54,8 +54,8 @@ class Compiler:
 
     @property
     def _no_gathers(self) -> tuple[str, ...]:
-        """g++ 12.2 gives lanes that are loaded under tests (a masked gather, which it tunes a
-        znver3 or a haswell for) the wrong elements: an average pool's gradient.
+        """Flags without which g++ 12.2 makes masked gathers of loads under tests (`-mtune` of a
+        znver3, a haswell), whose lanes got the wrong elements: an average pool's gradient.
         """
         number = re.search(r"\b(\d+)\.\d+\.\d+", self.version)
         if self.family != "gcc" or os.uname().machine != "x86_64" or number is None:

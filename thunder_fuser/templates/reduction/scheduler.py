@@ -244,7 +244,10 @@ class _Candidate:
             return Refusal("grid_split", "one block has all there is to do")
         if cluster > 1:
             if mapping.threads_per_row <= WARP_SIZE:
-                return Refusal("grid_split", "a row is too short for several blocks")
+                text = f"{mapping.threads_per_row} threads of each of {cluster} blocks share a row"
+                return Refusal(
+                    "grid_split", f"{text}: more than {WARP_SIZE} exchange what they fold"
+                )
             mapping = in_tiles(mapping, cluster)
         spills = words * each > MAX_ACCUMULATORS
         if spills and not (pulled.folds or mapping.is_alone):
