@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks
-extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_c0cb0e57(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_10cd640a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   const int t = threadIdx.x;
@@ -16,7 +16,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) t
       const int u = (tile * 8 + k) * 512 + t;
       n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
     }
-    TF_UNROLL
+    TF_UNROLL_BY(8)
     for (int k = 0; k < 8; ++k) {
       const int u = (tile * 8 + k) * 512 + t;
       bf16 x0[8];
@@ -39,23 +39,31 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) t
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
-  TF_UNROLL_BY(4)
-  for (int k = 0; k < 8; ++k) {
-    const int u = (tile * 8 + k) * 512 + t;
-    bf16 y0[8];
-    bf16 x0[8];
-    bf16 x1[8];
-    tf::load<8>((bf16*)(smem + 512) + (k * 512 + t) * 8, x0);
-    tf::load<8>(T1 + 8 * u, x1);
-    TF_VEC
-    for (int v = 0; v < 8; ++v) {
-      const float t1 = tf::cast<float>(x0[v]);
-      const float t9 = t1 * t8;
-      const float t11 = tf::cast<float>(x1[v]);
-      const float t12 = t9 * t11;
-      const bf16 t13 = tf::cast<bf16>(t12);
-      y0[v] = t13;
+  {
+    tf::Fetch<bf16, 8> n1[8];
+    TF_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      const int u = (tile * 8 + k) * 512 + t;
+      n1[k] = tf::fetch<8>(T1 + 8 * u);
     }
-    tf::store<8>(T14 + 262144 * r + 8 * u, y0);
+    TF_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      const int u = (tile * 8 + k) * 512 + t;
+      bf16 y0[8];
+      bf16 x0[8];
+      bf16 x1[8];
+      tf::unpack(n1[k], x1);
+      tf::load<8>((bf16*)(smem + 512) + (k * 512 + t) * 8, x0);
+      TF_VEC
+      for (int v = 0; v < 8; ++v) {
+        const float t1 = tf::cast<float>(x0[v]);
+        const float t9 = t1 * t8;
+        const float t11 = tf::cast<float>(x1[v]);
+        const float t12 = t9 * t11;
+        const bf16 t13 = tf::cast<bf16>(t12);
+        y0[v] = t13;
+      }
+      tf::store<8>(T14 + 262144 * r + 8 * u, y0);
+    }
   }
 }

@@ -153,9 +153,9 @@ def test_rows_that_no_block_has_room_for_stay_in_clusters(
         return
     assert not found.row_cache.reread
     assert found.mapping.shares_rows == bool(before.row_cache.reread or before.threads > 512)
-    if before.row_cache.reread:
-        faster = estimate_segment(segment, H200).seconds
-        assert faster < 1.02 * estimate_segment(segment, alone).seconds
+    faster = estimate_segment(segment, H200).seconds
+    # Where one block has room, too, as fast as the model can tell.
+    assert faster < 1.05 * estimate_segment(segment, alone).seconds
 
 
 @pytest.mark.parametrize("name", ["layer_norm_backward", "rms_norm_backward"])

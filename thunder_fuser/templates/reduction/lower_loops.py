@@ -414,14 +414,23 @@ class ReductionLoops:
         """How the loop of a pass is unrolled."""
         unroll = self._schedule.unroll[number]
         if self._schedule.has_few_steps:
-            in_turns = self._schedule.mapping.cluster > 1 and unroll < self._schedule.steps
-            return (LoopKind.SERIAL, unroll) if unroll == 1 or in_turns else _UNROLLED
+            in_turns = unroll == 1 or self._goes_in_turns(number)
+            return (LoopKind.SERIAL, unroll) if in_turns else _UNROLLED
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
         if unroll > 1:
             return (LoopKind.SERIAL, unroll)
         # NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
         return (LoopKind.SERIAL, _UNASKED) if self._is_long else _SERIAL
+
+    def _goes_in_turns(self, number: int) -> bool:
+        """Whether one of two blocks of a multiprocessor, of clusters, takes as many steps of a pass
+        together as `unroll` says. The last pass has all under way that it still loads.
+        """
+        schedule, last = self._schedule, len(self._schedule.passes) - 1
+        loads_late = number in (-1, last) and schedule.streams_in_pass(last)
+        is_one_of_two = schedule.mapping.shares_rows and schedule.mapping.blocks_per_sm > 1
+        return is_one_of_two and not loads_late
 
     @property
     def _is_long(self) -> bool:

@@ -109,8 +109,8 @@ def _few_steps_together(schedule: ReductionSchedule, number: int, device: Device
     """All steps of a pass, if their loads are few, else those that registers have room for."""
     steps, roots = schedule.steps, schedule.passes[number]
     loads = schedule.loads_in_pass(number)
-    if schedule.mapping.cluster > 1:
-        # Two blocks have a multiprocessor, and compilers load early what shared memory keeps, too.
+    if schedule.mapping.shares_rows and not schedule.streams_in_pass(number):
+        # Of shared memory compilers load as much early as they are asked to write out.
         loads = loads.union(schedule.row_cache.shared)
     words = _loaded_bytes(schedule, roots, loads) // WORD
     if schedule.inside and not schedule.is_outer_shared:

@@ -259,6 +259,10 @@ class ReductionSchedule:
         words = sum(t.accumulator_bytes // WORD for t in self.totals if t.is_of_columns)
         return words * self.columns > MAX_TOTAL_WORDS * self.mapping.column_tiles
 
+    def streams_in_pass(self, number: int) -> bool:
+        """Whether a pass loads of memory what differs from column to column."""
+        return any(map(self.moves, self.loads_in_pass(number)))
+
     @property
     def has_few_steps(self) -> bool:
         """Whether threads pass over a row that registers do not hold in a few steps, as many for
