@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks
-extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_10cd640a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_349e078a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   const int t = threadIdx.x;
@@ -16,7 +16,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) t
       const int u = (tile * 8 + k) * 512 + t;
       n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
     }
-    TF_UNROLL_BY(8)
+    TF_UNROLL
     for (int k = 0; k < 8; ++k) {
       const int u = (tile * 8 + k) * 512 + t;
       bf16 x0[8];

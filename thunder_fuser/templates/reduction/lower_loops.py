@@ -414,8 +414,8 @@ class ReductionLoops:
         """How the loop of a pass is unrolled."""
         unroll = self._schedule.unroll[number]
         if self._schedule.has_few_steps:
-            in_turns = unroll == 1 or self._goes_in_turns(number)
-            return (LoopKind.SERIAL, unroll) if in_turns else _UNROLLED
+            some = unroll < self._schedule.steps and self._goes_in_turns(number)
+            return (LoopKind.SERIAL, unroll) if unroll == 1 or some else _UNROLLED
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
         if unroll > 1:
