@@ -117,6 +117,30 @@ TF_DEVICE void grid_barrier(unsigned* counter, unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
 }
 
+// Asynchronous copies to shared memory (cp.async, sm_80): they pass through no registers, and nothing
+// waits for them but wait(). Those of one thread, at most `Most` under way; who else reads what they
+// bring needs a barrier after that. `place` is in bytes behind where the block's shared memory
+// begins: what of it is constant is part of the instruction, as it is of no pointer.
+template <int Most>
+struct AsyncCopies {
+  const unsigned begin;
+  TF_DEVICE explicit AsyncCopies(unsigned char* shared)
+      : begin((unsigned)__cvta_generic_to_shared(shared)) {}
+  template <int N, class T>
+  TF_DEVICE void copy(int place, const T* from TF_SITE_PARAM) {
+    constexpr int bytes = N * (int)sizeof(T);
+    static_assert(bytes == 4 || bytes == 8 || bytes == 16, "one access");
+    const unsigned to = begin + place;
+    if constexpr (bytes == 16) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+    } else {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                   : : "r"(to), "l"(from), "n"(bytes) : "memory");
+    }
+  }
+  TF_DEVICE void wait() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+};
+
 // The barrier of a cluster's `blocks`, in two halves: all threads arrive and then wait until all
 // others have, after which they see what these wrote before, to shared memory of any of the blocks.
 // A block that has not begun has none, and one that has ended has none any more: the first access to

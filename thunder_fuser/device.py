@@ -124,6 +124,11 @@ class DeviceInfo:
         return max((blocks for blocks, _ in self.clusters), default=1)
 
     @property
+    def copies_async(self) -> bool:
+        """Whether copies from memory to shared memory pass through no registers (cp.async)."""
+        return self.kind == "cuda" and int(self.arch.removeprefix("sm_")) >= 80
+
+    @property
     def clock_rate(self) -> float:
         """Clocks per second, at their highest."""
         return self.fp32_rate / (self.sm_count * self.lanes.fma)

@@ -68,6 +68,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 
 #include "atomics.h"
 #include "collectives.h"
+#include "async_copies.h"
 #include "libm.h"
 #include "erf.h"
 #include "exp.h"

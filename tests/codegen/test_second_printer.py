@@ -160,6 +160,24 @@ def test_blocks_of_a_cluster_share_rows(name: str, rows: int, columns: int, tmp_
     check(fusion, LITTLE, tmp_path, plan)
 
 
+@pytest.mark.parametrize(
+    ("name", "columns", "dtype"),
+    [("layer_norm_backward", 8192, Float), ("rms_norm_backward", 16_384, BFloat16)],
+    ids=str,
+)
+def test_rows_that_asynchronous_copies_bring(
+    name: str, columns: int, dtype: DataType, tmp_path: Path
+) -> None:
+    device = replace(H200, sm_count=16, clusters=())
+    fusion = PROGRAMS_OF_ROWS[name].definition(37, columns, dtype).fusion
+    plan = partition(fusion, device=device)
+    (segment,) = plan.segments
+    found = schedule_segment(segment, device)
+    assert isinstance(found, ReductionSchedule)
+    assert found.staged
+    check(fusion, device, tmp_path, plan)
+
+
 @pytest.mark.parametrize("dtype", [Float, BFloat16], ids=str)
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),

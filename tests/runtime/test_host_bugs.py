@@ -183,6 +183,26 @@ def test_a_read_from_another_block_of_a_cluster_that_does_not_wait() -> None:
         check_orders(kernel, [torch.arange(512.0), nothing(512)])
 
 
+def test_an_asynchronous_copy_that_is_waited_for() -> None:
+    x, out = noise(512), nothing(512)
+    debug_launch(load("async_copy"), [x, out])
+    assert torch.equal(out, x)
+
+
+def test_a_read_of_what_an_asynchronous_copy_has_not_brought() -> None:
+    """Neither what comes, nor what was there before, is anywhere until the thread waits."""
+    out = torch.zeros(512)
+    debug_launch(load("async_early_read"), [noise(512), out])
+    assert out.isnan().all()
+
+
+def test_an_asynchronous_copy_that_nobody_waits_for() -> None:
+    kernel = load("async_never_waits")
+    place = line(kernel, "copies.copy", 1)
+    with pytest.raises(KernelError, match=f"nothing waits for the asynchronous copy at {place}"):
+        debug_launch(kernel, [noise(256), nothing(256)])
+
+
 def test_grid_barrier_in_an_ordinary_launch() -> None:
     kernel = load("missing_grid_party", grid=(3, 1, 1), block=(32, 1, 1))
     with pytest.raises(KernelError, match="grid barrier in a launch that is not cooperative"):

@@ -223,8 +223,13 @@ class SequentialC:
         match s:
             case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.Issued():
                 return []
-            case ir.ClusterArrive():
+            case ir.ClusterArrive() | ir.AsyncCopies() | ir.AwaitCopies():
                 return []
+            case ir.CopyAsync():
+                place, source = self._of(s.place), self._of(s.source)
+                shared = self._of(ir.Var("smem"))
+                size = f"{s.width} * sizeof(*({source}))"
+                return [f"memcpy({shared} + {place}, {source}, {size});"]
             case ir.Flip():
                 return [f"{self._of(ir.Var(s.name))} ^= 1;"]
             case ir.Let():

@@ -355,6 +355,16 @@ class CudaText:
     def _issued(self, _: ir.Issued) -> list[str]:
         return ["if (tf::hidden_false()) continue;"]
 
+    def _async_copies(self, s: ir.AsyncCopies) -> list[str]:
+        return [f"tf::AsyncCopies<{s.most}> {s.name}({self.text(s.shared)});"]
+
+    def _copy_async(self, s: ir.CopyAsync) -> list[str]:
+        places = f"{self.text(s.place)}, {self.text(s.source)}"
+        return [f"{s.copies}.copy<{s.width}>({places});"]
+
+    def _await_copies(self, s: ir.AwaitCopies) -> list[str]:
+        return [f"{s.copies}.wait();"]
+
     def _set_lane(self, s: ir.SetLane) -> list[str]:
         lane, value = self.text(s.lane), self.text(s.value)
         return [f"{self.text(s.lanes)}.set({lane}, {value});"]
@@ -528,6 +538,9 @@ class CudaText:
         ir.Assign: _assign,
         ir.Flip: _flip,
         ir.Issued: _issued,
+        ir.AsyncCopies: _async_copies,
+        ir.CopyAsync: _copy_async,
+        ir.AwaitCopies: _await_copies,
         ir.SetLane: _set_lane,
         ir.VectorLoad: _vector_load,
         ir.PickLanes: _pick_lanes,

@@ -254,9 +254,10 @@ class _Model:
         together: defaultdict[tuple[int, str, bool], list[_Asked]] = defaultdict(list)
         for region in self.regions:
             for a in region.accesses:
-                moved = region.total * threads * a.sectors
+                times = _times(region, a) * threads
+                moved = times * a.sectors
                 asked[a.tensor, a.is_store] += moved
-                own = region.total * threads * a.bytes
+                own = times * a.bytes
                 each = _Asked(moved, own, self._row_share(region) * a.sectors)
                 together[id(region.waiting), a.tensor, a.is_store].append(each)
                 wanted += own
@@ -376,6 +377,16 @@ class _Model:
         if word in ("memory", "L2") and traffic.asked > 1.5 * traffic.wanted:
             word = "sectors"
         return word if most > 0.75 * seconds else "latency"
+
+
+def _times(region: Region, access: Access) -> float:
+    """How often a thread asks memory for an access: behind the last iteration of a loop nothing is
+    loaded ahead, or once more what is at hand.
+    """
+    if not access.is_ahead:
+        return region.total
+    loop = next(r for r in region.line if r.is_loop)
+    return region.total * max(0.0, 1 - 1 / loop.times)
 
 
 def _arch(device: DeviceInfo) -> str:

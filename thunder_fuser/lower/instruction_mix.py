@@ -105,6 +105,18 @@ class InstructionMix(ExpressionMix):
     def _issued(self, _: ir.Issued) -> None:
         self.values.effect(table.mix(0, 0, 0, 1), [])
 
+    def _copy_async(self, s: ir.CopyAsync) -> None:
+        """One instruction, from which nothing comes back; in a loop, the next iteration's."""
+        self._is_ahead = any(region.is_loop for region in self.values.here.line)
+        self.load(s.source, s.width, self.dtype(s.source))
+        self._is_ahead = False
+        place = self.values.register(self.form(s.place))
+        # An address in memory is a register pair: nothing is added to it in the instruction.
+        self.values.effect(table.mix(0, 2), [place])
+
+    def _await_copies(self, s: ir.AwaitCopies) -> None:
+        self.values.effect(table.mix(0, 0, 0, 1))
+
     def _set_lane(self, s: ir.SetLane) -> None:
         self.assign(ir.Element(s.lanes, s.lane), self.expr(s.value))
 
@@ -359,6 +371,9 @@ class InstructionMix(ExpressionMix):
         ir.Assign: _assign,
         ir.Flip: _flip,
         ir.Issued: _issued,
+        ir.AsyncCopies: _nothing,
+        ir.CopyAsync: _copy_async,
+        ir.AwaitCopies: _await_copies,
         ir.SetLane: _set_lane,
         ir.VectorLoad: _vector_load,
         ir.PickLanes: _pick_lanes,

@@ -582,6 +582,39 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncCopies:
+    """A name for the asynchronous copies (cp.async) that a thread has under way, at most so many,
+    to shared memory that begins at `shared`.
+    """
+
+    name: str
+    most: int
+    shared: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """`width` elements, 4, 8 or 16 bytes, on their way from memory to shared memory, through no
+    registers. Only this thread asks for them, once it has waited.
+
+    place   bytes behind where shared memory begins
+    source  the address of the first of them
+    """
+
+    copies: str
+    width: int
+    place: Expr
+    source: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """The copies of a thread have arrived."""
+
+    copies: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetLane:
     """One lane of `ReducerLanes` changes."""
 
@@ -814,6 +847,9 @@ Stmt = (
     | Assign
     | Flip
     | Issued
+    | AsyncCopies
+    | CopyAsync
+    | AwaitCopies
     | SetLane
     | VectorLoad
     | PickLanes

@@ -228,6 +228,11 @@ class ListingText:
         ir.Assign: lambda x, s: [f"{x._of(s.target)} = {x._of(s.value)}"],
         ir.Flip: lambda x, s: [f"flip {s.name}"],
         ir.Issued: lambda x, s: ["issued"],
+        ir.AsyncCopies: lambda x, s: [f"{s.name}: {s.most} asynchronous copies"],
+        ir.CopyAsync: lambda x, s: [
+            f"{s.copies}: copy {s.width} from {x._of(s.source)} to {x._of(s.place)}"
+        ],
+        ir.AwaitCopies: lambda x, s: [f"await {s.copies}"],
         ir.SetLane: lambda x, s: [f"{x._of(s.lanes)}.lane({x._of(s.lane)}) = {x._of(s.value)}"],
         ir.VectorLoad: lambda x, s: [
             f"{x._of(s.target)} = load {s.width}{'' if s.is_aligned else ' unaligned'} "

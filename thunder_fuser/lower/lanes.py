@@ -107,6 +107,13 @@ class Lanes(LaneForms):
         v = context.var("v", 0, vector - 1)
         super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
 
+    def step(self, form: Form) -> int | None:
+        """How far a form of u is from one vector to the next, if that is a constant."""
+        first = form.substitute({self.u: 0})
+        step = form.substitute({self.u: 1}) - first
+        is_linear = not step.terms and form == first + self.u * step.const
+        return step.const if is_linear else None
+
     def walks(self, form: Form) -> bool:
         return self.is_kept and self(form).depends_on(self.u)
 

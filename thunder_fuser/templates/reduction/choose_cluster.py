@@ -62,11 +62,13 @@ def tiled_in_cluster(
 ) -> ReductionSchedule:
     """Rows in the blocks of a cluster, each with a tile of the columns, where totals of all of them
     are too many for the registers of one, or a row for its shared memory: the smallest cluster that
-    has registers for the next row, too, or else the smallest.
+    has room for the next row, too, or else the smallest. Where one block has room for all but the
+    next row: the smallest cluster that has it, if any.
     """
     # A block with several rows has none that is long.
     reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
-    if not made.folds or not (reads_again or made.has_crowded_totals):
+    is_needed = reads_again or made.has_crowded_totals
+    if not made.folds or not (is_needed or _waits_for_rows(made)):
         return made
     smallest: ReductionSchedule | None = None
     for cluster, clusters in device.clusters:
@@ -79,7 +81,13 @@ def tiled_in_cluster(
         if found.prefetched:
             return found
         smallest = smallest or found
-    return smallest or made
+    return smallest if smallest and is_needed else made
+
+
+def _waits_for_rows(schedule: ReductionSchedule) -> bool:
+    """Whether a block that has one row in shared memory has no room there for the next one."""
+    rows = set(schedule.row_cache.shared).difference(schedule.resident)
+    return bool(rows) and schedule.rows_per_block == 1
 
 
 def summed_in_cluster(

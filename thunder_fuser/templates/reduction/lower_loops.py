@@ -274,6 +274,15 @@ class ReductionLoops:
             return step
         return add(times(step, ir.Int(mapping.threads_per_row)), T)
 
+    @property
+    def first_vector(self) -> ir.Expr:
+        """The number of the first of them."""
+        mapping = self._schedule.mapping
+        own: ir.Expr = T if mapping.threads_per_row > 1 else ir.Int(0)
+        if mapping.column_tiles == 1:
+            return own
+        return add(times(TILE, ir.Int(self._schedule.steps * mapping.threads_per_row)), own)
+
     def owned_rows(self) -> list[ir.Stmt]:
         """The row of a thread that has one, and what it has of it."""
         schedule, owned = self._schedule, self._schedule.rows_per_block

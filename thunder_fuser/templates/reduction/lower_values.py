@@ -3,7 +3,7 @@
 Names beyond those of `lanes_to_ir`: r is the row and c the column (one of them is the loop variable
 that lanes divide), t the thread's number within the row, k the vector's within the thread, h<n> the
 row of a value that is kept, n<n> what is fetched of the next row, w<n> what is kept of this one as
-it stands in memory.
+it stands in memory, copies what asynchronous copies bring of the next row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thunder_fuser.lower import values
 from thunder_fuser.lower.brief import find_brief
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic
-from thunder_fuser.lower.kernel_ir import WORD, Var, add, equal, times
+from thunder_fuser.lower.kernel_ir import WORD, Var, add, equal, less, times
 from thunder_fuser.lower.lanes import lane_condition
 from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, K, LaneLowering, V
 from thunder_fuser.lower.scalar_graph import (
@@ -38,8 +38,13 @@ from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import held_offset, kept_offset
+from thunder_fuser.templates.reduction.shared_memory import (
+    held_offset,
+    kept_offset,
+    staged_offset,
+)
 
+_COPIES = "copies"
 _C, _U, _ZERO = Var("c"), Var("u"), Var("zero")
 
 
@@ -180,6 +185,8 @@ class RowLowering(LaneLowering):
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         if not self.schedule.prefetched:
             return found
+        if self.schedule.staged:
+            found.insert(0, ir.AwaitCopies(_COPIES))
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next"))), ir.Issued()]
 
     def _resident(self) -> list[ir.Stmt]:
@@ -210,20 +217,60 @@ class RowLowering(LaneLowering):
 
     def _taken_over(self, k: int) -> ir.Stmt:
         """The vector of the row at hand, which was the next one's."""
-        words = ir.Element(Var(f"n{k}"), K)
+        vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
+        is_staged = k in self.schedule.staged
+        if is_staged and not self._is_kept_as_words(k):
+            return ir.VectorLoad(vector, self._staged(k), here)
+        words: ir.Expr = ir.Element(Var(f"n{k}"), K)
+        if is_staged:
+            words = ir.Fetched(vector, self._staged(k))
         if self._is_kept_as_words(k):
             return ir.Assign(ir.Element(Var(f"w{k}"), K), words)
-        return ir.Unpack(words, ir.Element(Var(f"x{k}"), K))
+        return ir.Unpack(words, here)
+
+    def _staged(self, k: int) -> ir.Reinterpret:
+        """The vector at hand of this thread that is on its way for the next row."""
+        return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._staged_place(k)))
+
+    def _staged_place(self, k: int) -> ir.Expr:
+        """Where it lies, in bytes of shared memory: for each step at a constant distance."""
+        thread = T if self.schedule.rows_per_block == 1 else ir.LaunchIndex.THREAD
+        size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
+        first = add(ir.Int(staged_offset(self.schedule, k)), times(thread, ir.Int(size)))
+        return add(first, times(K, ir.Int(self.schedule.block_threads * size)))
 
     def _fetch(
         self, k: int, words: str, indices: IndexArithmetic, names: dict[str, ir.Expr]
     ) -> list[ir.Stmt]:
         """The vector at hand of an access, as words of memory: nothing waits for them."""
-        (window,) = self.accesses[k].variants[0].windows
-        address = indices.value(window.address, names)
-        pointer = self._pointer(k)
-        fetched = ir.Fetched(self.lanes.vector, ir.Address(pointer, address))
+        fetched = ir.Fetched(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
+
+    def _copied(
+        self, k: int, row: IndexArithmetic, vector: IndexArithmetic, names: dict[str, ir.Expr]
+    ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
+        """The same, on its way to shared memory; and before it, what all steps have in common,
+        where they are at a constant distance, which is added to an address for nothing.
+        """
+        (window,) = self.accesses[k].variants[0].windows
+        before: list[ir.Stmt] = []
+        step = self.schedule.lanes.step(window.address)
+        if step is None:
+            source = self._source(k, vector, names)
+        else:
+            first = names | {"u": self._loops.first_vector}
+            address = row.value(window.address, first)
+            name = f"from{k}"
+            before = [*row.taken(), ir.Let(name, self._frame.index, address)]
+            distance = times(K, ir.Int(step * self.schedule.threads))
+            source = ir.Address(ir.Address(self._pointer(k), Var(name)), distance)
+        copy = ir.CopyAsync(_COPIES, self.lanes.vector, self._staged_place(k), source)
+        return before, [*vector.taken(), copy]
+
+    def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
+        """Where the vector at hand of an access lies in memory."""
+        (window,) = self.accesses[k].variants[0].windows
+        return ir.Address(self._pointer(k), indices.value(window.address, names))
 
     @property
     def _elements_ahead(self) -> list[int]:
@@ -233,23 +280,33 @@ class RowLowering(LaneLowering):
     def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
         steps, elements = self.schedule.steps, self._elements_ahead
+        staged = self.schedule.staged
         if not self.schedule.prefetched:
             return []
-        arrays = [
+        arrays: list[ir.Stmt] = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements
             else ir.Registers(f"n{k}", self._fetch_type(k), (steps,))
             for k in self.schedule.prefetched
+            if k not in staged
         ]
+        if staged:
+            arrays.append(ir.AsyncCopies(_COPIES, steps * len(staged), SMEM))
         return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
         """Vectors and elements of a row, for later."""
         vectors: list[ir.Stmt] = []
         elements: list[ir.Stmt] = []
+        firsts: list[ir.Stmt] = []
         of_row, of_vector = self._arithmetic(), self._arithmetic()
         names = self._names | {"r": Var(row)}
         for k in self.schedule.prefetched:
+            if k in self.schedule.staged:
+                before, copy = self._copied(k, of_row, of_vector, names)
+                firsts += before
+                vectors += copy
+                continue
             if k not in self._elements_ahead:
                 vectors += self._fetch(k, f"n{k}", of_vector, names)
                 continue
@@ -257,7 +314,10 @@ class RowLowering(LaneLowering):
             address = of_row.value(window.address, names)
             element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
             elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
-        columns = self._loops.over_columns(vectors) if vectors else []
+        columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
+        if self.schedule.staged and row != "r":
+            # Behind the last row nothing is on its way: nobody would wait for it.
+            columns = [ir.If((less(Var("r"), Var(row)),), tuple(columns))]
         return [*self._loops.place_of(row), *elements, *columns]
 
     def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:

@@ -12,9 +12,10 @@ from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
-from thunder_fuser.occupancy import registers_of_thread
+from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import shared_bytes
 
 MAX_UNROLL = 8
 _MAX_GUARDED_UNROLL = 2
@@ -27,6 +28,8 @@ _REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
 of each, with several, and where it has rows that lie side by side.
 """
 
+_PLENTY = 2
+"""Times the bytes that must be in flight, of rows that are loaded while nobody computes."""
 _OF_A_STAGE = 4
 """The same for each fold that waits for another."""
 
@@ -180,11 +183,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     """
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
-    found = [
-        k
-        for k in schedule.row_cache.registers
-        if _is_vector_of_row(schedule.accesses[k], schedule.lanes)
-    ]
+    found = _vectors_of_rows(schedule)
     words = _words_of_totals(schedule)
     words += _words_of(schedule, (*schedule.row_cache.registers, *found))
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
@@ -192,6 +191,36 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
         return ()
     elements = _elements_of_rows(schedule)
     return tuple(sorted([*found, *(elements if words + len(elements) <= room else ())]))
+
+
+def in_stages(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
+    """The schedule whose blocks, if they fold rows by turns and registers have no room for the next
+    one, have it copied to shared memory meanwhile. Where one row of each block is much more than
+    memory needs to have to do, others keep it busy while a block computes.
+    """
+    walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
+    if schedule.prefetched or not (walks and schedule.folds and device.copies_async):
+        return schedule
+    found = tuple(_vectors_of_rows(schedule))
+    sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in found]
+    if not found or min(sizes) * schedule.lanes.vector < WORD:
+        return schedule
+    words = _words_of_totals(schedule) + _words_of(schedule, schedule.row_cache.registers)
+    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - words
+    elements = _elements_of_rows(schedule)
+    ahead = (*found, *(elements if len(elements) <= room else ()))
+    staged = replace(schedule, prefetched=tuple(sorted(ahead)), staged=found)
+    if bytes_under_way(staged) >= 2 * _PLENTY * device.bytes_in_flight_per_sm:
+        return schedule
+    together = max(schedule.mapping.blocks_per_sm, 1)
+    fits = shared_bytes(staged) <= shared_bytes_of_block(device, together)
+    return staged if fits else schedule
+
+
+def _vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
+    """Accesses of a row that stay in registers, and are one vector of it in each step."""
+    kept, lanes = schedule.row_cache.registers, schedule.lanes
+    return [k for k in kept if _is_vector_of_row(schedule.accesses[k], lanes)]
 
 
 def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -205,7 +234,8 @@ def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[i
     beside += _OF_A_STAGE * (schedule.stages - 1)
     room = _registers_of_thread(schedule, device) - beside
     room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    room -= _words_of(schedule, schedule.prefetched)
+    in_registers = [k for k in schedule.prefetched if k not in schedule.staged]
+    room -= _words_of(schedule, in_registers)
     of_all = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
     same = [k for k in of_all if k not in schedule.resident]
     kept = set(schedule.row_cache.registers).difference(same)

@@ -2,7 +2,8 @@
 results.
 
 Slots come first: the warps of a row leave what they have folded there. Then the place in which the
-groups of a block meet, and in which those who add up parts do. Then what is kept of the row.
+groups of a block meet, and in which those who add up parts do. Then what is kept of the row, and
+last what is on its way of the next one.
 """
 
 from __future__ import annotations
@@ -22,14 +23,33 @@ from thunder_fuser.templates.reduction.schedule import (
 
 def shared_bytes(schedule: ReductionSchedule) -> int:
     """Dynamic shared memory of a block."""
-    held = sum(held_bytes(value, schedule.lanes) for value in schedule.row_cache.held)
-    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
+    staged = sum(staged_bytes(schedule, k) for k in schedule.staged)
+    return _held_end(schedule) + staged
 
 
 def held_offset(schedule: ReductionSchedule, value: Value) -> int:
     """Bytes before a value that is held, for the first of the block's rows."""
     before = schedule.row_cache.held[: schedule.row_cache.held.index(value)]
     held = sum(held_bytes(other, schedule.lanes) for other in before)
+    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
+
+
+def staged_offset(schedule: ReductionSchedule, access: int) -> int:
+    """Bytes before the vectors of a next row that are staged."""
+    before = schedule.staged[: schedule.staged.index(access)]
+    return _held_end(schedule) + sum(staged_bytes(schedule, k) for k in before)
+
+
+def staged_bytes(schedule: ReductionSchedule, access: int) -> int:
+    """Of the next row's vectors, those of each thread at places of their own."""
+    return kept_bytes(
+        schedule.accesses[access], schedule.lanes, schedule.steps * schedule.block_threads
+    )
+
+
+def _held_end(schedule: ReductionSchedule) -> int:
+    """Where values that are held end, which come after what is kept of the row."""
+    held = sum(held_bytes(value, schedule.lanes) for value in schedule.row_cache.held)
     return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
 
 

@@ -1,0 +1,228 @@
+"""Rows that asynchronous copies (cp.async) bring to shared memory while the row before is computed:
+where they are chosen, their numbers, and what becomes of a kernel that does not wait for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.batch import Batch, executable
+from tests.tools import sass
+from tests.zoo.norms import NORMS, Norm
+from tests.zoo.reductions import REDUCTIONS, Reduction
+from thunder_fuser.codegen.cuda import generate
+from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A100, B200, DEVICES, H200
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.kernel_ir import AsyncCopies, AwaitCopies, CopyAsync
+from thunder_fuser.occupancy import resident_blocks
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
+from thunder_fuser.segment.planner import partition
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.estimate import estimate_segment
+from thunder_fuser.templates.lower import lower
+from thunder_fuser.templates.reduction import scheduler
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
+from thunder_fuser.templates.reduction.shared_memory import shared_bytes, staged_offset
+
+CPU = torch.device("cpu")
+Float, BFloat16 = DataType.Float, DataType.BFloat16
+PROGRAMS: dict[str, Norm | Reduction] = {f"norm {n.name}": n for n in NORMS}
+PROGRAMS |= {r.name: r for r in REDUCTIONS}
+THIRSTY = replace(
+    H200, name="thirsty", sm_count=8, clusters=((2, 4), (4, 2)), bytes_in_flight_per_sm=1 << 30
+)
+"""Its memory never has enough to do."""
+LONG = [
+    ("layer_norm_backward", 8192, 8192, Float),
+    ("rms_norm_backward", 4096, 16_384, BFloat16),
+    ("layer_norm_backward", 2048, 65_536, Float),
+]
+
+
+def scheduled(
+    name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> list[ReductionSchedule]:
+    fusion = PROGRAMS[name].definition(rows, columns, dtype).fusion
+    plan = partition(fusion, device=device)
+    found = [schedule_segment(s, device) for s in plan.segments if s.kernels]
+    return [s for s in found if isinstance(s, ReductionSchedule)]
+
+
+@pytest.fixture
+def by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row stays in registers ahead."""
+    monkeypatch.setattr(scheduler, "choose_ahead", lambda *_: ())
+
+
+@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
+def test_rows_that_leave_registers_no_room_for_the_next(
+    name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    (found,) = scheduled(name, rows, columns, dtype, device)
+    wide = {k for k, a in enumerate(found.accesses) if a.loads[0].tensor.numel == rows * columns}
+    assert set(found.staged) == wide
+    assert set(found.prefetched) > wide
+    # Each has places of its own, behind all else, and a multiprocessor room for them.
+    offsets = [staged_offset(found, k) for k in found.staged]
+    size = columns * dtype.itemsize // found.mapping.column_tiles
+    assert [b - a for a, b in itertools.pairwise(offsets)] == [size]
+    assert shared_bytes(found) == offsets[-1] + size
+    assert resident_blocks(device, found.block_threads, 128, shared_bytes(found)) >= 1
+    assert "next row by asynchronous copies" in str(found)
+    plan = partition(PROGRAMS[name].definition(rows, columns, dtype).fusion, device=device)
+    (segment,) = (s for s in plan.segments if s.kernels)
+    least = 0.85 if device is B200 else 0.92
+    assert estimate_segment(segment, device).copy_fraction > least
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+def test_devices_without_them_or_without_need(device: DeviceInfo) -> None:
+    """cp.async came with sm_80; where memory has enough to do, a row is not staged."""
+    assert device.copies_async == (device.arch != "sm_75")
+    for name, rows, columns, dtype in LONG:
+        for found in scheduled(name, rows, columns, dtype, device):
+            assert not found.staged or device.arch in ("sm_90", "sm_100")
+            for segment_staged in found.staged:
+                assert segment_staged in found.prefetched
+
+
+def test_what_is_in_flight_decides() -> None:
+    """The same row is staged where memory needs more loads under way, and not where it has them."""
+    device = replace(A100, bytes_in_flight_per_sm=64 << 10)
+    for each, is_staged in ((A100, False), (device, True)):
+        (found,) = scheduled("layer_norm_backward", 8192, 8192, Float, each)
+        assert bool(found.staged) == is_staged
+
+
+SIZES = [(40, 512), (70, 1000), (17, 2000), (61, 264), (9, 4099), (33, 5120), (21, 8192)]
+
+
+@pytest.mark.usefixtures("by_copies")
+@pytest.mark.parametrize("dtype", [Float, BFloat16, DataType.Half], ids=lambda d: d.name)
+def test_numbers(dtype: DataType) -> None:
+    """Of several rows a block, rows that threads have in unequal parts, rows that some blocks have
+    none of, tiles of clusters, beside float64.
+    """
+    batch, planned = Batch(CPU, THIRSTY), []
+    staged = uneven = several = tiles = 0
+    names = ("rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew")
+    for name, (rows, columns) in itertools.product(names, SIZES):
+        program = PROGRAMS[name]
+        inputs = program.inputs(rows, columns, dtype.torch)
+        fusion = program.definition(rows, columns, dtype).fusion
+        run = executable(CompiledFusion(fusion), inputs, batch, CPU)
+        for segment in run.plan.segments:
+            made = schedule_segment(segment, THIRSTY) if segment.kernels else None
+            if isinstance(made, ReductionSchedule) and made.staged:
+                staged += 1
+                uneven += not made.has_whole_steps
+                several += made.rows_per_block > 1
+                tiles += made.mapping.shares_rows
+        planned.append((name, (rows, columns), program, inputs, run))
+    assert staged >= 8
+    assert uneven
+    assert several
+    for name, sizes, program, inputs, run in planned:
+        exact = program.eager(*(x.double() for x in inputs))
+        eager = program.eager(*inputs)
+        for ours, theirs, truth in zip(run(inputs), eager, exact, strict=True):
+            error, theirs = ((t.double() - truth).abs().max() for t in (ours, theirs))
+            eps = max(torch.finfo(dtype.torch).eps, torch.finfo(torch.float32).eps)
+            floor = 8 * eps * truth.abs().max() + 4e-7 * sizes[0] ** 0.5
+            assert error <= max(1.5 * theirs, floor), (name, sizes)
+
+
+def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a row waits changes nothing that is computed of it."""
+    for name, rows, columns in (("layer_norm_backward", 40, 512), ("rms_norm_backward", 33, 5120)):
+        program = PROGRAMS[name]
+        inputs = program.inputs(rows, columns, torch.bfloat16)
+        fusion = program.definition(rows, columns, BFloat16).fusion
+        device = replace(THIRSTY, clusters=())
+        before = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)(inputs)
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler, "choose_ahead", lambda *_: ())
+            run = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)
+            (source,) = {k.kernel.source for k in generate_kernels(run.plan, device).values()}
+            assert "copies.copy<" in source
+            after = run(inputs)
+        assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.nvrtc
+@pytest.mark.skipif(bool(sass.SKIP_REASON), reason=sass.SKIP_REASON)
+@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
+def test_machine_code(
+    name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """16 bytes with each instruction, past the nearest cache, in the loop and before it; no load
+    of a whole row through registers; no spills.
+    """
+    fusion = PROGRAMS[name].definition(rows, columns, dtype).fusion
+    plan = partition(fusion, device=device)
+    (segment,) = (s for s in plan.segments if s.kernels)
+    found = schedule_segment(segment, device)
+    assert isinstance(found, ReductionSchedule)
+    kernel = generate(lower(found, segment.body.updates)).kernel
+    cubin = compile_cubin([kernel], device.arch)
+    assert cubin.resources[kernel.name].spill_store_bytes == 0
+    code = sass.disassemble(cubin.image)[kernel.name]
+    copies = [opcode for opcode in code.opcodes if opcode.startswith("LDGSTS")]
+    assert len(copies) == 2 * found.steps * len(found.staged)
+    assert all("128" in opcode and "BYPASS" in opcode for opcode in copies)
+
+
+def test_what_the_kernel_says() -> None:
+    """Waits before it reads, copies after it has read, and nothing on its way behind the last."""
+    (made,) = scheduled("layer_norm_backward", 8192, 8192, Float, H200)
+    fusion = PROGRAMS["layer_norm_backward"].definition(8192, 8192, Float).fusion
+    plan = partition(fusion, device=H200)
+    (segment,) = (s for s in plan.segments if s.kernels)
+    kernel = lower(made, segment.body.updates)
+    source = generate(kernel).kernel.source
+    (declared,) = (s for s in kernel.body if isinstance(s, AsyncCopies))
+    assert declared.most == made.steps * len(made.staged)
+    loop = source[source.index("for (int first") :]
+    places = [loop.index(text) for text in ("copies.wait();", "tf::load<4>", "if (r < next)")]
+    assert places == sorted(places)
+    assert loop.index("copies.copy<4>") > places[-1]
+    assert loop.count("copies.wait();") == 1
+    assert {AwaitCopies, CopyAsync} <= {type(s) for s in _statements(kernel.body)}
+
+
+def _statements(body: tuple[object, ...]) -> list[object]:
+    found = list(body)
+    for s in body:
+        for name in ("body", "otherwise"):
+            found += _statements(getattr(s, name, ()))
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
+def test_numbers_on_a_gpu(name: str, rows: int, columns: int, dtype: DataType) -> None:
+    """In a stream, and replayed as a CUDA graph, beside float64."""
+    program = PROGRAMS[name]
+    given = [t.cuda() for t in program.inputs(rows, columns, dtype.torch)]
+    compiled = CompiledFusion(program.definition(rows, columns, dtype).fusion)
+    ours = compiled(given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = compiled(given)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    exact = program.eager(*(t.double() for t in given))
+    for found, replayed, truth in zip(ours, captured, exact, strict=True):
+        assert torch.equal(found, replayed)
+        error = (found.double() - truth).abs().max() / truth.abs().max()
+        assert error <= max(2 * torch.finfo(dtype.torch).eps, 4e-7 * rows**0.5)
