@@ -57,7 +57,7 @@ METRICS = (
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZED = (
     "tests/codegen/test_grid_reductions.py tests/codegen/test_reduction_kernel.py "
-    "tests/codegen/test_clusters.py tests/test_workloads.py"
+    "tests/codegen/test_clusters.py tests/codegen/test_async_copies.py tests/test_workloads.py"
 )
 SWEPT = tuple(name for name in PROFILED if "transpose" not in name)
 BLOCKS, IN_FLIGHT_KIB = (256, 512, 1024), (16, 32, 48, 64, 96)
