@@ -18,7 +18,7 @@ from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.device_table import DEVICES, H200
+from thunder_fuser.device_table import B200, DEVICES, H200
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.planner import partition
 from thunder_fuser.templates.choose import schedule_segment
@@ -107,6 +107,22 @@ def test_clusters_are_those_of_the_device(device: DeviceInfo) -> None:
             if kernel.cooperative and kernel.cluster > 1:
                 assert kernel.grid[0] <= device.sms_of_clusters(kernel.cluster)
     assert (len(sizes) > 1) == (device.arch in ("sm_90", "sm_100"))
+
+
+@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float, DataType.Double], ids=str)
+@pytest.mark.parametrize("rows", [1, 3, 1024])
+@pytest.mark.parametrize("columns", [16_384, 65_536, 131_072])
+def test_totals_have_registers_wherever_they_are_beside_rows(
+    columns: int, rows: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """Also where a row has no room on chip: one block had 128 totals a thread, and spilled 9 KB."""
+    for name in ("rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew"):
+        fusion = PROGRAMS[name].definition(rows, columns, dtype).fusion
+        for segment in partition(fusion, device=device).segments:
+            made = schedule_segment(segment, device) if segment.kernels else None
+            if isinstance(made, ReductionSchedule) and made.folds:
+                assert not made.has_crowded_totals, name
 
 
 @pytest.mark.gpu

@@ -63,7 +63,8 @@ def tiled_in_cluster(
     """Rows in the blocks of a cluster, each with a tile of the columns, where totals of all of them
     are too many for the registers of one, or a row for its shared memory: the smallest cluster that
     has room for the next row, too, or else the smallest. Where one block has room for all but the
-    next row: the smallest cluster that has it, if any.
+    next row: the smallest cluster that has it, if any. Where none has room for a row: the smallest
+    that has registers for the totals.
     """
     # A block with several rows has none that is long.
     reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
@@ -71,16 +72,22 @@ def tiled_in_cluster(
     if not made.folds or not (is_needed or _waits_for_rows(made)):
         return made
     smallest: ReductionSchedule | None = None
+    reading_again: ReductionSchedule | None = None
     for cluster, clusters in device.clusters:
         mapping = mapping_of(cluster, clusters)
         if isinstance(mapping, Refusal):
             continue
         found = scheduled(mapping)
-        if found.row_cache.reread or found.has_crowded_totals:
+        if found.has_crowded_totals:
             continue
-        if found.prefetched:
+        if found.row_cache.reread:
+            reading_again = reading_again or found
+        elif found.prefetched:
             return found
-        smallest = smallest or found
+        else:
+            smallest = smallest or found
+    if made.has_crowded_totals:
+        return smallest or reading_again or made
     return smallest if smallest and is_needed else made
 
 
