@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.segment import test_issue_2473 as issue_2473
 from tests.support.batch import Batch, executable
 from tests.tools import sass
 from tests.zoo.norms import NORMS, Norm
@@ -20,6 +21,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, DEVICES, H200
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.lower.kernel_ir import AsyncCopies, AwaitCopies, CopyAsync
 from thunder_fuser.occupancy import resident_blocks
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
@@ -138,6 +140,30 @@ def test_numbers(dtype: DataType) -> None:
             eps = max(torch.finfo(dtype.torch).eps, torch.finfo(torch.float32).eps)
             floor = 8 * eps * truth.abs().max() + 4e-7 * sizes[0] ** 0.5
             assert error <= max(1.5 * theirs, floor), (name, sizes)
+
+
+@pytest.mark.usefixtures("by_copies")
+def test_rows_of_groups() -> None:
+    """The modulated norm's backward (Fuser 2473): nothing is on its way from one group's rows to
+    the next one's.
+    """
+    batch, planned = Batch(CPU, THIRSTY), []
+    for sizes in ((3, 40, 512), (9, 33, 1000), (20, 7, 264)):
+        given = issue_2473.inputs(*sizes, "cpu")
+        fusion = issue_2473.definition(*sizes).fusion
+        run = executable(CompiledFusion(fusion), given, batch, CPU)
+        (segment,) = (s for s in run.plan.segments if s.kernels)
+        made = schedule_segment(segment, THIRSTY)
+        assert isinstance(made, ReductionSchedule)
+        assert made.staged
+        assert made.mapping.row_groups == sizes[0]
+        planned.append((made.mapping.walks_portions, given, run))
+    assert any(walks for walks, _, _ in planned)
+    for _, given, run in planned:
+        expected = evaluate(run.plan.fusion, given, double=True).outputs
+        for ours, truth in zip(run(given), expected, strict=True):
+            error = (ours.double() - truth.double()).abs().max() / truth.double().abs().max()
+            assert error <= 2 * torch.finfo(ours.dtype).eps
 
 
 def test_the_same_bits_as_with_rows_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
