@@ -12,9 +12,8 @@ import torch
 
 from tests.segment import test_issue_2473 as issue_2473
 from tests.support.batch import Batch, executable
+from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
 from tests.tools import sass
-from tests.zoo.norms import NORMS, Norm
-from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.cuda import generate
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -31,12 +30,10 @@ from thunder_fuser.templates.estimate import estimate_segment
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction import scheduler
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import shared_bytes, staged_offset
+from thunder_fuser.templates.reduction.shared_memory import copied_offset, shared_bytes
 
 CPU = torch.device("cpu")
 Float, BFloat16 = DataType.Float, DataType.BFloat16
-PROGRAMS: dict[str, Norm | Reduction] = {f"norm {n.name}": n for n in NORMS}
-PROGRAMS |= {r.name: r for r in REDUCTIONS}
 THIRSTY = replace(
     H200, name="thirsty", sm_count=8, clusters=((2, 4), (4, 2)), bytes_in_flight_per_sm=1 << 30
 )
@@ -70,10 +67,10 @@ def test_rows_that_leave_registers_no_room_for_the_next(
 ) -> None:
     (found,) = scheduled(name, rows, columns, dtype, device)
     wide = {k for k, a in enumerate(found.accesses) if a.loads[0].tensor.numel == rows * columns}
-    assert set(found.staged) == wide
+    assert set(found.copied) == wide
     assert set(found.prefetched) > wide
     # Each has places of its own, behind all else, and a multiprocessor room for them.
-    offsets = [staged_offset(found, k) for k in found.staged]
+    offsets = [copied_offset(found, k) for k in found.copied]
     size = columns * dtype.itemsize // found.mapping.column_tiles
     assert [b - a for a, b in itertools.pairwise(offsets)] == [size]
     assert shared_bytes(found) == offsets[-1] + size
@@ -87,21 +84,20 @@ def test_rows_that_leave_registers_no_room_for_the_next(
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
 def test_devices_without_them_or_without_need(device: DeviceInfo) -> None:
-    """cp.async came with sm_80; where memory has enough to do, a row is not staged."""
+    """cp.async came with sm_80; where memory has enough to do, a row is not copied."""
     assert device.copies_async == (device.arch != "sm_75")
     for name, rows, columns, dtype in LONG:
         for found in scheduled(name, rows, columns, dtype, device):
-            assert not found.staged or device.arch in ("sm_90", "sm_100")
-            for segment_staged in found.staged:
-                assert segment_staged in found.prefetched
+            assert not found.copied or device.arch in ("sm_90", "sm_100")
+            assert set(found.copied) <= set(found.prefetched)
 
 
 def test_what_is_in_flight_decides() -> None:
-    """The same row is staged where memory needs more loads under way, and not where it has them."""
+    """The same row is copied where memory needs more loads under way, and not where it has them."""
     device = replace(A100, bytes_in_flight_per_sm=64 << 10)
-    for each, is_staged in ((A100, False), (device, True)):
+    for each, is_copied in ((A100, False), (device, True)):
         (found,) = scheduled("layer_norm_backward", 8192, 8192, Float, each)
-        assert bool(found.staged) == is_staged
+        assert bool(found.copied) == is_copied
 
 
 SIZES = [(40, 512), (70, 1000), (17, 2000), (61, 264), (9, 4099), (33, 5120), (21, 8192)]
@@ -114,7 +110,7 @@ def test_numbers(dtype: DataType) -> None:
     none of, tiles of clusters, beside float64.
     """
     batch, planned = Batch(CPU, THIRSTY), []
-    staged = uneven = several = tiles = 0
+    copied = uneven = several = 0
     names = ("rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew")
     for name, (rows, columns) in itertools.product(names, SIZES):
         program = PROGRAMS[name]
@@ -123,23 +119,16 @@ def test_numbers(dtype: DataType) -> None:
         run = executable(CompiledFusion(fusion), inputs, batch, CPU)
         for segment in run.plan.segments:
             made = schedule_segment(segment, THIRSTY) if segment.kernels else None
-            if isinstance(made, ReductionSchedule) and made.staged:
-                staged += 1
+            if isinstance(made, ReductionSchedule) and made.copied:
+                copied += 1
                 uneven += not made.has_whole_steps
                 several += made.rows_per_block > 1
-                tiles += made.mapping.shares_rows
-        planned.append((name, (rows, columns), program, inputs, run))
-    assert staged >= 8
+        planned.append((name, inputs, run))
+    assert copied >= 8
     assert uneven
     assert several
-    for name, sizes, program, inputs, run in planned:
-        exact = program.eager(*(x.double() for x in inputs))
-        eager = program.eager(*inputs)
-        for ours, theirs, truth in zip(run(inputs), eager, exact, strict=True):
-            error, theirs = ((t.double() - truth).abs().max() for t in (ours, theirs))
-            eps = max(torch.finfo(dtype.torch).eps, torch.finfo(torch.float32).eps)
-            floor = 8 * eps * truth.abs().max() + 4e-7 * sizes[0] ** 0.5
-            assert error <= max(1.5 * theirs, floor), (name, sizes)
+    for name, inputs, run in planned:
+        assert_beside_float64(name, run, inputs)
 
 
 @pytest.mark.usefixtures("by_copies")
@@ -155,7 +144,7 @@ def test_rows_of_groups() -> None:
         (segment,) = (s for s in run.plan.segments if s.kernels)
         made = schedule_segment(segment, THIRSTY)
         assert isinstance(made, ReductionSchedule)
-        assert made.staged
+        assert made.copied
         assert made.mapping.row_groups == sizes[0]
         planned.append((made.mapping.walks_portions, given, run))
     assert any(walks for walks, _, _ in planned)
@@ -203,7 +192,7 @@ def test_machine_code(
     assert cubin.resources[kernel.name].spill_store_bytes == 0
     code = sass.disassemble(cubin.image)[kernel.name]
     copies = [opcode for opcode in code.opcodes if opcode.startswith("LDGSTS")]
-    assert len(copies) == 2 * found.steps * len(found.staged)
+    assert len(copies) == 2 * found.steps * len(found.copied)
     assert all("128" in opcode and "BYPASS" in opcode for opcode in copies)
 
 
@@ -216,7 +205,7 @@ def test_what_the_kernel_says() -> None:
     kernel = lower(made, segment.body.updates)
     source = generate(kernel).kernel.source
     (declared,) = (s for s in kernel.body if isinstance(s, AsyncCopies))
-    assert declared.most == made.steps * len(made.staged)
+    assert declared.most == made.steps * len(made.copied)
     loop = source[source.index("for (int first") :]
     places = [loop.index(text) for text in ("copies.wait();", "tf::load<4>", "if (r < next)")]
     assert places == sorted(places)
@@ -236,19 +225,4 @@ def _statements(body: tuple[object, ...]) -> list[object]:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
 def test_numbers_on_a_gpu(name: str, rows: int, columns: int, dtype: DataType) -> None:
-    """In a stream, and replayed as a CUDA graph, beside float64."""
-    program = PROGRAMS[name]
-    given = [t.cuda() for t in program.inputs(rows, columns, dtype.torch)]
-    compiled = CompiledFusion(program.definition(rows, columns, dtype).fusion)
-    ours = compiled(given)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = compiled(given)
-    for _ in range(3):
-        graph.replay()
-    torch.cuda.synchronize()
-    exact = program.eager(*(t.double() for t in given))
-    for found, replayed, truth in zip(ours, captured, exact, strict=True):
-        assert torch.equal(found, replayed)
-        error = (found.double() - truth).abs().max() / truth.abs().max()
-        assert error <= max(2 * torch.finfo(dtype.torch).eps, 4e-7 * rows**0.5)
+    assert_on_a_gpu(name, rows, columns, dtype)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, executable
-from tests.zoo.norms import NORMS, Norm
-from tests.zoo.reductions import REDUCTIONS, Reduction
+from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
@@ -25,8 +24,6 @@ from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 CPU = torch.device("cpu")
-PROGRAMS: dict[str, Norm | Reduction] = {f"norm {n.name}": n for n in NORMS}
-PROGRAMS |= {r.name: r for r in REDUCTIONS}
 CROWDED = replace(
     H200,
     name="crowded",
@@ -64,19 +61,11 @@ def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
                 seen["rows"] += made.mapping.shares_rows and not made.totals
                 seen["tiles"] += made.mapping.shares_rows and bool(made.totals)
                 seen["totals"] += made.mapping.meets_in_clusters
-        planned.append((name, (rows, columns), program, inputs, run))
+        planned.append((name, inputs, run))
     expected = ("rows", "tiles") if device is CROWDED else ("totals",)
     assert all(seen[kind] >= 4 for kind in expected), seen
-    for name, sizes, program, inputs, run in planned:
-        exact = program.eager(*(x.double() for x in inputs))
-        eager = program.eager(*inputs)
-        for ours, theirs, truth in zip(run(inputs), eager, exact, strict=True):
-            error, theirs = ((t.double() - truth).abs().max() for t in (ours, theirs))
-            eps = max(torch.finfo(dtype.torch).eps, torch.finfo(torch.float32).eps)
-            floor = 8 * eps * truth.abs().max() + 4e-7 * sizes[0] ** 0.5
-            if name == "full_sum":
-                floor += 4e-7 * (sizes[0] * sizes[1]) ** 0.5
-            assert error <= max(1.5 * theirs, floor), (name, sizes)
+    for name, inputs, run in planned:
+        assert_beside_float64(name, run, inputs)
 
 
 def test_results_do_not_depend_on_what_runs_first() -> None:
@@ -139,19 +128,4 @@ def test_totals_have_registers_wherever_they_are_beside_rows(
     ],
 )
 def test_numbers_on_a_gpu(name: str, rows: int, columns: int) -> None:
-    """In a stream, and replayed as a CUDA graph, beside float64."""
-    program = PROGRAMS[name]
-    given = [t.cuda() for t in program.inputs(rows, columns, torch.bfloat16)]
-    compiled = CompiledFusion(program.definition(rows, columns, DataType.BFloat16).fusion)
-    ours = compiled(given)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = compiled(given)
-    for _ in range(3):
-        graph.replay()
-    torch.cuda.synchronize()
-    exact = program.eager(*(t.double() for t in given))
-    for found, replayed, truth in zip(ours, captured, exact, strict=True):
-        assert torch.equal(found, replayed)
-        error = (found.double() - truth).abs().max() / truth.abs().max()
-        assert error <= 2 * torch.finfo(torch.bfloat16).eps
+    assert_on_a_gpu(name, rows, columns, DataType.BFloat16)

@@ -123,7 +123,7 @@ REDUCTIONS: tuple[Mode[ReductionSchedule], ...] = (
     Mode("column_tiles_of_clusters", lambda: norm_backward(1024, 32768),
         lambda s: s.mapping.shares_rows and s.totals[0].is_of_columns),
     Mode("rows_by_asynchronous_copies", lambda: norm_backward(4096, 10240),
-        lambda s: bool(s.staged) and s.mapping.cluster == 1),
+        lambda s: bool(s.copied) and s.mapping.cluster == 1),
     Mode("totals_of_clusters", lambda: norm_backward(1024, 8192),
         lambda s: s.mapping.meets_in_clusters and bool(s.folds)),
     Mode("reread", lambda: rms_norm(512, 1 << 21),

@@ -174,7 +174,7 @@ def test_rows_that_asynchronous_copies_bring(
     (segment,) = plan.segments
     found = schedule_segment(segment, device)
     assert isinstance(found, ReductionSchedule)
-    assert found.staged
+    assert found.copied
     check(fusion, device, tmp_path, plan)
 
 

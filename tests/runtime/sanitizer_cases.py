@@ -97,7 +97,7 @@ def rows() -> dict[str, Case]:
         case: generated(known[name].definition(rows, columns, DataType.Float).fusion, H200)
         for case, (name, rows, columns) in wanted.items()
     }
-    return found | {"stacked": stacked(), "staged": staged(), **clusters()}
+    return found | {"stacked": stacked(), "copied_rows": copied_rows(), **clusters()}
 
 
 def clusters() -> dict[str, Case]:
@@ -117,7 +117,7 @@ def clusters() -> dict[str, Case]:
     return found
 
 
-def staged() -> Case:
+def copied_rows() -> Case:
     """Rows that asynchronous copies bring, while those before are folded: so few that torch fills
     them in one thread, at whose others the sanitizer would look.
     """

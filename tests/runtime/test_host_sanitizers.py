@@ -15,7 +15,7 @@ from thunder_fuser.runtime.host.compiler import find_compiler
 
 GENERATED = (
     *("turned", "stages", "totals", "total", "stacked", "drawn", "drawn_here"),
-    *("cluster_rows", "cluster_tiles", "cluster_totals", "staged"),
+    *("cluster_rows", "cluster_tiles", "cluster_totals", "copied_rows"),
 )
 
 pytestmark = [pytest.mark.sanitizer, pytest.mark.slow]

@@ -39,9 +39,9 @@ from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsA
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
+    copied_offset,
     held_offset,
     kept_offset,
-    staged_offset,
 )
 
 _COPIES = "copies"
@@ -185,7 +185,7 @@ class RowLowering(LaneLowering):
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         if not self.schedule.prefetched:
             return found
-        if self.schedule.staged:
+        if self.schedule.copied:
             found.insert(0, ir.AwaitCopies(_COPIES))
         return [*found, *taken, ir.Scope(tuple(self._fetched_row("next"))), ir.Issued()]
 
@@ -218,25 +218,25 @@ class RowLowering(LaneLowering):
     def _taken_over(self, k: int) -> ir.Stmt:
         """The vector of the row at hand, which was the next one's."""
         vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
-        is_staged = k in self.schedule.staged
-        if is_staged and not self._is_kept_as_words(k):
-            return ir.VectorLoad(vector, self._staged(k), here)
+        is_copied = k in self.schedule.copied
+        if is_copied and not self._is_kept_as_words(k):
+            return ir.VectorLoad(vector, self._copied(k), here)
         words: ir.Expr = ir.Element(Var(f"n{k}"), K)
-        if is_staged:
-            words = ir.Fetched(vector, self._staged(k))
+        if is_copied:
+            words = ir.Fetched(vector, self._copied(k))
         if self._is_kept_as_words(k):
             return ir.Assign(ir.Element(Var(f"w{k}"), K), words)
         return ir.Unpack(words, here)
 
-    def _staged(self, k: int) -> ir.Reinterpret:
+    def _copied(self, k: int) -> ir.Reinterpret:
         """The vector at hand of this thread that is on its way for the next row."""
-        return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._staged_place(k)))
+        return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._copied_place(k)))
 
-    def _staged_place(self, k: int) -> ir.Expr:
+    def _copied_place(self, k: int) -> ir.Expr:
         """Where it lies, in bytes of shared memory: for each step at a constant distance."""
         thread = T if self.schedule.rows_per_block == 1 else ir.LaunchIndex.THREAD
         size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
-        first = add(ir.Int(staged_offset(self.schedule, k)), times(thread, ir.Int(size)))
+        first = add(ir.Int(copied_offset(self.schedule, k)), times(thread, ir.Int(size)))
         return add(first, times(K, ir.Int(self.schedule.block_threads * size)))
 
     def _fetch(
@@ -246,11 +246,11 @@ class RowLowering(LaneLowering):
         fetched = ir.Fetched(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
-    def _copied(
+    def _copy_of_next(
         self, k: int, row: IndexArithmetic, vector: IndexArithmetic, names: dict[str, ir.Expr]
     ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
-        """The same, on its way to shared memory; and before it, what all steps have in common,
-        where they are at a constant distance, which is added to an address for nothing.
+        """The same, on its way to shared memory; and before it, the address that all steps have in
+        common where they are at a constant distance: one of its own for each is more to compute.
         """
         (window,) = self.accesses[k].variants[0].windows
         before: list[ir.Stmt] = []
@@ -264,7 +264,7 @@ class RowLowering(LaneLowering):
             before = [*row.taken(), ir.Let(name, self._frame.index, address)]
             distance = times(K, ir.Int(step * self.schedule.threads))
             source = ir.Address(ir.Address(self._pointer(k), Var(name)), distance)
-        copy = ir.CopyAsync(_COPIES, self.lanes.vector, self._staged_place(k), source)
+        copy = ir.CopyAsync(_COPIES, self.lanes.vector, self._copied_place(k), source)
         return before, [*vector.taken(), copy]
 
     def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
@@ -280,7 +280,7 @@ class RowLowering(LaneLowering):
     def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
         steps, elements = self.schedule.steps, self._elements_ahead
-        staged = self.schedule.staged
+        copied = self.schedule.copied
         if not self.schedule.prefetched:
             return []
         arrays: list[ir.Stmt] = [
@@ -288,10 +288,10 @@ class RowLowering(LaneLowering):
             if k in elements
             else ir.Registers(f"n{k}", self._fetch_type(k), (steps,))
             for k in self.schedule.prefetched
-            if k not in staged
+            if k not in copied
         ]
-        if staged:
-            arrays.append(ir.AsyncCopies(_COPIES, steps * len(staged), SMEM))
+        if copied:
+            arrays.append(ir.AsyncCopies(_COPIES, steps * len(copied), SMEM))
         return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
@@ -302,8 +302,8 @@ class RowLowering(LaneLowering):
         of_row, of_vector = self._arithmetic(), self._arithmetic()
         names = self._names | {"r": Var(row)}
         for k in self.schedule.prefetched:
-            if k in self.schedule.staged:
-                before, copy = self._copied(k, of_row, of_vector, names)
+            if k in self.schedule.copied:
+                before, copy = self._copy_of_next(k, of_row, of_vector, names)
                 firsts += before
                 vectors += copy
                 continue
@@ -315,7 +315,7 @@ class RowLowering(LaneLowering):
             element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
             elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
-        if self.schedule.staged and row != "r":
+        if self.schedule.copied and row != "r":
             # Behind the last row nothing is on its way: nobody would wait for it.
             columns = [ir.If((less(Var("r"), Var(row)),), tuple(columns))]
         return [*self._loops.place_of(row), *elements, *columns]

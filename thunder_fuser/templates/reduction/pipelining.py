@@ -28,10 +28,10 @@ _REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
 of each, with several, and where it has rows that lie side by side.
 """
 
-_PLENTY = 2
-"""Times the bytes that must be in flight, of rows that are loaded while nobody computes."""
 _OF_A_STAGE = 4
 """The same for each fold that waits for another."""
+_PLENTY = 2
+"""Times the bytes that must be in flight, of rows that are loaded while nobody computes."""
 
 
 def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -193,10 +193,10 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     return tuple(sorted([*found, *(elements if words + len(elements) <= room else ())]))
 
 
-def in_stages(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
-    """The schedule whose blocks, if they fold rows by turns and registers have no room for the next
-    one, have it copied to shared memory meanwhile. Where one row of each block is much more than
-    memory needs to have to do, others keep it busy while a block computes.
+def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
+    """The schedule with the next row by asynchronous copies (cp.async) to shared memory, where its
+    blocks fold rows by turns and registers have no room for it. Where one row of each block is much
+    more than memory needs to have to do, others keep it busy while a block computes.
     """
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
     if schedule.prefetched or not (walks and schedule.folds and device.copies_async):
@@ -209,12 +209,12 @@ def in_stages(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSched
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - words
     elements = _elements_of_rows(schedule)
     ahead = (*found, *(elements if len(elements) <= room else ()))
-    staged = replace(schedule, prefetched=tuple(sorted(ahead)), staged=found)
-    if bytes_under_way(staged) >= 2 * _PLENTY * device.bytes_in_flight_per_sm:
+    copied = replace(schedule, prefetched=tuple(sorted(ahead)), copied=found)
+    if bytes_under_way(copied) >= 2 * _PLENTY * device.bytes_in_flight_per_sm:
         return schedule
     together = max(schedule.mapping.blocks_per_sm, 1)
-    fits = shared_bytes(staged) <= shared_bytes_of_block(device, together)
-    return staged if fits else schedule
+    fits = shared_bytes(copied) <= shared_bytes_of_block(device, together)
+    return copied if fits else schedule
 
 
 def _vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
@@ -234,7 +234,7 @@ def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[i
     beside += _OF_A_STAGE * (schedule.stages - 1)
     room = _registers_of_thread(schedule, device) - beside
     room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    in_registers = [k for k in schedule.prefetched if k not in schedule.staged]
+    in_registers = [k for k in schedule.prefetched if k not in schedule.copied]
     room -= _words_of(schedule, in_registers)
     of_all = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
     same = [k for k in of_all if k not in schedule.resident]

@@ -153,7 +153,7 @@ class ReductionSchedule:
                     unrolled anyway
     row_cache       where what is read of a row stays until the last stage
     prefetched      accesses whose next row is loaded before this one is computed
-    staged          those of them whose next row waits in shared memory, where registers have no
+    copied          those of them whose next row waits in shared memory, where registers have no
                     room: asynchronous copies bring it
     unhoisted       accesses that are the same for all rows, which are loaded with each of them
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
@@ -179,7 +179,7 @@ class ReductionSchedule:
     unroll: tuple[int, ...]
     row_cache: RowCache
     prefetched: tuple[int, ...] = ()
-    staged: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
     unhoisted: tuple[int, ...] = ()
     paired: bool = False
 
@@ -461,7 +461,7 @@ class ReductionSchedule:
         )
         if self.mapping.cluster > 1:
             text += f", clusters of {self.mapping.cluster} blocks"
-        if self.staged:
+        if self.copied:
             text += ", next row by asynchronous copies"
         if not self.totals:
             return text

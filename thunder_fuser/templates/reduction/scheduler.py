@@ -60,7 +60,7 @@ from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
     choose_unhoisted,
     choose_unroll,
-    in_stages,
+    copied_ahead,
 )
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
@@ -195,7 +195,7 @@ class _Candidate:
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
-        made = in_stages(made, self.device)
+        made = copied_ahead(made, self.device)
         crowded = choose_unhoisted(made, self.device)
         made = replace(made, row_cache=made.row_cache.sharing(self._resident(made, crowded)))
         made = replace(made, unhoisted=tuple(k for k in crowded if k not in made.resident))

@@ -23,8 +23,8 @@ from thunder_fuser.templates.reduction.schedule import (
 
 def shared_bytes(schedule: ReductionSchedule) -> int:
     """Dynamic shared memory of a block."""
-    staged = sum(staged_bytes(schedule, k) for k in schedule.staged)
-    return _held_end(schedule) + staged
+    copied = sum(copied_bytes(schedule, k) for k in schedule.copied)
+    return _held_end(schedule) + copied
 
 
 def held_offset(schedule: ReductionSchedule, value: Value) -> int:
@@ -34,13 +34,13 @@ def held_offset(schedule: ReductionSchedule, value: Value) -> int:
     return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
 
 
-def staged_offset(schedule: ReductionSchedule, access: int) -> int:
-    """Bytes before the vectors of a next row that are staged."""
-    before = schedule.staged[: schedule.staged.index(access)]
-    return _held_end(schedule) + sum(staged_bytes(schedule, k) for k in before)
+def copied_offset(schedule: ReductionSchedule, access: int) -> int:
+    """Bytes before the vectors of a next row that are copied."""
+    before = schedule.copied[: schedule.copied.index(access)]
+    return _held_end(schedule) + sum(copied_bytes(schedule, k) for k in before)
 
 
-def staged_bytes(schedule: ReductionSchedule, access: int) -> int:
+def copied_bytes(schedule: ReductionSchedule, access: int) -> int:
     """Of the next row's vectors, those of each thread at places of their own."""
     return kept_bytes(
         schedule.accesses[access], schedule.lanes, schedule.steps * schedule.block_threads
