@@ -49,8 +49,8 @@ TF_DEVICE void from_float(float v, bf16& r) {
   r = bf16(rounded);
 #else
   const unsigned u = bits(v);
-  const unsigned rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  r = bf16(v != v ? 0x7fc0u : rounded);
+  const unsigned rounded = v != v ? 0x7fc00000u : u + 0x7fffu + ((u >> 16) & 1u);
+  r = bf16(rounded >> 16);
 #endif
 }
 
