@@ -19,6 +19,8 @@ from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.host.target import HOST
+from thunder_fuser.templates.choose import schedule_segment
+from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 CPU = HOST.device_info(torch.device("cpu"))
 BFloat16, Float, Half = DataType.BFloat16, DataType.Float, DataType.Half
@@ -50,6 +52,27 @@ def with_total() -> Fusion:
     b.output(b.cast_tensor(e, BFloat16))
     b.output(b.reduce("sum", e, [0]))
     return b.build()
+
+
+def column_statistics(rows: int = 1024, columns: int = 256) -> Fusion:
+    """The mean and the variance of each column, channels last."""
+    b = FusionBuilder()
+    x = b.tensor([rows, columns], BFloat16)
+    b.output(b.reduce("sum", x, [0]))
+    b.output(b.reduce("squared_deviations", x, [0]))
+    return b.build()
+
+
+@pytest.mark.parametrize("columns", [256, 1056, 4096])
+def test_accumulators_of_columns_leave_registers_to_rows(columns: int) -> None:
+    """Five words of each column: of 16 they fill 10 of AVX2's 16 registers, of 32 all and more."""
+    fusion = column_statistics(columns=columns)
+    (segment,) = CompiledFusion(fusion).plan().segments
+    schedule = schedule_segment(segment, CPU)
+    assert isinstance(schedule, ReductionSchedule)
+    assert schedule.lanes.vector == 16
+    assert schedule.paired
+    assert pairs(fusion)
 
 
 def test_totals_of_columns_are_found_again() -> None:
@@ -95,6 +118,9 @@ PROGRAMS: dict[str, Callable[[], Fusion]] = {
     "numbered": numbered,
     "padded": padded,
     "total": with_total,
+    "statistics": column_statistics,
+    "odd statistics": lambda: column_statistics(1001, 272),
+    "many statistics": lambda: column_statistics(2500, 48),
 }
 
 

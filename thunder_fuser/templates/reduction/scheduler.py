@@ -38,6 +38,7 @@ from thunder_fuser.lower.row_program import (
     accumulator_words,
     has_column_totals,
     pull_rows,
+    role_of,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
 from thunder_fuser.lower.scalar_graph import (
@@ -90,6 +91,8 @@ MAX_ACCUMULATORS = 48
 """32-bit registers of a thread that accumulate."""
 _MOST_REGISTERS, _WORKING_REGISTERS = 128, 40
 """Registers of a thread for which values are kept, and those of them that it computes with."""
+_HOST_ACCUMULATORS = 96
+"""Words of accumulators that stay in a core's registers: AVX2 has 16 of 8 words."""
 
 
 def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedule | Refusal:
@@ -412,6 +415,8 @@ class _Candidate:
         itemsizes = itemsizes or [self.body.folds[0].input.dtype.itemsize]
         extent = space.columns if self.axis == "columns" else space.rows
         widest = self.device.vector_bytes // min(itemsizes)
+        if self.device.threads_are_serial and widest * self._column_words > _HOST_ACCUMULATORS:
+            widest //= 2
         vector = 1
         while vector * 2 <= widest and vector * 2 <= extent:
             vector *= 2
@@ -419,6 +424,12 @@ class _Candidate:
         if self.axis == "columns" and not space.is_outer:
             vector = math.gcd(vector, space.run)
         return vector
+
+    @property
+    def _column_words(self) -> int:
+        """Words of the accumulators of a column."""
+        roles = ((fold, role_of(fold, self.arrangement)) for fold in self.body.folds)
+        return sum(accumulator_words(fold) for fold, role in roles if role in ("column", "group"))
 
     def _wide_sources(self) -> Iterator[TensorView]:
         """Tensors in memory that reductions read, which have a value for most points."""
@@ -461,9 +472,6 @@ def _can_pair(schedule: ReductionSchedule) -> bool:
     if schedule.lane_axis == "rows" or schedule.inside or kept:
         return False
     if any(r.position is not None for r in schedule.reductions):
-        return False
-    # Their accumulators fill the registers; what is widened in pairs is wanted at once.
-    if any(t.is_struct and t.is_of_columns for t in schedule.totals):
         return False
     return can_pair(schedule.graph, schedule.accesses, schedule.element_stores, schedule.lanes)
 
