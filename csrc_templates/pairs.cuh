@@ -40,6 +40,23 @@ TF_DEVICE void load(const bf16* p, Pairs<bf16, N>& out TF_SITE_PARAM) {
   }
 }
 
+// fp32 in the same order, for what many vectors of bf16 meet.
+template <int N>
+struct Pairs<float, N> {
+  float lanes[N];
+  TF_DEVICE float& operator[](int v) { return lanes[v]; }
+};
+template <int N>
+TF_DEVICE void load(const float* p, Pairs<float, N>& out TF_SITE_PARAM) {
+  TF_ASSERT((unsigned long long)p % alignof(Vec<float, kPiece<float, N>>) == 0,
+            "misaligned vector load");
+  TF_VEC
+  for (int i = 0; i < N / 2; ++i) {
+    out.lanes[i] = p[2 * i];
+    out.lanes[N / 2 + i] = p[2 * i + 1];
+  }
+}
+
 template <int N>
 TF_DEVICE void pack(const Pairs<bf16, N>& in, unsigned (&words)[N / 2]) {
   TF_VEC

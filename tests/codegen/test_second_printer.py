@@ -85,6 +85,16 @@ def two_parts() -> FusionDefinition:
     return fd
 
 
+def kept_columns() -> FusionDefinition:
+    """On a host, rows and columns: what all rows read is kept, fp32 beside bf16."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([83, 256], True, BFloat16)
+        scale = fd.define_tensor([1, 256], True, Float)
+        shift = fd.define_tensor([1, 256], True, BFloat16)
+        fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.mul(x, scale), shift), BFloat16))
+    return fd
+
+
 def two_folds() -> FusionDefinition:
     """Two reductions of one stage, which share a barrier where several warps have a row."""
     with FusionDefinition() as fd:
@@ -95,7 +105,7 @@ def two_folds() -> FusionDefinition:
 
 
 PROGRAMS = [
-    *(chain, halves, padded, two_parts, two_folds),
+    *(chain, halves, padded, two_parts, kept_columns, two_folds),
     pytest.param(lambda: transposed(128, 192), id="whole tiles"),
     pytest.param(lambda: transposed(100, 333), id="partial tiles"),
     pytest.param(lambda: rms_norm(5, 1024), id="a row a block"),

@@ -126,18 +126,18 @@ class LaneLowering:
     def _array(self, k: int, *copies: int) -> ir.Registers:
         access = self.accesses[k]
         if self._paired and not access.is_uniform:
-            return self._lanes_of(f"x{k}", access.loads[0].dtype)
+            return self._lanes_of(f"x{k}", access.loads[0].dtype, *copies)
         lanes = () if access.is_uniform else (self.lanes.vector,)
         # Lanes outside every condition are computed with and thrown away: give them a value.
         zeroed = not (self._is_total(access) or self._is_fetched(access))
         return ir.Registers(f"x{k}", access.loads[0].dtype, (*copies, *lanes), zeroed)
 
-    def _lanes_of(self, name: str, dtype: DataType) -> ir.Registers:
-        """An array for the lanes of a vector."""
+    def _lanes_of(self, name: str, dtype: DataType, *copies: int) -> ir.Registers:
+        """An array for the lanes of a vector, or for those of each of some copies."""
         lanes = self.lanes.vector
         if self._paired:
-            return ir.Registers(name, ir.PairedLanes(dtype, lanes), ())
-        return ir.Registers(name, dtype, (lanes,))
+            return ir.Registers(name, ir.PairedLanes(dtype, lanes), copies)
+        return ir.Registers(name, dtype, (*copies, lanes))
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
         """Where an access puts what it reads."""

@@ -3,12 +3,13 @@
 A core that widens bf16 in SIMD registers has those of even places after a shift of the words, and
 those of odd places after a mask. To have them in the order of memory takes three times as many
 instructions, and half as many again on the way back. Where nothing asks which lane it is, any order
-does, if it is the same for all that a loop reads and writes.
+does, if it is the same for all that a loop reads and writes. fp32 in that order takes as many
+instructions as it saves, so that only what is put in order once for many vectors may be fp32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.lane_windows import VectorAccess
@@ -23,18 +24,20 @@ def can_pair(
     accesses: Sequence[RegisterArray],
     stores: Sequence[Store],
     lanes: LaneForms,
+    kept: Collection[int] = (),
 ) -> bool:
     """Whether all lanes of memory are whole vectors of bf16, and no value depends on a lane's
     number.
 
     stores  those of vectors
+    kept    the accesses, by number, that are loaded once for many vectors: they may be fp32
     """
-    vectors = [access for access in accesses if not access.is_uniform]
+    vectors = [k for k, access in enumerate(accesses) if not access.is_uniform]
     return (
         bool(vectors)
         and lanes.vector % 2 == 0
-        and all(_is_whole(access, lanes) for access in vectors)
-        and all(_is_paired(s.tensor.dtype, s.windows, lanes) for s in stores)
+        and all(_is_whole(accesses[k], lanes, k in kept) for k in vectors)
+        and all(s.tensor.dtype is DataType.BFloat16 and _in_order(s.windows, lanes) for s in stores)
         and not graph.checks
         and not any(
             lanes.varies(form)
@@ -45,14 +48,16 @@ def can_pair(
     )
 
 
-def _is_whole(access: RegisterArray, lanes: LaneForms) -> bool:
+def _is_whole(access: RegisterArray, lanes: LaneForms, is_kept: bool) -> bool:
     if len(access.variants) != 1 or access.variants[0].conditions != ALWAYS:
         return False
-    return _is_paired(access.loads[0].dtype, access.variants[0].windows, lanes)
+    dtype = access.loads[0].dtype
+    may_pair = dtype is DataType.BFloat16 or (is_kept and dtype is DataType.Float)
+    return may_pair and _in_order(access.variants[0].windows, lanes)
 
 
-def _is_paired(dtype: DataType, windows: Sequence[VectorAccess], lanes: LaneForms) -> bool:
-    if dtype is not DataType.BFloat16 or len(windows) != 1:
+def _in_order(windows: Sequence[VectorAccess], lanes: LaneForms) -> bool:
+    if len(windows) != 1:
         return False
     (window,) = windows
     return window.is_in_order and window.is_aligned and window.width == lanes.vector

@@ -12,8 +12,9 @@ from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
 from thunder_fuser.lower.index_arithmetic import IndexArithmetic, fits
 from thunder_fuser.lower.lanes import wave_of
-from thunder_fuser.lower.lanes_to_ir import EACH, ONE, LaneLowering
+from thunder_fuser.lower.lanes_to_ir import EACH, ONE, Copy, LaneLowering
 from thunder_fuser.lower.scalar_graph import Value, forms
+from thunder_fuser.templates.pointwise.break_point import BreakPoint
 from thunder_fuser.templates.pointwise.parts import lower_parts
 from thunder_fuser.templates.pointwise.schedule import (
     THREADS,
@@ -52,6 +53,8 @@ class PointwiseLowering(LaneLowering):
     def body(self) -> list[ir.Stmt]:
         """What a thread does; `block` counts from the first block of the part."""
         head = self._section("pointwise", self.part.stores)
+        if self.part.break_point is not None:
+            return [head, *self._rows_and_columns(self.part.break_point)]
         one = self.part.unroll == 1
         if self.part.in_rows is not None:
             return [head, *(self._vector_in_row() if one else self._vectors_in_rows())]
@@ -59,6 +62,25 @@ class PointwiseLowering(LaneLowering):
 
     def _single(self) -> list[ir.Stmt]:
         return [self._vector(_BLOCK), *self._guarded(self._one_vector(self._arithmetic()))]
+
+    def _rows_and_columns(self, at: BreakPoint) -> list[ir.Stmt]:
+        """The rows of a block of one thread, behind what they have in common."""
+        columns, rows = ir.Int(at.columns), ir.Int(at.rows)
+        found: list[ir.Stmt] = [self._array(k, at.columns) for k in at.kept]
+        common = self._loads(at.kept, EACH, self._arithmetic(), set())
+        found.append(ir.Loop("k", columns, (ir.Let("u", self._index, _K), *common)))
+        first = ir.Let("first", self._index, ir.times(_BLOCK, rows))
+        last = ir.Int(self.part.vectors // at.columns)
+        end = ir.Let("end", self._index, ir.Min(ir.add(ir.Var("first"), rows), last))
+        number = ir.add(ir.times(ir.Var("r"), columns), _K)
+        one = (ir.Let("u", self._index, number), *self._one_vector(self._arithmetic()))
+        row = ir.Loop("k", columns, one)
+        every = ir.Loop("r", ir.Var("end"), (row,), begin=ir.Var("first"), type=self._index)
+        return [*found, first, end, every]
+
+    def _register(self, k: int, copy: Copy) -> ir.Expr:
+        at = self.part.break_point
+        return super()._register(k, EACH if at is not None and k in at.kept else copy)
 
     def _vector_in_row(self) -> list[ir.Stmt]:
         """A vector as it is computed where it lies in one row, and as it is elsewhere."""
@@ -108,10 +130,12 @@ class PointwiseLowering(LaneLowering):
 
     def _one_vector(self, indices: IndexArithmetic) -> list[ir.Stmt]:
         """Vector `u`."""
+        at = self.part.break_point
+        accesses = [k for k in self._accesses if at is None or k not in at.kept]
         found = self._prefetched(self.part.prefetches, indices)
-        found += [self._array(k) for k in self._accesses]
+        found += [self._array(k) for k in accesses]
         done: set[Value] = set()
-        found += self._loads(self._accesses, ONE, indices, done)
+        found += self._loads(accesses, ONE, indices, done)
         return [*found, *self._results(self.part.stores, ONE, indices, done)]
 
     @property

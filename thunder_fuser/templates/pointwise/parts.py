@@ -56,11 +56,21 @@ class KernelOfParts(Generic[P]):
         return "\n".join([self.template, *(f"  {part}" for part in self.parts)])
 
 
+def _of_threads(threads: int, most: int, body: Sequence[ir.Stmt]) -> Sequence[ir.Stmt]:
+    """`body` for the first of a block's threads."""
+    if threads == most:
+        return body
+    return [ir.If((ir.less(ir.LaunchIndex.THREAD, threads),), tuple(body))]
+
+
 def lower_parts(
     parts: Sequence[P], frame: Frame, lower: Callable[[P], Sequence[ir.Stmt]]
 ) -> ir.Body:
-    """The bodies of all parts, in order; in each, `block` counts from the start of its range."""
-    bodies = [lower(part) for part in parts]
+    """The bodies of all parts, in order, each for as many threads as it uses of a block's; in each,
+    `block` counts from the start of its range.
+    """
+    most = max((part.threads for part in parts), default=1)
+    bodies = [_of_threads(part.threads, most, lower(part)) for part in parts]
     block: ir.Expr = ir.LaunchIndex.BLOCK
     if len(bodies) == 1:
         return (ir.Let("block", frame.index, block), *bodies[0])

@@ -26,6 +26,7 @@ from thunder_fuser.lower.point_rows import RowLanes, row_length
 from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
+from thunder_fuser.templates.pointwise.break_point import BreakPoint, find_break_point
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
 
 THREADS = 256
@@ -56,6 +57,7 @@ class PointwisePart:
     prefetches  tensors, and addresses in them, that later vectors will want
     paired      lanes stand in registers as `lower/paired_lanes.py` has them
     in_rows     the same for threads whose vectors lie in one row each (`lower/point_rows.py`)
+    break_point rows outside and columns inside of it, on a host (`break_point.py`)
     """
 
     stores: tuple[Store, ...]
@@ -67,6 +69,7 @@ class PointwisePart:
     prefetches: tuple[tuple[TensorView, Form], ...] = ()
     paired: bool = False
     in_rows: PointwisePart | None = None
+    break_point: BreakPoint | None = None
 
     @property
     def usual(self) -> PointwisePart:
@@ -88,18 +91,24 @@ class PointwisePart:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return THREADS
+        return THREADS if self.break_point is None else 1
 
     @property
     def blocks(self) -> int:
+        if self.break_point is not None:
+            return self.break_point.blocks(self.vectors)
         return -(-self.vectors // (THREADS * self.unroll))
 
     def __str__(self) -> str:
         wide = [a for a in self.usual.accesses if a.is_vector]
         rows = f" in rows of {self.rows.length}" if self.rows else ""
+        if (at := self.break_point) is not None:
+            block = f"{at.rows} rows of {at.columns} vectors, with {len(at.kept)} kept loads"
+        else:
+            block = f"{THREADS}"
         return (
             f"{', '.join(s.tensor.name for s in self.stores)}: {self.count} points{rows}, vector "
-            f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {THREADS}; "
+            f"{self.lanes.vector}, unroll {self.unroll}, {self.blocks} blocks of {block}; "
             f"{len(wide)} of {len(self.accesses)} loads are vectors"
         )
 
@@ -152,6 +161,8 @@ def _part(
         return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, ahead, paired)
 
     part = planned(lanes, most)
+    if device.threads_are_serial and (broken := _at_break_point(part)) is not None:
+        return broken
     asked = [form for node in group.graph for form in forms(node)]
     length = row_length([*asked, *(s.address for s in part.stores)], lanes)
     at_a_time = 1 if device.threads_are_serial else WARP_SIZE
@@ -161,6 +172,14 @@ def _part(
         return part
     in_rows = planned(RowLanes(lanes, length), room)
     return replace(part, unroll=in_rows.unroll, in_rows=in_rows)
+
+
+def _at_break_point(part: PointwisePart) -> PointwisePart | None:
+    """The part in rows and columns, where lanes then stand in pairs that cannot otherwise."""
+    at = None if part.paired else find_break_point(part.accesses, part.lanes)
+    if at is None or not can_pair(part.graph, part.accesses, part.stores, part.lanes, at.kept):
+        return None
+    return replace(part, paired=True, break_point=at)
 
 
 def _cost(part: PointwisePart) -> float:

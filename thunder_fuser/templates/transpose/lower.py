@@ -42,17 +42,11 @@ def fits_int32(part: TransposePart) -> bool:
 
 
 class TransposeLowering(LaneLowering):
-    """Lowers one part, for a kernel whose blocks may have more threads than this part uses."""
+    """Lowers one part."""
 
-    def __init__(
-        self,
-        part: TransposePart,
-        frame: Frame,
-        block_threads: int,
-    ) -> None:
+    def __init__(self, part: TransposePart, frame: Frame) -> None:
         super().__init__(part.graph, part.accesses, part.lanes, part.stores, frame)
         self.part = part
-        self._block_threads = block_threads
         self._names = {"tile": ir.Var("block")}
         self._tiles = {self._access[tile.load]: tile for tile in part.tiles}
 
@@ -77,8 +71,6 @@ class TransposeLowering(LaneLowering):
             found.append(ir.Comment(f"tiles of {names}, staged in shared memory"))
             found += [*fills, ir.Barrier()]
             found.append(self._each_vector(lambda i: self._computed([], turned, EACH, i)))
-        if self.part.threads < self._block_threads:
-            return [ir.If((ir.less(ir.LaunchIndex.THREAD, self.part.threads),), tuple(found))]
         return found
 
     def _computed(
@@ -185,7 +177,7 @@ def _fits_int32(schedule: TransposeSchedule) -> bool:
 def _lower(schedule: TransposeSchedule, frame: Frame) -> Lowered:
     def body(part: PointwisePart | TransposePart) -> list[ir.Stmt]:
         if isinstance(part, TransposePart):
-            return TransposeLowering(part, frame, schedule.block_threads).body()
+            return TransposeLowering(part, frame).body()
         return pointwise.PointwiseLowering(part, frame).body()
 
     return Lowered(lower_parts(schedule.parts, frame, body), schedule.shared_bytes)
