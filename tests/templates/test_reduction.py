@@ -528,3 +528,50 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     # One vector of each row has room.
     plan = program.definition(*program.full, BFloat16).plan()
     assert [s.unhoisted for s in row_schedules(plan, device)] == [()]
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("device", [H200, B200], ids=lambda d: d.arch)
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [
+        (16384, 16384, DataType.Float),
+        (8192, 32768, DataType.Float),
+        (4096, 131072, DataType.BFloat16),
+    ],
+)
+def test_half_as_many_threads_have_registers_for_portions_of_many_rows(
+    rows: int, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """A second set of totals was counted, which blocks do not have that take rows by portions: 1,024
+    threads with 64 registers each had no next row under way, and spilled.
+    """
+    program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
+    plan = partition(program.definition(rows, columns, dtype).fusion, device=device)
+    found = [s for s in row_schedules(plan, device) if s.folds and s.totals]
+    assert [s.block_threads for s in found] == [512]
+    assert all(s.mapping.walks_portions and s.prefetched for s in found)
+    made = [
+        compile_cubin([g.kernel], device.arch).resources[g.kernel.name]
+        for g in generate_kernels(plan, device).values()
+    ]
+    assert all(r.spill_store_bytes == 0 for r in made)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("rms_norm_backward", DataType.Float), ("layer_norm_backward", DataType.BFloat16)],
+)
+def test_long_rows_have_as_many_steps_together_as_registers_hold(
+    name: str, dtype: DataType
+) -> None:
+    """Three arrays of a vector, four steps together: 48 words beside what computes, and 64 each."""
+    program = next(r for r in REDUCTIONS if r.name == name)
+    plan = partition(program.definition(4096, 131072, dtype).fusion, device=A100)
+    kernels = [g.kernel for g in generate_kernels(plan, A100).values()]
+    long = [k for k in kernels if "TF_UNROLL_BY(2)" in k.source]
+    assert long
+    for kernel in kernels:
+        made = compile_cubin([kernel], A100.arch).resources[kernel.name]
+        assert made.spill_store_bytes == 0

@@ -18,6 +18,7 @@ from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T
 from thunder_fuser.templates.reduction.lower_parts import PART, SPAN
+from thunder_fuser.templates.reduction.pipelining import unasked
 from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
@@ -28,8 +29,6 @@ _INT = DataType.Int32
 Unrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one how many iterations are written out together."""
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
-_UNASKED = 4
-"""Iterations of a long loop together, where nothing asks for more."""
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
 
 
@@ -429,8 +428,7 @@ class ReductionLoops:
             return (LoopKind.SERIAL, unroll)
         if unroll > 1:
             return (LoopKind.SERIAL, unroll)
-        # NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
-        return (LoopKind.SERIAL, _UNASKED) if self._is_long else _SERIAL
+        return (LoopKind.SERIAL, unasked(self._schedule, number)) if self._is_long else _SERIAL
 
     def _goes_in_turns(self, number: int) -> bool:
         """Whether one of two blocks of a multiprocessor, of clusters, takes as many steps of a pass

@@ -28,6 +28,10 @@ _REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
 of each, with several, and where it has rows that lie side by side.
 """
 
+_UNASKED, _UNASKED_WORDS = 4, 32
+"""Iterations of a loop together where nothing asks for more, and words of what they load, beside
+totals. NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
+"""
 _OF_A_STAGE = 4
 """The same for each fold that waits for another."""
 _PLENTY = 2
@@ -95,6 +99,14 @@ def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: Devi
     while each and unroll < most and unroll * each < device.bytes_in_flight_per_sm:
         unroll += 1
     return unroll
+
+
+def unasked(schedule: ReductionSchedule, number: int) -> int:
+    """Iterations of the loop of a pass together where `unroll` asks for none."""
+    words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
+    totals = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
+    most = min(_UNASKED, (_UNASKED_WORDS - totals) // max(words, 1))
+    return 1 << max(most, 1).bit_length() - 1
 
 
 def _blocks_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:

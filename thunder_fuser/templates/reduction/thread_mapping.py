@@ -300,7 +300,10 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
     in_parts = work.rows_of_group > LONGEST_PORTION * device.sm_count
     kept, room = work.kept, _ROW_REGISTERS
     if in_parts:
-        kept, room = 2 * kept, room - _LOOP_REGISTERS
+        room -= _LOOP_REGISTERS
+        taken = 2 * (work.accumulators + (steps - 1) * kept)
+        if taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS:
+            kept *= 2
     return steps * (kept + work.of_rows + work.of_columns) <= room
 
 
