@@ -543,8 +543,8 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
 def test_half_as_many_threads_have_registers_for_portions_of_many_rows(
     rows: int, columns: int, dtype: DataType, device: DeviceInfo
 ) -> None:
-    """A second set of totals was counted, which blocks do not have that take rows by portions: 1,024
-    threads with 64 registers each had no next row under way, and spilled.
+    """A second set of totals was counted, which blocks that take rows by portions do not have:
+    1,024 threads with 64 registers each had no next row under way, and spilled.
     """
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
     plan = partition(program.definition(rows, columns, dtype).fusion, device=device)
