@@ -32,6 +32,7 @@ TF_DEVICE void load(const bf16* p, Pairs<bf16, N>& out TF_SITE_PARAM) {
   constexpr int M = kPiece<bf16, N>;
   TF_ASSERT((unsigned long long)p % alignof(Vec<bf16, M>) == 0, "misaligned vector load");
   const unsigned* words = reinterpret_cast<const unsigned*>(p);
+  TF_FAST_WIDEN(N, words, out.lanes);
   TF_VEC
   for (int i = 0; i < N / 2; ++i) {
     const unsigned word = words[i];

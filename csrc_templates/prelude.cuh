@@ -55,6 +55,8 @@
 #define TF_FAST_TURN(T, N, W, in, out)
 // The host's way to pick lanes out of a vector: see host/pick.h.
 #define TF_FAST_PICK(T, M, N, order, window, to)
+// The host's way to widen pairs of bf16: see host/pairs.h.
+#define TF_FAST_WIDEN(N, words, lanes)
 // The host's way to write past its caches: see host/stream.h.
 #define TF_FAST_STREAM(T, N, p, in)
 

@@ -73,6 +73,7 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 #include "erf.h"
 #include "exp.h"
 #include "inverse_erf.h"
+#include "pairs.h"
 #include "pick.h"
 #include "stream.h"
 #include "turn.h"
@@ -83,6 +84,10 @@ TF_DEVICE double from_bits(unsigned long long v) { return bit_cast<double>(v); }
 // The same where they pick lanes out of these types.
 #define TF_FAST_PICK(T, M, N, order, window, to) \
   if constexpr (tf::host::kPicks<T, M, N>) return tf::host::pick<order>(window, to)
+// The same where pairs of bf16 fill one SIMD register as floats.
+#define TF_FAST_WIDEN(N, words, lanes)       \
+  if constexpr (tf::host::kFillsRegister<N>) \
+    return tf::host::widen_pairs(words, lanes, typename tf::host::UpTo<N>::Type())
 // The same where whole lines of a cache can be written past it.
 #define TF_FAST_STREAM(T, N, p, in)      \
   if constexpr (tf::host::kStreams<T, N>) \

@@ -13,14 +13,18 @@ import torch
 
 from tests.codegen.kernels import kernels_of
 from tests.tools.x86 import stalls
+from tests.zoo.channels_last import column_statistics, normalized
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import WORKLOADS
 from thunder_fuser.codegen.headers import template_dir
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
+from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition import FusionDefinition
+from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.runtime.host.build import host_text
 from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.host.target import HOST
@@ -51,14 +55,29 @@ def assembly(text: str, cpu: str) -> str:
 
 @functools.cache
 def kernels() -> Sequence[Kernel]:
-    """Of workloads, norms and reductions, each once."""
+    """Of workloads, norms and reductions, and with bf16 in pairs of all widths, each once."""
     device = HOST.device_info(torch.device("cpu"))
     found = [k for w in WORKLOADS for k in kernels_of(w, w.full, device)]
     for program in (*NORMS, *REDUCTIONS):
         for dtype in (DataType.BFloat16, DataType.Float):
             plan = program.definition(1024, 4096, dtype).plan()
             found += [k.kernel for k in generate_kernels(plan, device).values()]
+    fusions = [column_statistics(25088, columns) for columns in (16, 48, 256, 1056)]
+    fusions += [normalized(4096, channels).fusion for channels in (16, 48, 256)]
+    fusions.append(short_rows())
+    for fusion in fusions:
+        plan = CompiledFusion(fusion).plan()
+        found += [k.kernel for k in generate_kernels(plan, device).values()]
     return [*{kernel.name: kernel for kernel in found}.values()]
+
+
+def short_rows() -> Fusion:
+    """Pairs of fewer lanes than registers have."""
+    b = FusionBuilder()
+    x, y = (b.tensor([1000, 8], DataType.BFloat16) for _ in range(2))
+    b.output(b.cast_tensor(b.pointwise("add", x, y), DataType.BFloat16))  # type: ignore[arg-type]
+    b.output(b.reduce("sum", x, [0]))
+    return b.build()
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -9,6 +9,7 @@ import torch
 
 from tests.runtime.hand_written import kernel
 from tests.support.building import op
+from tests.zoo.channels_last import column_statistics
 from tests.zoo.norms import NORMS
 from thunder_fuser.codegen.kernel import Param
 from thunder_fuser.compile import generate_kernels
@@ -51,15 +52,6 @@ def with_total() -> Fusion:
     e = op(b, "exp", x)
     b.output(b.cast_tensor(e, BFloat16))
     b.output(b.reduce("sum", e, [0]))
-    return b.build()
-
-
-def column_statistics(rows: int = 1024, columns: int = 256) -> Fusion:
-    """The mean and the variance of each column, channels last."""
-    b = FusionBuilder()
-    x = b.tensor([rows, columns], BFloat16)
-    b.output(b.reduce("sum", x, [0]))
-    b.output(b.reduce("squared_deviations", x, [0]))
     return b.build()
 
 

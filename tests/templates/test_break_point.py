@@ -9,6 +9,7 @@ from tests.support.batch import Batch, check_between_guards
 from tests.support.generator import Case
 from tests.support.generator_program import Program
 from tests.support.inputs import random_tensor
+from tests.zoo.channels_last import normalized
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -26,23 +27,6 @@ from thunder_fuser.templates.pointwise.schedule import PointwisePart, PointwiseS
 
 BFloat16, Float = DataType.BFloat16, DataType.Float
 CPU = HOST.device_info(torch.device("cpu"))
-
-
-def normalized(
-    rows: int, channels: int, *, statistics: DataType = Float, images: int = 1
-) -> FusionDefinition:
-    """(x - mean) * rstd * weight + bias, channels last, and another iteration space beside it."""
-    with FusionDefinition() as fd:
-        sizes = [images, rows, channels]
-        x = fd.define_tensor(sizes, True, BFloat16)
-        mean, rstd = (fd.define_tensor([channels], True, statistics) for _ in range(2))
-        weight, bias = (fd.define_tensor([channels], True, BFloat16) for _ in range(2))
-        mean, rstd, weight, bias = (
-            fd.ops.broadcast_in_dim(t, sizes, [2]) for t in (mean, rstd, weight, bias)
-        )
-        scaled = fd.ops.mul(fd.ops.mul(fd.ops.sub(x, mean), rstd), weight)
-        fd.add_output(fd.ops.cast(fd.ops.add(scaled, bias), BFloat16))
-    return fd
 
 
 def grouped(rows: int) -> FusionDefinition:
