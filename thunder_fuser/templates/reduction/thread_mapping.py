@@ -306,8 +306,10 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
     if in_parts:
         room -= _LOOP_REGISTERS
         taken = 2 * (work.accumulators + (steps - 1) * kept)
-        if taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS:
-            kept *= 2
+        has_second = taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS
+        # Portions need none. Where no cluster shares long rows, these come through registers, and
+        # take as many.
+        kept *= 2 if has_second or not device.clusters else 1
     return steps * (kept + work.of_rows + work.of_columns) <= room
 
 
