@@ -18,7 +18,12 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.reference import evaluate
+from thunder_fuser.lower.lane_windows import VectorAccess
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.scalar_graph import Load
+from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray, Variant
 from thunder_fuser.runtime.host.target import HOST
 from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.pointwise import break_point
@@ -118,6 +123,21 @@ def test_what_repeats_within_a_row_is_kept() -> None:
     at = part.break_point
     assert at is not None
     assert (at.columns, len(at.kept)) == (8, 2)
+
+
+def test_what_two_digits_choose_repeats_after_both() -> None:
+    """Rows of 24 vectors: after 8 one digit is where it began, and the other after 3."""
+    context = Context()
+    i = context.var("i", 0, 32 * 2400 - 1)
+    lanes = Lanes(i, 32 * 2400, 0, 32)
+    address = lanes(i // 32 % 3 * 32 + i // 64 % 4 * 96)
+    window = VectorAccess(address, 32, tuple(range(32)), tuple(range(32)))
+    tensor = normalized(64, 256).fusion.inputs[0]
+    assert isinstance(tensor, TensorView)
+    access = RegisterArray((Load(0, BFloat16, tensor, address),), (Variant(ALWAYS, (window,)),))
+    found = break_point.find_break_point([access], lanes)
+    assert found is not None
+    assert (found.columns, found.kept) == (24, (0,))
 
 
 def test_schedules_say_so() -> None:

@@ -10,6 +10,7 @@ unroll.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,5 +68,5 @@ def _period(access: RegisterArray, lanes: Lanes) -> int | None:
         is_of_vector = isinstance(digit.base, Variable) and digit.base in lanes.u.variables()
         if not is_of_vector or digit.e is None:
             return None
-        found = max(found, digit.s * digit.e)
+        found = math.lcm(found, digit.s * digit.e)
     return found
