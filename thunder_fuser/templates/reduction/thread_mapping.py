@@ -31,10 +31,6 @@ _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 44
 """The same of accumulators and of what all rows want, which compilers keep in registers."""
-_PART_REGISTERS = 40
-"""The same of two sets of accumulators, of all rows and of a part of them, and of all that is read,
-where nothing waits for a row.
-"""
 _ROW_REGISTERS = 112
 """The same of accumulators and of all that a row reads, where threads have 128."""
 _LOOP_REGISTERS = 8
@@ -338,9 +334,7 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     kept = taken + work.of_columns
     if work.vectors % of_row:
         kept += _TESTED_REGISTERS
-    in_parts = 0 if work.has_stages else 2 * work.accumulators + work.of_columns + work.of_rows
-    crowded = taken > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
-    return crowded or in_parts > _PART_REGISTERS * room
+    return taken > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
 
 
 def _in_portions(
