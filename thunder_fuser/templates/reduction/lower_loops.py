@@ -18,7 +18,7 @@ from thunder_fuser.lower.lanes_to_ir import K
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.lower_accumulators import TILE, G, T
 from thunder_fuser.templates.reduction.lower_parts import PART, SPAN
-from thunder_fuser.templates.reduction.pipelining import unasked
+from thunder_fuser.templates.reduction.pipelining import default_unroll
 from thunder_fuser.templates.reduction.schedule import BLOCK_OF_ROWS, ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import takes_turns
 
@@ -428,7 +428,9 @@ class ReductionLoops:
             return (LoopKind.SERIAL, unroll)
         if unroll > 1:
             return (LoopKind.SERIAL, unroll)
-        return (LoopKind.SERIAL, unasked(self._schedule, number)) if self._is_long else _SERIAL
+        if self._is_long:
+            return (LoopKind.SERIAL, default_unroll(self._schedule, number))
+        return _SERIAL
 
     def _goes_in_turns(self, number: int) -> bool:
         """Whether one of two blocks of a multiprocessor, of clusters, takes as many steps of a pass

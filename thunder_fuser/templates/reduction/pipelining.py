@@ -27,13 +27,12 @@ _REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
 """What a thread computes with, beside the rows that it has and what it accumulates: with one vector
 of each, with several, and where it has rows that lie side by side.
 """
-
-_UNASKED, _UNASKED_WORDS = 4, 32
+_OF_A_STAGE = 4
+"""The same for each fold that waits for another."""
+_DEFAULT_UNROLL, _DEFAULT_UNROLL_WORDS = 4, 32
 """Iterations of a loop together where nothing asks for more, and words of what they load, beside
 totals. NVVM would write out up to 32 iterations, and ptxas spill what these compute with.
 """
-_OF_A_STAGE = 4
-"""The same for each fold that waits for another."""
 _PLENTY = 2
 """Times the bytes that must be in flight, of rows that are loaded while nobody computes."""
 
@@ -101,11 +100,11 @@ def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: Devi
     return unroll
 
 
-def unasked(schedule: ReductionSchedule, number: int) -> int:
-    """Iterations of the loop of a pass together where `unroll` asks for none."""
+def default_unroll(schedule: ReductionSchedule, number: int) -> int:
+    """Unroll factor of a pass's loop for which `choose_unroll` asks for none: a power of two."""
     words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
     totals = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    most = min(_UNASKED, (_UNASKED_WORDS - totals) // max(words, 1))
+    most = min(_DEFAULT_UNROLL, (_DEFAULT_UNROLL_WORDS - totals) // max(words, 1))
     return 1 << max(most, 1).bit_length() - 1
 
 

@@ -303,8 +303,8 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
         room -= _LOOP_REGISTERS
         taken = 2 * (work.accumulators + (steps - 1) * kept)
         has_second = taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS
-        # Portions need none. Where no cluster shares long rows, these come through registers, and
-        # take as many.
+        # Blocks that take rows by portions have no second set. Without clusters the next row is not
+        # copied to shared memory, but has its registers.
         kept *= 2 if has_second or not device.clusters else 1
     return steps * (kept + work.of_rows + work.of_columns) <= room
 
