@@ -46,12 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--out", type=Path, default=Path("gpu_day"), help="a folder for the journals")
     add("--limit", type=float, default=570.0, help="seconds for the whole stage")
     add("--seconds", type=float, default=1.0, help="of timing, for each row")
-    add("--filter", default="", help="only rows whose names contain this")
+    add("--filter", nargs="+", default=("",), help="only rows whose names contain one of these")
     add("--worker", type=Path, help=argparse.SUPPRESS)
     add("--rows", nargs="*", default=(), help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    settings = Settings(asked.dry, asked.filter, asked.seconds)
-    rows = [row for row in STAGES[asked.stage](settings) if asked.filter in row.name]
+    out = asked.worker.parent if asked.worker else asked.out
+    settings = Settings(asked.dry, asked.seconds, out)
+    found = STAGES[asked.stage](settings)
+    rows = [row for row in found if any(text in row.name for text in asked.filter)]
     if asked.worker:
         by_name = {row.name: row for row in rows}
         work([by_name[name] for name in asked.rows], Journal(asked.worker))

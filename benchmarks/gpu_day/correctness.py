@@ -1,4 +1,6 @@
-"""Stage 2: every test that is marked `gpu`, in parallel; then what failed, launches in order."""
+"""Stage 2: every test that is marked `gpu`, in parallel; then what failed, launches in order; then
+random programs with other seeds than those that every run of the suite has.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,25 @@ from functools import partial
 
 from benchmarks.gpu_day.rows import Row, Settings, Values
 
-PROCESSES = 8
+PROCESSES = max(2, min(14, (os.cpu_count() or 2) - 2))
 """Enough to hide compilation behind each other; each holds a context of the device."""
-_PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider")
+# A kernel that hangs is not interrupted by a signal: the call that waits for it never returns.
+_PYTEST = (
+    *(sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"),
+    *("--timeout", "60", "--timeout-method", "thread", "--continue-on-collection-errors"),
+)
+_RANDOM = (
+    "tests/test_random_fusions.py tests/test_random_reductions.py tests/test_random_gathers.py"
+)
 
 
 def rows(settings: Settings) -> Sequence[Row]:
     if settings.dry:
         return [Row("tests", _collected, limit=240, needs="")]
-    return [Row("tests", partial(_run, settings), limit=500)]
+    return [
+        Row("tests", partial(_run, settings, "tests"), limit=400),
+        Row("more seeds", partial(_run, settings, "campaign", "--campaign", _RANDOM), limit=300),
+    ]
 
 
 def _collected() -> Values:
@@ -29,13 +41,15 @@ def _collected() -> Values:
     return {"tests": int(found.group(1) or found.group(2))}
 
 
-def _run(settings: Settings) -> Values:
-    ended = _pytest("-n", str(PROCESSES), "--timeout", "120")
+def _run(settings: Settings, log: str, *arguments: str) -> Values:
+    """Counts; what pytest says is in `log`.log beside the journal."""
+    ended = _pytest("-n", str(PROCESSES), *" ".join(arguments).split())
+    (settings.out / f"{log}.log").write_text(ended.stdout + ended.stderr, encoding="utf-8")
     values: Values = dict(_counts(ended.stdout))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
     if failed:
         values["failed tests"] = failed
-        alone = _pytest("--timeout", "120", *failed[:20], CUDA_LAUNCH_BLOCKING="1")
+        alone = _pytest(*failed[:20], CUDA_LAUNCH_BLOCKING="1")
         values["alone, launches in order"] = dict(_counts(alone.stdout))
         values["tail"] = alone.stdout[-3000:]
     return values

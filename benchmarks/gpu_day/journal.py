@@ -29,6 +29,13 @@ class Journal:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
+    def take(self, other: Journal) -> None:
+        """The lines of another journal, which is gone then."""
+        lines = [json.dumps(row) + "\n" for row in other.rows()]
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+        other.path.unlink()
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """The lines behind the heading. A line that was cut off by a kill is left out."""
         for line in self.path.read_text(encoding="utf-8").splitlines()[1:]:

@@ -119,4 +119,5 @@ def bytes_of(plans: Sequence[SegmentedFusion]) -> Values:
         "kernels": sum(plan.kernels for plan in plans),
         "bytes": int(sum(plan.bytes for plan in plans)),
         "ideal bytes": int(sum(plan.bytes_ideal for plan in plans)),
+        "expected seconds": sum(plan.seconds for plan in plans),
     }

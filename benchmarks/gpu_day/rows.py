@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Values = dict[str, Any]
@@ -18,7 +19,8 @@ class Row:
     """`run()` returns figures in SI units, or raises.
 
     limit     seconds after which the row's process is killed
-    isolated  the row has a process of its own: it may leave the device unusable
+    isolated  the row has a process of its own, since it may leave the device unusable; those that
+              follow each other run side by side, so that they may not take times
     needs     "gpu", or "" for what can be tried on any machine
     """
 
@@ -34,13 +36,13 @@ class Settings:
     """What a stage is run with.
 
     dry      no launch: compile, plan, collect, and say what would run; needs NVRTC alone
-    chosen   only rows whose names contain this
     seconds  of timing for a row
+    out      the folder of the journals, for what is too long for a line of one
     """
 
     dry: bool = False
-    chosen: str = ""
     seconds: float = 1.0
+    out: Path = Path("gpu_day")
 
 
 Stage = Callable[[Settings], Sequence[Row]]

@@ -18,7 +18,7 @@ from benchmarks.gpu_day.rows import Row, Settings, Values
 from benchmarks.planning import planned as planned_workload
 from benchmarks.timing import CudaClock, copy_rate, interleaved
 from benchmarks.workloads import WORKLOADS, Workload
-from tests.support.plans import DEFINITIONS, planned
+from tests.support.plans import DEFINITIONS, planned_now
 from tests.zoo.plan_programs import PROGRAMS
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.config import options
@@ -51,7 +51,7 @@ def programs() -> Iterator[tuple[str, Plans]]:
 
 
 def _half(name: str, forward: bool) -> Sequence[SegmentedFusion]:
-    found = planned(name)
+    found = planned_now(name)
     half = found.forward if forward else found.backward
     assert half is not None
     return half.plans

@@ -32,6 +32,29 @@ path, names = sys.argv[2], sys.argv[4:]
 work([Row(name, RUNS[name]) for name in names], Journal(Path(path)))
 """
 
+APART = """
+import subprocess, sys, time
+from pathlib import Path
+from benchmarks.gpu_day.journal import Journal
+from benchmarks.gpu_day.rows import Row
+from benchmarks.gpu_day.workers import work
+
+def meet(mine, other):
+    (Path({folder!r}) / mine).touch()
+    while not (Path({folder!r}) / other).exists(): time.sleep(0.01)
+    return {{}}
+
+CHILD = "import pathlib, time\\nwhile 1: pathlib.Path({mark!r}).touch(); time.sleep(.1)"
+def leave():
+    subprocess.Popen([sys.executable, "-c", CHILD])
+    time.sleep(600)
+
+RUNS = {{"meets a": lambda: meet("a", "b"), "meets b": lambda: meet("b", "a"),
+        "leaves a child": leave}}
+path, names = sys.argv[2], sys.argv[4:]
+work([Row(name, RUNS[name]) for name in names], Journal(Path(path)))
+"""
+
 
 def test_a_row_that_hangs_or_dies_costs_one_row(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "day.jsonl")
@@ -51,6 +74,22 @@ def test_a_row_that_hangs_or_dies_costs_one_row(tmp_path: Path) -> None:
     assert found["fine"]["figure"] == 7
     assert found["fails"]["error"] == "ValueError: no such thing"
     assert (found["dies"]["exit"], "last words" in found["dies"]["tail"]) == (3, True)
+
+
+def test_isolated_rows_run_side_by_side_and_leave_no_process(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "day.jsonl")
+    journal.start({"stage": "test"})
+    mark = tmp_path / "alive"
+    names = ("meets a", "meets b", "leaves a child")
+    worker = APART.format(folder=str(tmp_path), mark=str(mark))
+    rows = [Row(name, dict, limit=2.0, isolated=True) for name in names]
+    run_rows([sys.executable, "-c", worker], rows, journal, time.monotonic() + 120, start=30)
+    found = {row["row"]: row["status"] for row in journal.rows()}
+    assert found == {"meets a": "ok", "meets b": "ok", "leaves a child": "hung"}
+    assert [p.name for p in tmp_path.glob("*.jsonl")] == ["day.jsonl"]
+    mark.unlink(missing_ok=True)
+    time.sleep(0.5)
+    assert not mark.exists(), "a process of a row that was killed still runs"
 
 
 def test_what_there_is_no_time_for_is_told(tmp_path: Path) -> None:
@@ -79,6 +118,14 @@ def test_a_dry_row_works(stage: str, chosen: str) -> None:
     values = rows[0].run()
     json.dumps(values)
     assert values or chosen == "one_call"
+
+
+@pytest.mark.nvrtc
+def test_a_program_is_planned_anew_for_each_precision() -> None:
+    rows = speed.rows(Settings(dry=True))
+    (row,) = (r for r in rows if r.name == "program SwiGLU [8192, 14336], backward")
+    values = row.run()
+    assert values["strict kernels"] != values["fast kernels"]
 
 
 @pytest.mark.nvrtc

@@ -90,6 +90,11 @@ def planned_for(compiled: Any) -> Planned:
 
 @cache
 def planned(name: str) -> Planned:
+    return planned_now(name)
+
+
+def planned_now(name: str) -> Planned:
+    """The same under the options of now."""
     (program,) = (p for p in PROGRAMS if p.name == name)
     return planned_for(compiled_for(program.function, program.inputs()))
 
