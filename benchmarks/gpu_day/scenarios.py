@@ -31,7 +31,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def _run(scenario: Callable[[str], Values | None], device: str) -> Values:
     values = scenario(device)
-    if device == "cuda":
+    if values is None and device == "cuda":  # otherwise the device may be unusable
         torch.cuda.synchronize()
     return values or {}
 

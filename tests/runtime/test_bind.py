@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -61,7 +62,8 @@ def updated(sizes: Sequence[int] = (4, 4)) -> Fusion:
 
 
 def fake(*sizes: int, device: str = "cuda") -> torch.Tensor:
-    with FakeTensorMode():
+    # FakeTensorMode allocates on a GPU where there are some, and this one may have one less.
+    with mock.patch("torch.cuda.is_available", return_value=False), FakeTensorMode():
         return torch.empty(sizes, device=device)
 
 

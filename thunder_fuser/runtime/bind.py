@@ -23,7 +23,7 @@ from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.size_equations import line_of
-from thunder_fuser.runtime.overlap import overlaps_itself, share_memory
+from thunder_fuser.runtime.overlap import overlaps_itself, pairs_near, share_memory
 from thunder_fuser.runtime.sizes import bind_sizes, named_line, size_inputs
 
 __all__ = ["Binding", "Inputs", "Key", "bind", "check_updates", "key_of", "size_inputs"]
@@ -130,22 +130,29 @@ def check_updates(fusion: Fusion, inputs: Inputs) -> None:
 
     Depends on addresses, so that a fusion with updates needs it at every call.
     """
-    for update in fusion.updates:
-        k = fusion.inputs.index(update.target)
+    if not fusion.updates:
+        return
+    positions = {value: k for k, value in enumerate(fusion.inputs)}
+    updated = {positions[u.target]: u.target for u in fusion.updates}
+    for k, view in updated.items():
         target = inputs[k]
         if overlaps_itself(target.shape, target.stride()):
             raise FuserValueError(
-                f"overlapping output: input {k}, {update.target.name}, is updated in place but "
+                f"overlapping output: input {k}, {view.name}, is updated in place but "
                 f"several of its elements share memory (sizes {list(target.shape)}, strides "
                 f"{list(target.stride())}); pass x.contiguous()"
             )
-        for j, other in enumerate(inputs):
-            if j == k or not isinstance(other, torch.Tensor):
-                continue
-            if _is_fake(target) or _is_fake(other) or not share_memory(target, other):
-                continue
+    real = [
+        k
+        for k, x in enumerate(inputs)
+        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)
+    ]
+    for pair in pairs_near([inputs[k] for k in real]):
+        one, other = (real[n] for n in pair)
+        k, j = (one, other) if one in updated else (other, one)
+        if k in updated and share_memory(inputs[k], inputs[j]):
             raise FuserValueError(
-                f"overlapping output: input {k}, {update.target.name}, is updated in place and "
+                f"overlapping output: input {k}, {updated[k].name}, is updated in place and "
                 f"shares memory with input {j}, {fusion.inputs[j].name}; pass a clone of one"
             )
 

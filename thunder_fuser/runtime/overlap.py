@@ -8,7 +8,7 @@ there a point of each whose byte addresses are equal? The exact answer matters, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -48,6 +48,25 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
                 bounds[stride * tensor.itemsize] = low, high
     steps = sorted(((stride, *limits) for stride, limits in bounds.items()), reverse=True)
     return _reaches(-distance, steps, itertools.count())
+
+
+def pairs_near(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
+    """Positions of two tensors each whose ranges of addresses meet: only these can share memory.
+
+    An optimizer's step has hundreds of tensors, and next to no such pair.
+    """
+    ranges = []
+    for k, tensor in enumerate(tensors):
+        if tensor.numel():
+            low = tensor.data_ptr()
+            reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            ranges.append((low, low + (reach + 1) * tensor.itemsize, k))
+    ranges.sort()
+    open_: list[tuple[int, int]] = []
+    for low, high, k in ranges:
+        open_ = [(end, j) for end, j in open_ if end > low]
+        yield from ((j, k) for _, j in open_)
+        open_.append((high, k))
 
 
 def _reaches(

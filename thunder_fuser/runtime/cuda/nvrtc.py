@@ -219,9 +219,23 @@ _FEW_BYTES = 32
 
 def _flags(arch: str, *ptxas: str) -> list[bytes]:
     # Minimal: NVRTC declares no textures and nothing of CUDA's runtime, which takes 3 ms a program.
-    flags = [f"-arch={arch}", "--std=c++17", "--minimal"]
+    flags = [f"-arch={arch}", "--std=c++17", "--minimal", *_without_cache()]
     flags += [f"--ptxas-options={option}" for option in ("-v", *ptxas)]
     return [flag.encode() for flag in flags]
+
+
+@functools.cache
+def _without_cache() -> tuple[str, ...]:
+    """The option that keeps NVRTC from answering out of its own cache, which it shares with the
+    driver and which has no logs: resources would be unknown. () where NVRTC has no such cache.
+    """
+    api, option = nvrtc(), "--no-cache"
+    _, program = api.nvrtcCreateProgram(b"", b"nothing.cu", 0, [], [])
+    try:
+        (status,) = api.nvrtcCompileProgram(program, 1, [option.encode()])
+        return () if status == api.nvrtcResult.NVRTC_ERROR_INVALID_OPTION else (option,)
+    finally:
+        api.nvrtcDestroyProgram(program)
 
 
 def _run_nvrtc(
