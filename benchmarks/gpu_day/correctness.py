@@ -8,18 +8,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from benchmarks.gpu_day.rows import Row, Settings, Values
 
 PROCESSES = max(2, min(14, (os.cpu_count() or 2) - 2))
 """Enough to hide compilation behind each other; each holds a context of the device."""
+_PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider")
 # A kernel that hangs is not interrupted by a signal: the call that waits for it never returns.
-_PYTEST = (
-    *(sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"),
-    *("--timeout", "60", "--timeout-method", "thread", "--continue-on-collection-errors"),
-)
+_LIMITED = ("--timeout", "60", "--timeout-method", "thread", "--continue-on-collection-errors")
 _RANDOM = (
     "tests/test_random_fusions.py tests/test_random_reductions.py tests/test_random_gathers.py"
 )
@@ -35,38 +35,42 @@ def rows(settings: Settings) -> Sequence[Row]:
 
 
 def _collected() -> Values:
-    text = _pytest("--collect-only").stdout
+    with tempfile.TemporaryDirectory() as folder:
+        text = _pytest(Path(folder) / "log", "--collect-only")
     found = re.search(r"(\d+)/\d+ tests collected|(\d+) tests collected", text)
     assert found, text[-1000:]
     return {"tests": int(found.group(1) or found.group(2))}
 
 
 def _run(settings: Settings, log: str, *arguments: str) -> Values:
-    """Counts; what pytest says is in `log`.log beside the journal."""
-    ended = _pytest("-n", str(PROCESSES), *" ".join(arguments).split())
-    (settings.out / f"{log}.log").write_text(ended.stdout + ended.stderr, encoding="utf-8")
-    values: Values = dict(_counts(ended.stdout))
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    """Counts; what pytest says, also of a run that is cut off, is in `log`.log."""
+    given = " ".join(arguments).split()
+    text = _pytest(settings.out / f"{log}.log", *_LIMITED, "-n", str(PROCESSES), *given)
+    values: Values = dict(_counts(text))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
     if failed:
         values["failed tests"] = failed
-        alone = _pytest(*failed[:20], CUDA_LAUNCH_BLOCKING="1")
-        values["alone, launches in order"] = dict(_counts(alone.stdout))
-        values["tail"] = alone.stdout[-3000:]
+        again = settings.out / f"{log}-alone.log"
+        alone = _pytest(again, *_LIMITED, *failed[:20], CUDA_LAUNCH_BLOCKING="1")
+        values["alone, launches in order"] = dict(_counts(alone))
     return values
 
 
-def _pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_PYTEST, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment},
-    )
+def _pytest(log: Path, *arguments: str, **environment: str) -> str:
+    with log.open("wb") as file:
+        subprocess.run(
+            [*_PYTEST, *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env={**os.environ, **environment},
+        )
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _counts(text: str) -> list[tuple[str, int]]:
     """The closing line of pytest as counts."""
-    last = text.strip().splitlines()[-1] if text.strip() else ""
+    closing = re.findall(r"^=*\s*(?:\d+ \w+, )*\d+ \w+ in [\d.]+s.*$", text, re.MULTILINE)
+    last = closing[-1] if closing else ""
     kinds = "passed|failed|errors?|skipped|xfailed"
     return [(kind, int(n)) for n, kind in re.findall(rf"(\d+) ({kinds})", last)]

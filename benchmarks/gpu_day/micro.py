@@ -23,6 +23,10 @@ HEADERS = ("prelude.cuh",)
 CHAINS, TURNS, THREADS = 16, 256, 1024
 """Independent chains of a thread, turns of the loop, threads of a block: a full multiprocessor."""
 COPIED = 2 << 30
+COPIED_BY_BLOCK = 256 * 16
+"""Bytes that a block of the first of `copies` copies."""
+FLUSHED = 256 << 20
+"""Written to have nothing else in L2."""
 DRY_ARCH = "sm_90"
 
 
@@ -37,8 +41,8 @@ def rows(settings: Settings) -> Iterator[Row]:
         yield _row(
             barrier.name.replace("_", " "), barrier, partial(_barrier_time, barrier), settings
         )
-    for place, size in (("DRAM", 1 << 31), ("L2", 16 << 20)):
-        yield _row(f"latency {place}", CHASE, partial(_latency, size), settings)
+    for place, flushed in (("DRAM", FLUSHED), ("L2", 0)):
+        yield _row(f"latency {place}", CHASE, partial(_latency, flushed), settings)
     yield _row("empty blocks", EMPTY, _empty_blocks, settings)
     if not settings.dry:
         yield Row("copy by torch", _torch_copy)
@@ -269,7 +273,8 @@ def _barrier_time(kernel: Kernel) -> Values:
     return {"seconds a barrier": _seconds(call) / TURNS}
 
 
-def _latency(size: int) -> Values:
+def _latency(flushed: int) -> Values:
+    size = 32 << 20
     step = (8192 + 128) // 8  # another page and another slice of L2 each time
     table = torch.zeros(size // 8, dtype=torch.int64, device="cuda")
     at = torch.arange(0, table.numel() - step, step, device="cuda")
@@ -278,6 +283,7 @@ def _latency(size: int) -> Values:
     clocks = torch.zeros(2, dtype=torch.int64, device="cuda")
     (launch,) = CUDA.compile([CHASE])
     for _ in range(2):
+        torch.zeros(flushed, dtype=torch.uint8, device="cuda")
         launch(table.data_ptr(), clocks.data_ptr())
     return {"clocks": int(clocks[0]) / 2000}
 

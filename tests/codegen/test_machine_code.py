@@ -138,7 +138,8 @@ def test_indices_beyond_int_compile(device: DeviceInfo) -> None:
 def test_no_kernel_of_a_workload_divides_integers(name: str) -> None:
     for code in workload_sass()[name]:
         assert code.integer_divisions == 0
-        assert code.local_accesses == 0
+        # CUDA's sinf and cosf index an array at run time, of an argument beyond 105,615.
+        assert code.local_accesses == 0 or name == "sin_cos"
 
 
 @needs_disassembler

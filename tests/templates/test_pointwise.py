@@ -220,7 +220,8 @@ def in_flight(part: PointwisePart, device: DeviceInfo) -> float:
     loaded = sum(
         a.loads[0].dtype.itemsize * part.lanes.vector for a in part.accesses if not a.is_uniform
     )
-    return loaded * part.unroll * device.threads_per_sm * OCCUPANCY
+    # Of what reads one or two tensors a multiprocessor has all threads that it has room for.
+    return loaded * part.unroll * device.threads_per_sm * (1 if loaded <= 32 else OCCUPANCY)
 
 
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
@@ -233,10 +234,12 @@ def test_large_problems_have_enough_bytes_in_flight(
         total = op(b, "add", total, b.tensor([8192, 16384], BFloat16))
     b.output(op(b, "relu", total))
     (part,) = scheduled(b, device).parts
-    assert in_flight(part, device) >= device.bytes_in_flight_per_sm or part.unroll == MAX_UNROLL
+    # Stores are under way, too, where there is next to nothing else to do.
+    wanted = device.bytes_in_flight_per_sm * (2 / 3 if inputs <= 2 else 1)
+    assert in_flight(part, device) >= wanted or part.unroll == MAX_UNROLL
     # And no more registers than that takes.
     if part.unroll > 1:
-        assert in_flight(part, device) / 2 < device.bytes_in_flight_per_sm
+        assert in_flight(part, device) / 2 < wanted
 
 
 def test_small_problems_fill_the_device_before_they_unroll(b: FusionBuilder) -> None:

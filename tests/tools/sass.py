@@ -103,6 +103,8 @@ class Sass:
         opcode, operands = self.opcodes[place], self.operands[place]
         mentioned = {int(number) for number in re.findall(r"\bR(\d+)", operands)}
         used = [k for k, load in under_way.items() if load.registers & mentioned]
+        if base(opcode) == "DEPBAR":  # what asynchronous copies wait for
+            used += [k for k, load in under_way.items() if not load.registers]
         for k in used:
             del under_way[k]
         target = re.match(r"R(\d+)", operands)
@@ -110,6 +112,8 @@ class Sass:
             words, first = max(width(opcode) // 32, 1), int(target[1])
             registers = frozenset(range(first, first + words))
             under_way[place] = _Load(registers, width(opcode) // 8)
+        if base(opcode) == "LDGSTS":
+            under_way[place] = _Load(frozenset(), width(opcode) // 8)
         return bool(used)
 
     @property

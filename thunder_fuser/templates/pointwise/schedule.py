@@ -38,6 +38,13 @@ thousand instructions wider accesses gain nothing and compiling takes longer tha
 OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
+_LIGHT_BYTES = 32
+"""Of loads of a thread for one vector, with which it gets all threads: those of two tensors."""
+_IN_FLIGHT_SHARE = 2 / 3
+"""Of the bytes that a kernel must have in flight that only reads.  One that writes as much has its
+stores under way, too, and is slower with more: relu of 2^27 bf16 on an H200 takes 130, 135 and 137
+us with one, two and four vectors a thread (benchmarks/results/nvidia-h200.md).
+"""
 
 _LONG = 2
 """How often what a warp does at a time must fit into a row, for a test of whether vectors lie in
@@ -230,9 +237,12 @@ def _unroll(accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: 
     loaded = sum(a.loads[0].dtype.itemsize * lanes.vector for a in accesses if not a.is_uniform)
     if not loaded or not device.bytes_in_flight_per_sm:
         return 1
-    threads = int(device.threads_per_sm * OCCUPANCY)
+    # A vector that waits for scalars of its row first has its loads under way for a shorter time.
+    waits = isinstance(lanes, RowLanes) or any(a.is_uniform for a in accesses)
+    is_light = loaded <= _LIGHT_BYTES and not waits
+    threads = int(device.threads_per_sm * (1 if is_light else OCCUPANCY))
+    wanted = device.bytes_in_flight_per_sm * (_IN_FLIGHT_SHARE if is_light else 1)
     unroll = 1
-    wanted = device.bytes_in_flight_per_sm
     while unroll * 2 <= min(MAX_UNROLL, most) and loaded * unroll * threads < wanted:
         unroll *= 2
     resident = device.sm_count * max(1, threads // THREADS)

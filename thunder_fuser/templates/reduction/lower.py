@@ -80,12 +80,12 @@ class ReductionLowering(RowLowering):
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Everything that is done with one row."""
         schedule = self.schedule
-        body = self._held_places()
+        body = [*self._held_places(), *self._copied_row()]
         # A row's loads are issued before anything else, unless they wait for a position.
         if self._held_loads_wait:
             body += self._row_section(None, row)
         body += self._held_loads(row)
-        body += self._row_section(None, row)
+        body += [*self._row_section(None, row), *self._row_arrived()]
         for stage in range(schedule.stages):
             folds = [f for f in schedule.folds if f.stage == stage]
             if folds:

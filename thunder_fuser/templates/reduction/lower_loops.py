@@ -30,6 +30,8 @@ Unrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one how many iterations are written out together."""
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
+_COPIES_AT_ONCE = 8
+"""Asynchronous copies that are written out where there are too many for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +176,15 @@ class ReductionLoops:
         return ir.Loop(axis, end, tuple(body), kind, begin, step, self._index, unroll)
 
     def place_of(self, row: str) -> list[ir.Stmt]:
-        """The declaration of the row of a thread that comes first, `r`, or of the `next` one; after
-        the last that is the last again.
+        """The declaration of the row of a thread that comes first, `r`, or of the `next` one, or
+        that `after` it; behind the last that is this one again.
         """
         begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block)
         if row == "r":
             return self._place_of_row(begin)
         bound = _BOUND if self._schedule.mapping.row_groups > 1 else bound
-        after = add(_R, ir.Int(self._stride))
-        return [self._let("next", ir.Select(less(after, bound), after, _R))]
+        later = add(_R, ir.Int(self._stride * (2 if row == "after" else 1)))
+        return [self._let(row, ir.Select(less(later, bound), later, _R))]
 
     @property
     def _stride(self) -> int:
@@ -352,6 +354,15 @@ class ReductionLoops:
             return [steps]
         # In a scope of its own: two passes may load the same access ahead.
         return [ir.Scope((*ahead.arrays, self._steps(ahead.loads, _UNROLLED), steps))]
+
+    def over_columns_at_once(self, copies: Sequence[ir.Stmt]) -> list[ir.Stmt]:
+        """The same of statements that need no registers for what they are about."""
+        if not self._schedule.has_steps:
+            name, begin, end, step = self._walk
+            return [self._loop(name, begin, end, step, copies, (LoopKind.SERIAL, _COPIES_AT_ONCE))]
+        is_short = self._schedule.steps <= WRITTEN_OUT
+        unrolling = _UNROLLED if is_short else (LoopKind.SERIAL, _COPIES_AT_ONCE)
+        return [self._steps(copies, unrolling)]
 
     def _steps(self, body: Sequence[ir.Stmt], unrolling: Unrolling) -> ir.Loop:
         """`body` for each of a number of steps that is a constant."""

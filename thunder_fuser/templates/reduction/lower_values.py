@@ -187,7 +187,20 @@ class RowLowering(LaneLowering):
             return found
         if self.schedule.copied:
             found.insert(0, ir.AwaitCopies(_COPIES))
-        return [*found, *taken, ir.Scope(tuple(self._fetched_row("next"))), ir.Issued()]
+        later = [ir.Scope(tuple(self._fetched_row("next"))), *self._row_to_l2()]
+        return [*found, *taken, *later, ir.Issued()]
+
+    def _row_to_l2(self) -> list[ir.Stmt]:
+        """Prefetches of the row after the next one."""
+        vector = self._arithmetic()
+        names = self._names | {"r": Var("after")}
+        found: list[ir.Stmt] = []
+        for k in self.schedule.to_l2:
+            source = self._source(k, vector, names)
+            found += [*vector.taken(), ir.Prefetch(source)]
+        if not found:
+            return []
+        return [ir.Scope((*self._loops.place_of("after"), *self._loops.over_columns(found)))]
 
     def _resident(self) -> list[ir.Stmt]:
         """What all rows have in common, into shared memory: each thread its own vectors, or those
@@ -246,8 +259,13 @@ class RowLowering(LaneLowering):
         fetched = ir.Fetched(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
-    def _copy_of_next(
-        self, k: int, row: IndexArithmetic, vector: IndexArithmetic, names: dict[str, ir.Expr]
+    def _copy_async(
+        self,
+        k: int,
+        place: ir.Expr,
+        row: IndexArithmetic,
+        vector: IndexArithmetic,
+        names: dict[str, ir.Expr],
     ) -> tuple[list[ir.Stmt], list[ir.Stmt]]:
         """The same, on its way to shared memory; and before it, the address that all steps have in
         common where they are at a constant distance: one of its own for each is more to compute.
@@ -264,8 +282,33 @@ class RowLowering(LaneLowering):
             before = [*row.taken(), ir.Let(name, self._frame.index, address)]
             distance = times(K, ir.Int(step * self.schedule.threads))
             source = ir.Address(ir.Address(self._pointer(k), Var(name)), distance)
-        copy = ir.CopyAsync(_COPIES, self.lanes.vector, self._copied_place(k), source)
+        copy = ir.CopyAsync(_COPIES, self.lanes.vector, place, source)
         return before, [*vector.taken(), copy]
+
+    def _copied_row(self) -> list[ir.Stmt]:
+        """A row on its way to where shared memory keeps it, each thread's own vectors."""
+        copied = self.schedule.copied_whole
+        if not copied:
+            return []
+        row, vector = self._arithmetic(), self._arithmetic()
+        firsts: list[ir.Stmt] = []
+        copies: list[ir.Stmt] = []
+        for k in copied:
+            size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
+            place = times(self._vector_of_block, ir.Int(size))
+            place = add(ir.Int(kept_offset(self.schedule, k)), place)
+            before, copy = self._copy_async(k, place, row, vector, self._names)
+            firsts += before
+            copies += copy
+        self._kept.update(copied)
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in copied))
+        head = ir.Comment(f"prologue: {names}, copied to shared memory")
+        under_way = ir.AsyncCopies(_COPIES, self.schedule.steps * len(copied), SMEM)
+        issued = ir.Scope((*firsts, *self._loops.over_columns_at_once(copies)))
+        return [head, under_way, issued]
+
+    def _row_arrived(self) -> list[ir.Stmt]:
+        return [ir.AwaitCopies(_COPIES)] if self.schedule.copied_whole else []
 
     def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
         """Where the vector at hand of an access lies in memory."""
@@ -303,7 +346,8 @@ class RowLowering(LaneLowering):
         names = self._names | {"r": Var(row)}
         for k in self.schedule.prefetched:
             if k in self.schedule.copied:
-                before, copy = self._copy_of_next(k, of_row, of_vector, names)
+                place = self._copied_place(k)
+                before, copy = self._copy_async(k, place, of_row, of_vector, names)
                 firsts += before
                 vectors += copy
                 continue

@@ -155,6 +155,9 @@ class ReductionSchedule:
     prefetched      accesses whose next row is loaded before this one is computed
     copied          those of them whose next row waits in shared memory, where registers have no
                     room: asynchronous copies bring it
+    to_l2           those of them that are prefetched to the L2 cache one row earlier
+    copied_whole    accesses whose row, all of it at once, asynchronous copies bring to where shared
+                    memory keeps it
     unhoisted       accesses that are the same for all rows, which are loaded with each of them
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
     """
@@ -180,6 +183,8 @@ class ReductionSchedule:
     row_cache: RowCache
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
+    to_l2: tuple[int, ...] = ()
+    copied_whole: tuple[int, ...] = ()
     unhoisted: tuple[int, ...] = ()
     paired: bool = False
 
@@ -463,6 +468,8 @@ class ReductionSchedule:
             text += f", clusters of {self.mapping.cluster} blocks"
         if self.copied:
             text += ", next row by asynchronous copies"
+        if self.copied_whole:
+            text += ", rows by asynchronous copies"
         if not self.totals:
             return text
         return (

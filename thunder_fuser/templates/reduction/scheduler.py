@@ -59,9 +59,11 @@ from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_b
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
+    choose_to_l2,
     choose_unhoisted,
     choose_unroll,
     copied_ahead,
+    copied_whole,
 )
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
@@ -199,6 +201,8 @@ class _Candidate:
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
         made = copied_ahead(made, self.device)
+        made = replace(made, to_l2=choose_to_l2(made, self.device))
+        made = replace(made, copied_whole=copied_whole(made, self.device))
         crowded = choose_unhoisted(made, self.device)
         made = replace(made, row_cache=made.row_cache.sharing(self._resident(made, crowded)))
         made = replace(made, unhoisted=tuple(k for k in crowded if k not in made.resident))
