@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.gpu_day.failures import PATH
 from benchmarks.gpu_day.rows import Row, Settings, Values
 
 PROCESSES = max(2, min(14, (os.cpu_count() or 2) - 2))
 """Enough to hide compilation behind each other; each holds a context of the device."""
 _PYTEST = (sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider")
 # A kernel that hangs is not interrupted by a signal: the call that waits for it never returns.
-_LIMITED = ("--timeout", "60", "--timeout-method", "thread", "--continue-on-collection-errors")
+_LIMITED = (
+    *("--timeout", "150", "--timeout-method", "thread", "--continue-on-collection-errors"),
+    *("-p", "benchmarks.gpu_day.failures"),
+)
 _RANDOM = (
     "tests/test_random_fusions.py tests/test_random_reductions.py tests/test_random_gathers.py"
 )
@@ -43,9 +47,14 @@ def _collected() -> Values:
 
 
 def _run(settings: Settings, log: str, *arguments: str) -> Values:
-    """Counts; what pytest says, also of a run that is cut off, is in `log`.log."""
+    """Counts; what pytest says is in `log`.log, and what fails, as soon as it does, in
+    `log`-failures.txt.
+    """
     given = " ".join(arguments).split()
-    text = _pytest(settings.out / f"{log}.log", *_LIMITED, "-n", str(PROCESSES), *given)
+    failures = settings.out / f"{log}-failures.txt"
+    failures.unlink(missing_ok=True)
+    limited = [*_LIMITED, "-n", str(PROCESSES), *given]
+    text = _pytest(settings.out / f"{log}.log", *limited, **{PATH: str(failures.absolute())})
     values: Values = dict(_counts(text))
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
     if failed:

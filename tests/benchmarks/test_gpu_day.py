@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_day import __main__ as gpu_day
-from benchmarks.gpu_day import kernels, micro, speed
+from benchmarks.gpu_day import failures, kernels, micro, speed
 from benchmarks.gpu_day.journal import Journal
 from benchmarks.gpu_day.rows import Row, Settings
 from benchmarks.gpu_day.workers import run_rows
 from thunder_fuser.device_table import H200
 
+ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import os, sys, time
 from pathlib import Path
@@ -90,6 +93,22 @@ def test_isolated_rows_run_side_by_side_and_leave_no_process(tmp_path: Path) -> 
     mark.unlink(missing_ok=True)
     time.sleep(0.5)
     assert not mark.exists(), "a process of a row that was killed still runs"
+
+
+def test_failures_are_written_down_at_once(tmp_path: Path) -> None:
+    """Those of workers, too, of which pytest says nothing before the end."""
+    (tmp_path / "test_some.py").write_text(
+        "def test_fine(): pass\ndef test_wrong(): assert 1 == 2, 'one is not two'\n"
+    )
+    found = tmp_path / "failures.txt"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "benchmarks.gpu_day.failures"]
+    environment = {**os.environ, failures.PATH: str(found), "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    subprocess.run([*command, str(tmp_path)], env=environment, check=False, capture_output=True)
+    text = found.read_text()
+    assert text.count("====") == 1
+    assert "test_wrong" in text
+    assert "one is not two" in text
 
 
 def test_what_there_is_no_time_for_is_told(tmp_path: Path) -> None:

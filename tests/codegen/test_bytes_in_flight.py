@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.segment.test_issue_2473 import full_plan
+from tests.support.plans import planned
 from tests.tools import sass
 from tests.zoo import losses
 from tests.zoo.norms import NORMS
@@ -45,6 +47,10 @@ TABLE: dict[str, Callable[[], FusionDefinition]] = {
         name: functools.partial(reduction.definition, *reduction.full, BFloat16)
         for name, reduction in _REDUCTIONS.items()
     },
+}
+_BATCH_NORMS = {
+    "batch_norm": lambda: planned("BatchNorm [64, 256, 56, 56]").forward.plans,
+    "batch_norm_backward": lambda: planned("BatchNorm [64, 256, 56, 56]").backward.plans,  # type: ignore[union-attr]
 }
 
 
@@ -143,3 +149,28 @@ def test_enough_rows_are_on_their_way_while_some_are_worked_on() -> None:
 def test_a_statistic_of_the_next_row_is_on_its_way_with_its_vectors() -> None:
     """Else each row waits for memory once more."""
     assert re.search(r"n\d+ = T\d+\[next\];", kernels()["rms_norm_backward"].source)
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "batch_norm_backward"])
+def test_rows_of_clusters_are_on_their_way_at_once(name: str) -> None:
+    """By asynchronous copies: of loads through registers one is under way where each has a test."""
+    (plan,) = _BATCH_NORMS[name]()
+    (generated,) = generate_kernels(plan, H200).values()
+    cubin = compile_cubin([generated.kernel], H200.arch)
+    code = sass.disassemble(cubin.image)[generated.kernel.name]
+    assert code.count("LDGSTS") >= 8
+    assert 128 not in code.load_bits
+    threads = resident_threads(generated.kernel, cubin.resources[generated.kernel.name].registers)
+    assert max(code.bytes_awaited) * threads >= 2 * H200.bytes_in_flight_per_sm
+
+
+def test_the_row_after_the_next_is_prefetched_where_little_is_under_way() -> None:
+    """16 warps with a row of 1,024 columns each: memory would wait for them."""
+    found = {}
+    for name, plan in (("2473", full_plan()), ("rms_norm", TABLE["rms_norm_backward"]().plan())):
+        (generated,) = generate_kernels(plan, H200).values()
+        cubin = compile_cubin([generated.kernel], H200.arch)
+        opcodes = sass.disassemble(cubin.image)[generated.kernel.name].opcodes
+        found[name] = sum(opcode.startswith("CCTL") and "PF2" in opcode for opcode in opcodes)
+    assert found["2473"] >= 2
+    assert found["rms_norm"] == 0

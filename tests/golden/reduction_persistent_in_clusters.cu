@@ -1,33 +1,36 @@
-// reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks
-extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_349e078a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+// reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks, rows by asynchronous copies
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_4c193b17(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   const int t = threadIdx.x;
   const int tile = blockIdx.x % 8u;
   const int r = (int)(blockIdx.x / 8u);
+  // prologue: T0, copied to shared memory
+  tf::AsyncCopies<8> copies(smem);
+  {
+    const int i0 = tile * 4096 + t;
+    const int from0 = 262144 * r + 8 * i0;
+    TF_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      const int u = (tile * 8 + k) * 512 + t;
+      copies.copy<8>(512 + (k * 512 + t) * 16, T0 + from0 + k * 4096);
+    }
+  }
+  copies.wait();
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
-  {
-    tf::Fetch<bf16, 8> n0[8];
-    TF_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      const int u = (tile * 8 + k) * 512 + t;
-      n0[k] = tf::fetch<8>(T0 + 262144 * r + 8 * u);
-    }
-    TF_UNROLL
-    for (int k = 0; k < 8; ++k) {
-      const int u = (tile * 8 + k) * 512 + t;
-      bf16 x0[8];
-      tf::unpack(n0[k], x0);
-      tf::store<8>((bf16*)(smem + 512) + (k * 512 + t) * 8, x0);
-      TF_VEC
-      for (int v = 0; v < 8; ++v) {
-        const float t1 = tf::cast<float>(x0[v]);
-        const float t2 = t1 * t1;
-        a0[v] = tf::Sum::combine(a0[v], (float)t2);
-      }
+  TF_UNROLL
+  for (int k = 0; k < 8; ++k) {
+    const int u = (tile * 8 + k) * 512 + t;
+    bf16 x0[8];
+    tf::load<8>((bf16*)(smem + 512) + (k * 512 + t) * 8, x0);
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[v]);
+      const float t2 = t1 * t1;
+      a0[v] = tf::Sum::combine(a0[v], (float)t2);
     }
   }
   tf::cluster_wait(8);

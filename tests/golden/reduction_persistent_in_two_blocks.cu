@@ -1,31 +1,33 @@
-// reduction: 512 rows x 16384 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_891694e4(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+// reduction: 512 rows x 16384 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, rows by asynchronous copies
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_858babb9(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
+  // prologue: T0, copied to shared memory
+  tf::AsyncCopies<4> copies(smem);
+  {
+    const int from0 = 16384 * r + 8 * t;
+    TF_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const int u = k * 512 + t;
+      copies.copy<8>(64 + u * 16, T0 + from0 + k * 4096);
+    }
+  }
+  copies.wait();
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
-  {
-    tf::Fetch<bf16, 8> n0[4];
-    TF_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      const int u = k * 512 + t;
-      n0[k] = tf::fetch<8>(T0 + 16384 * r + 8 * u);
-    }
-    TF_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      const int u = k * 512 + t;
-      bf16 x0[8];
-      tf::unpack(n0[k], x0);
-      tf::store<8>((bf16*)(smem + 64) + u * 8, x0);
-      TF_VEC
-      for (int v = 0; v < 8; ++v) {
-        const float t1 = tf::cast<float>(x0[v]);
-        const float t2 = t1 * t1;
-        a0[v] = tf::Sum::combine(a0[v], (float)t2);
-      }
+  TF_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    const int u = k * 512 + t;
+    bf16 x0[8];
+    tf::load<8>((bf16*)(smem + 64) + u * 8, x0);
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[v]);
+      const float t2 = t1 * t1;
+      a0[v] = tf::Sum::combine(a0[v], (float)t2);
     }
   }
   for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 4]);

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,35 @@ def test_only_a_kernel_that_spills_gets_all_registers() -> None:
     assert "__launch_bounds__(128, 1)" in spilling.source
     assert spilling.source.replace("(128, 1)", "(128)") == found[0].source
     assert other == found[1]
+
+
+def test_nvrtc_does_not_answer_from_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has there it gives without ptxas' log, and resources would be unknown."""
+    given: list[list[bytes]] = []
+    api = cuda_nvrtc.nvrtc()
+    compiles = api.nvrtcCompileProgram
+
+    def compiled(program: Any, count: int, flags: list[bytes]) -> Any:
+        given.append(flags)
+        return compiles(program, count, flags)
+
+    cuda_nvrtc._without_cache.cache_clear()
+    monkeypatch.setattr(api, "nvrtcCompileProgram", compiled)
+    assert cuda_nvrtc._without_cache() in ((), ("--no-cache",))
+    assert given == [[b"--no-cache"]]
+    refused = (api.nvrtcResult.NVRTC_ERROR_INVALID_OPTION,)
+    cuda_nvrtc._without_cache.cache_clear()
+    monkeypatch.setattr(api, "nvrtcCompileProgram", lambda *_: refused)
+    assert cuda_nvrtc._without_cache() == ()
+    cuda_nvrtc._without_cache.cache_clear()
+
+
+@pytest.mark.gpu
+def test_resources_are_known_in_a_new_cache_folder(tmp_path: Path) -> None:
+    """NVRTC has a cache beside the driver's, which no option of ours moves."""
+    for folder in ("one", "two"):
+        with options(cache_dir=str(tmp_path / folder)):
+            assert set(compile_cubin([scale()], "sm_90").resources) == {scale().name}
 
 
 def test_what_ptxas_reports_is_read() -> None:

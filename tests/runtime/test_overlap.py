@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from thunder_fuser.runtime import overlap
-from thunder_fuser.runtime.overlap import overlaps_itself, share_memory
+from thunder_fuser.runtime.overlap import overlaps_itself, pairs_near, share_memory
 
 BASE = torch.zeros(2048, dtype=torch.uint8)
 STRIDES = (0, 1, 2, 3, 5, 8, 16, 24)
@@ -44,6 +44,24 @@ def test_sharing_is_decided_exactly() -> None:
         assert share_memory(a, b) is expected, (a.shape, a.stride(), b.shape, b.stride())
         outcomes.append(expected)
     assert 200 < sum(outcomes) < 1800
+
+
+def test_no_pair_that_shares_memory_is_far_apart() -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        tensors = [strided(rng) for _ in range(8)]
+        near = {frozenset(pair) for pair in pairs_near(tensors)}
+        for j, k in itertools.combinations(range(8), 2):
+            if share_memory(tensors[j], tensors[k]):
+                assert frozenset((j, k)) in near
+
+
+def test_tensors_with_memory_of_their_own_are_no_pairs() -> None:
+    """An optimizer's step has hundreds of them, and checks them at every call."""
+    assert not list(pairs_near([torch.zeros(100) for _ in range(300)]))
+    whole = torch.zeros(400)
+    assert not list(pairs_near(whole.split(1)))
+    assert list(pairs_near([whole[:300], whole[299:]])) == [(0, 1)]
 
 
 def test_overlap_with_itself_is_never_missed() -> None:

@@ -103,7 +103,7 @@ def describe(device: int) -> DeviceInfo:
     lanes = PIPES.get(f"sm_{_LIKE.get(number, number)}", PIPES["sm_90"])
     fp32_rate = sm_count * lanes.fma * 1e3 * ask("CLOCK_RATE")
     return DeviceInfo(
-        name=name.rstrip(b"\0").decode(),
+        name=name.partition(b"\0")[0].decode(),
         kind="cuda",
         arch=f"sm_{number}",
         sm_count=sm_count,

@@ -38,8 +38,16 @@ thousand instructions wider accesses gain nothing and compiling takes longer tha
 OCCUPANCY = 0.5
 """Share of a multiprocessor's threads that a kernel of unknown register use can be expected to get.
 """
-_LIGHT_BYTES = 32
-"""Of loads of a thread for one vector, with which it gets all threads: those of two tensors."""
+_LIGHT_BYTES, _LIGHT_INSTRUCTIONS = 32, 32
+"""Of loads of a thread for one vector, those of two tensors, and arithmetic of one point. With so
+little a multiprocessor gets all threads that it has room for.
+"""
+_MOST_CODE = 2048
+"""Instructions of a thread that do not leave the instruction cache (32 KB on sm_90)."""
+_RARE_CODE = {"sin": 4, "cos": 4, "tan": 4}
+"""How much longer code is than what usually runs of it: CUDA writes out the reduction of large
+arguments.  sin and cos of one bf16 tensor took 78 us on an H200 with two vectors, and 69 with one.
+"""
 _IN_FLIGHT_SHARE = 2 / 3
 """Of the bytes that a kernel must have in flight that only reads.  One that writes as much has its
 stores under way, too, and is slower with more: relu of 2^27 bf16 on an H200 takes 130, 135 and 137
@@ -162,7 +170,8 @@ def _part(
     def planned(lanes: Lanes, most: int) -> PointwisePart:
         accesses = plan_accesses(group.graph, lanes, body.memory(device))
         stores = group.stores(lanes, body, device)
-        unroll = _unroll(accesses, lanes, most // lanes.vector, device)
+        most_vectors = min(most, _most_code_points(group.graph)) // lanes.vector
+        unroll = _unroll(accesses, lanes, most_vectors, device, _is_light(group.graph))
         ahead = _prefetches(accesses, lanes, device)
         paired = device.threads_are_serial and can_pair(group.graph, accesses, stores, lanes)
         return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, ahead, paired)
@@ -230,7 +239,22 @@ def _arithmetic(node: Value) -> int:
             return 0
 
 
-def _unroll(accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: DeviceInfo) -> int:
+def _most_code_points(graph: ValueGraph) -> int:
+    """Points of one thread whose code stays in the instruction cache."""
+    code = sum(
+        _arithmetic(node) * (_RARE_CODE.get(node.op, 1) if isinstance(node, Compute) else 1)
+        for node in graph
+    )
+    return _MOST_CODE // max(code, 1)
+
+
+def _is_light(graph: ValueGraph) -> bool:
+    return sum(_arithmetic(node) for node in graph) <= _LIGHT_INSTRUCTIONS
+
+
+def _unroll(
+    accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: DeviceInfo, is_light: bool
+) -> int:
     """Vectors per thread such that enough bytes are in flight, while blocks still fill
     the device.
     """
@@ -239,7 +263,7 @@ def _unroll(accesses: Sequence[RegisterArray], lanes: Lanes, most: int, device: 
         return 1
     # A vector that waits for scalars of its row first has its loads under way for a shorter time.
     waits = isinstance(lanes, RowLanes) or any(a.is_uniform for a in accesses)
-    is_light = loaded <= _LIGHT_BYTES and not waits
+    is_light = is_light and loaded <= _LIGHT_BYTES and not waits
     threads = int(device.threads_per_sm * (1 if is_light else OCCUPANCY))
     wanted = device.bytes_in_flight_per_sm * (_IN_FLIGHT_SHARE if is_light else 1)
     unroll = 1
