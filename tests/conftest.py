@@ -44,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["THUNDER_FUSER_CACHE_DIR"] = str(Path(folder) / "cache")
     os.environ.setdefault("THUNDER_FUSER_STRICT", "1")
     os.environ.setdefault("THUNDER_FUSER_VERIFY", "1")
+    # Torch's own calls on a GPU are as exact as their dtypes say.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

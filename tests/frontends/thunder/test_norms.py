@@ -67,7 +67,8 @@ def test_a_block_rounds_once_and_is_no_worse_than_eager(
     truth = program(x.double(), w.double(), b.double())
     for found, theirs, exact in zip(*map(flat, (ours, eager, truth)), strict=True):
         errors = [(t.double() - exact).abs().max() for t in (found, theirs)]
-        assert errors[0] <= errors[1], name
+        # A GPU's exp2 is within 2^-22, which moves what lies that near to a tie.
+        assert errors[0] <= errors[1] + 2**-20 * exact.abs().max(), name
     (report,) = fusions(compiled)
     rounded = sum(roundings(kernel.source) for kernel in report.kernels)
     assert rounded == sum(t.is_floating_point() for t in flat(ours))
@@ -91,7 +92,7 @@ def test_log_softmax_is_torchs_and_so_is_its_gradient(
         runs.append((out, *torch.autograd.grad(out, leaf, seed.to(out.dtype))))
     for ours, eager, exact in zip(*runs, strict=True):
         errors = [(t.double() - exact).abs().max() for t in (ours, eager)]
-        assert errors[0] <= 1.01 * errors[1]
+        assert errors[0] <= 1.01 * errors[1] + 2**-21 * exact.abs().max()
     assert refusals(compiled) == {}
     assert [report.plan.kernels for report in fusions(compiled)] == [1, 1]
 
