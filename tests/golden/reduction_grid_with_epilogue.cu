@@ -1,5 +1,5 @@
 // reduction: 1 rows x 16777216 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 264 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_5aedf83f(const float* __restrict__ T0, float* __restrict__ T3, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_9750d9fb(const float* __restrict__ T0, float* __restrict__ T3, unsigned char* workspace, unsigned* arrived) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -11,25 +11,14 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_mul_sqrt_5
   float a0[4];
   TF_UNROLL
   for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
-  for (int at = begin; at < end; at += 1536) {
-    tf::Fetch<float, 4> n0[3];
-    TF_UNROLL
-    for (int k = 0; k < 3; ++k) {
-      const int u = at + k * 512;
-      if (u < end) n0[k] = tf::fetch<4>(T0 + 4 * u);
-    }
-    TF_UNROLL
-    for (int k = 0; k < 3; ++k) {
-      const int u = at + k * 512;
-      if (u < end) {
-        float x0[4];
-        tf::unpack(n0[k], x0);
-        TF_VEC
-        for (int v = 0; v < 4; ++v) {
-          const float t1 = x0[v] * x0[v];
-          a0[v] = tf::Sum::combine(a0[v], (float)t1);
-        }
-      }
+  TF_UNROLL_BY(4)
+  for (int u = begin; u < end; u += 512) {
+    float x0[4];
+    tf::load<4>(T0 + 4 * u, x0);
+    TF_VEC
+    for (int v = 0; v < 4; ++v) {
+      const float t1 = x0[v] * x0[v];
+      a0[v] = tf::Sum::combine(a0[v], (float)t1);
     }
   }
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);

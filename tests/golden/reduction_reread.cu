@@ -1,5 +1,5 @@
 // reduction: 512 rows x 2097152 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_e37a2a65(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_2617886a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -7,31 +7,20 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   float a0[8];
   TF_UNROLL
   for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
-  for (int from = t; from < 262144; from += 30720) {
-    const int to = 262144 - from > 30720 ? from + 30720 : 262144;
+  for (int from = t; from < 262144; from += 32768) {
+    const int to = 262144 - from > 32768 ? from + 32768 : 262144;
     float p0[8];
     TF_UNROLL
     for (int v = 0; v < 8; ++v) p0[v] = 0.0f;
-    for (int at = from; at < to; at += 3072) {
-      tf::Fetch<bf16, 8> n0[3];
-      TF_UNROLL
-      for (int k = 0; k < 3; ++k) {
-        const int u = at + k * 1024;
-        if (u < to) n0[k] = tf::fetch<8>(T0 + 2097152 * r + 8 * u);
-      }
-      TF_UNROLL
-      for (int k = 0; k < 3; ++k) {
-        const int u = at + k * 1024;
-        if (u < to) {
-          bf16 x0[8];
-          tf::unpack(n0[k], x0);
-          TF_VEC
-          for (int v = 0; v < 8; ++v) {
-            const float t1 = tf::cast<float>(x0[v]);
-            const float t2 = t1 * t1;
-            p0[v] = tf::Sum::combine(p0[v], (float)t2);
-          }
-        }
+    TF_UNROLL_BY(4)
+    for (int u = from; u < to; u += 1024) {
+      bf16 x0[8];
+      tf::load<8>(T0 + 2097152 * r + 8 * u, x0);
+      TF_VEC
+      for (int v = 0; v < 8; ++v) {
+        const float t1 = tf::cast<float>(x0[v]);
+        const float t2 = t1 * t1;
+        p0[v] = tf::Sum::combine(p0[v], (float)t2);
       }
     }
     for (int v = 0; v < 8; ++v) a0[v] = tf::Sum::combine(a0[v], p0[v]);
@@ -44,37 +33,22 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);
   // epilogue: T14
-  for (int at = t; at < 262144; at += 2048) {
-    tf::Fetch<bf16, 8> n0[2];
-    tf::Fetch<bf16, 8> n1[2];
-    TF_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const int u = at + k * 1024;
-      if (u < 262144) {
-        n0[k] = tf::fetch<8>(T0 + 2097152 * r + 8 * u);
-        n1[k] = tf::fetch<8>(T1 + 8 * u);
-      }
+  TF_UNROLL_BY(4)
+  for (int u = t; u < 262144; u += 1024) {
+    bf16 y0[8];
+    bf16 x0[8];
+    bf16 x1[8];
+    tf::load<8>(T0 + 2097152 * r + 8 * u, x0);
+    tf::load<8>(T1 + 8 * u, x1);
+    TF_VEC
+    for (int v = 0; v < 8; ++v) {
+      const float t1 = tf::cast<float>(x0[v]);
+      const float t9 = t1 * t8;
+      const float t11 = tf::cast<float>(x1[v]);
+      const float t12 = t9 * t11;
+      const bf16 t13 = tf::cast<bf16>(t12);
+      y0[v] = t13;
     }
-    TF_UNROLL
-    for (int k = 0; k < 2; ++k) {
-      const int u = at + k * 1024;
-      if (u < 262144) {
-        bf16 y0[8];
-        bf16 x0[8];
-        bf16 x1[8];
-        tf::unpack(n0[k], x0);
-        tf::unpack(n1[k], x1);
-        TF_VEC
-        for (int v = 0; v < 8; ++v) {
-          const float t1 = tf::cast<float>(x0[v]);
-          const float t9 = t1 * t8;
-          const float t11 = tf::cast<float>(x1[v]);
-          const float t12 = t9 * t11;
-          const bf16 t13 = tf::cast<bf16>(t12);
-          y0[v] = t13;
-        }
-        tf::store<8>(T14 + 2097152 * r + 8 * u, y0);
-      }
-    }
+    tf::store<8>(T14 + 2097152 * r + 8 * u, y0);
   }
 }

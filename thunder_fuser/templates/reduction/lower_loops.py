@@ -437,7 +437,7 @@ class ReductionLoops:
             return (LoopKind.SERIAL, unroll) if unroll == 1 or some else _UNROLLED
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
-        if unroll > 1:
+        if unroll > 1 and not self._schedule.is_plain(number):
             return (LoopKind.SERIAL, unroll)
         if self._is_long:
             return (LoopKind.SERIAL, default_unroll(self._schedule, number))

@@ -372,6 +372,8 @@ class RowLowering(LaneLowering):
         together = schedule.unroll[number]
         if schedule.has_written_out or not schedule.walks_columns or together == 1:
             return StepsAhead()
+        if schedule.is_plain(number):
+            return StepsAhead()
         if schedule.mapping.column_tiles > 1 and together < schedule.steps:
             return StepsAhead()
         vector, words = self.lanes.vector, 0

@@ -151,6 +151,7 @@ class ReductionSchedule:
     mapping            how threads and blocks divide the work
     unroll          for each pass the iterations whose loads go out together, of loops that are not
                     unrolled anyway
+    plain           passes whose loop compilers unroll, whatever `unroll` says of it
     row_cache       where what is read of a row stays until the last stage
     prefetched      accesses whose next row is loaded before this one is computed
     copied          those of them whose next row waits in shared memory, where registers have no
@@ -181,6 +182,7 @@ class ReductionSchedule:
     mapping: ThreadMapping
     unroll: tuple[int, ...]
     row_cache: RowCache
+    plain: tuple[int, ...] = ()
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()
@@ -452,6 +454,10 @@ class ReductionSchedule:
     @property
     def stages(self) -> int:
         return 1 + max((f.stage for f in self.folds), default=0)
+
+    def is_plain(self, number: int) -> bool:
+        """Whether compilers unroll the loop of a pass; below zero it is counted from the end."""
+        return number % len(self.passes) in self.plain
 
     @property
     def workspace_bytes(self) -> int:

@@ -64,6 +64,7 @@ from thunder_fuser.templates.reduction.pipelining import (
     choose_unroll,
     copied_ahead,
     copied_whole,
+    plain_loops,
 )
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
@@ -199,6 +200,7 @@ class _Candidate:
         """The schedule with what is kept on chip, unrolled and loaded ahead."""
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
+        made = replace(made, plain=plain_loops(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
         made = copied_ahead(made, self.device)
         made = replace(made, to_l2=choose_to_l2(made, self.device))
