@@ -104,7 +104,7 @@ def test_rows_that_do_not_stay_on_chip_are_read_again() -> None:
     again = of(row_kernel(1 << 17), replace(H200, clusters=()))
     assert held.bytes == pytest.approx(2 * 4 * SIZE, rel=0.02)
     assert again.sector_bytes == pytest.approx(3 * 4 * SIZE, rel=0.05)
-    assert again.seconds > held.seconds
+    assert again.seconds / again.bytes > held.seconds / held.bytes
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_backward"])

@@ -35,6 +35,8 @@ totals. NVVM would write out up to 32 iterations, and ptxas spill what these com
 """
 _FEW_UNDER_WAY = 2 / 3
 """Share of the bytes that must be in flight."""
+_FEW_THREADS = 4
+"""What part of a multiprocessor's threads is few."""
 _WORTH_BYTES = 16
 """Of one prefetch."""
 _COPY_BYTES = (4, 8, 16)
@@ -230,12 +232,15 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
 
 
 def choose_to_l2(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """What of the row after the next one is prefetched to L2, where the next one alone is less than
-    memory must have to do: a row then waits for L2 and not for memory. The backward of a modulated
-    norm takes 116 us with it on an H200 and 126 without; those that have more under way lose.
+    """What of the row after the next one is prefetched to L2, where a multiprocessor has few
+    threads and their next row is less than memory must have to do: a row then waits for L2 and not
+    for memory. The backward of a modulated norm takes 121 us with it on an H200 and 124 without;
+    those with more threads gain nothing, or lose.
     """
+    threads = schedule.block_threads * max(schedule.mapping.blocks_per_sm, 1)
     under_way = bytes_under_way(schedule) // 2
-    if under_way >= _FEW_UNDER_WAY * device.bytes_in_flight_per_sm:
+    is_little = under_way < _FEW_UNDER_WAY * device.bytes_in_flight_per_sm
+    if not is_little or threads > device.threads_per_sm // _FEW_THREADS:
         return ()
     vectors = (k for k in schedule.prefetched if not schedule.accesses[k].is_uniform)
     sizes = {k: schedule.accesses[k].loads[0].dtype.itemsize for k in vectors}
