@@ -154,8 +154,8 @@ def test_rows_that_no_block_has_room_for_stay_in_clusters(
     assert not found.row_cache.reread
     assert found.mapping.shares_rows == bool(before.row_cache.reread or before.threads > 512)
     faster = estimate_segment(segment, H200).seconds
-    # Where one block has room, too, or reads again in plain loops, as fast as the model can tell: it
-    # was 6 % off in the median on an H200 (benchmarks/results/nvidia-h200.md).
+    # Where one block has room, too, or reads again in plain loops, as fast as the model can tell,
+    # which was 6 % off in the median on an H200 (benchmarks/results/nvidia-h200.md).
     assert faster < 1.07 * estimate_segment(segment, alone).seconds
 
 
