@@ -142,11 +142,7 @@ def check_updates(fusion: Fusion, inputs: Inputs) -> None:
                 f"several of its elements share memory (sizes {list(target.shape)}, strides "
                 f"{list(target.stride())}); pass x.contiguous()"
             )
-    real = [
-        k
-        for k, x in enumerate(inputs)
-        if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)
-    ]
+    real = [k for k, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not _is_fake(x)]
     for pair in pairs_near([inputs[k] for k in real]):
         one, other = (real[n] for n in pair)
         k, j = (one, other) if one in updated else (other, one)
