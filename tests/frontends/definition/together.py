@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tests.support.batch import Batch, executable
+from tests.support.inputs import copy_of
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition import FusionDefinition
 
@@ -27,7 +28,7 @@ class Together:
         expected: Sequence[torch.Tensor],
         tolerance: float = 1e-5,
     ) -> None:
-        given = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in inputs]
+        given = [copy_of(x, self.device) if isinstance(x, torch.Tensor) else x for x in inputs]
         run = executable(CompiledFusion(fd.fusion), given, self._batch, self.device)
         self._runs.append((run, given, list(expected), tolerance))
 
