@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,8 +107,16 @@ def contiguity(
 def copy_of(tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     """The same numbers with the same strides and offset, in memory of its own."""
     memory = (
-        torch.empty(0, dtype=tensor.dtype)
+        torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         .set_(tensor.untyped_storage())
         .to(device or tensor.device, copy=True)
     )
     return memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def on_device(inputs: Iterable[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Inputs on the device, with their strides: x.to(device) makes what is expanded or has gaps
+    dense. A definition is made of these, since a tensor of no dimensions that stays on the CPU is
+    a number of the host to it.
+    """
+    return [x if x.device == device else copy_of(x, device) for x in inputs]

@@ -15,7 +15,7 @@ import torch
 
 from tests.frontends.definition.rebuilding import executed
 from tests.support.batch import Batch, executable
-from tests.support.inputs import copy_of, laid_out, random_tensor
+from tests.support.inputs import laid_out, on_device, random_tensor
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import options
 from thunder_fuser.device_table import H200
@@ -46,8 +46,8 @@ class Runs:
         self._planned: list[tuple[Any, list[torch.Tensor], list[torch.Tensor]]] = []
 
     def add(self, define: Define, expected: list[torch.Tensor], *inputs: torch.Tensor) -> None:
-        moved = [x if x.device == self.device else copy_of(x, self.device) for x in inputs]
-        compiled = CompiledFusion(defined(define, *inputs).fusion)
+        moved = on_device(inputs, self.device)
+        compiled = CompiledFusion(defined(define, *moved).fusion)
         run = executable(compiled, moved, self._batch, self.device)
         self._planned.append((run, moved, expected))
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.frontends.definition.rebuilding import executed
 from tests.support.batch import Batch, executable
-from tests.support.inputs import copy_of, laid_out
+from tests.support.inputs import laid_out, on_device
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device_table import H200
 from thunder_fuser.errors import FuserTypeError, FuserValueError
@@ -48,10 +48,8 @@ class Runs:
         self._planned: list[tuple[Any, list[torch.Tensor]]] = []
 
     def add(self, define: Define, *inputs: torch.Tensor) -> None:
-        fd = defined(define, *inputs)
-        # Not x.to(device), which makes what is expanded or has gaps dense.
-        moved = [x if x.device == self.device else copy_of(x, self.device) for x in inputs]
-        compiled = CompiledFusion(fd.fusion)
+        moved = on_device(inputs, self.device)
+        compiled = CompiledFusion(defined(define, *moved).fusion)
         self._planned.append((executable(compiled, moved, self._batch, self.device), moved))
 
     def results(self) -> list[list[torch.Tensor]]:
