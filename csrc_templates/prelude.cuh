@@ -98,23 +98,32 @@ TF_NATIVE(rsqrt)
 #undef TF_NATIVE
 }  // namespace native
 
-// Waits until all `blocks` of the grid are here. `counter` is two words, zero before the first
-// barrier: how many have come, which the last one sets back, and how often all have. They serve any
-// number of barriers, of any kernels that do not overlap. Needs a cooperative launch.
-TF_DEVICE void grid_barrier(unsigned* counter, unsigned blocks TF_SITE_PARAM) {
+// The word in which the blocks of a cooperative launch count themselves. The driver gives each such
+// launch a workspace (%envreg1 and %envreg2: its address, high and low half), in which the word
+// follows the size: CUDA's cooperative groups synchronise grids by it. Nobody sets it to 0, and
+// launches side by side, of CUDA graphs too, have words of their own.
+TF_DEVICE unsigned* grid_word() {
+  unsigned long long workspace;
+  asm("mov.b64 %0, {%%envreg2, %%envreg1};" : "=l"(workspace));
+  return reinterpret_cast<unsigned*>(workspace) + 1;
+}
+
+// Waits until all `blocks` of the grid are here. They add 2^31 together, so that the highest bit
+// changes when the last one comes, and the others are as before for the next time.
+TF_DEVICE void grid_barrier(unsigned blocks TF_SITE_PARAM) {
   __syncthreads();
   if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-    volatile unsigned* const passed = counter + 1;
-    // It cannot change before this block has come.
-    const unsigned before = *passed;
-    __threadfence();
-    if (atomicInc(counter, blocks - 1) == blocks - 1) {
-      __threadfence();
-      *passed = before + 1;
-    }
-    while (*passed == before) {
-    }
-    __threadfence();
+    unsigned* const word = grid_word();
+    const bool is_first = blockIdx.x + blockIdx.y + blockIdx.z == 0;
+    const unsigned added = is_first ? 0x80000000u - (blocks - 1) : 1u;
+    unsigned before, now;
+    asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(word), "r"(added)
+                 : "memory");
+    do {
+      asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    } while (((before ^ now) & 0x80000000u) == 0);
   }
   __syncthreads();
 }

@@ -37,10 +37,7 @@ def rows(settings: Settings) -> Iterator[Row]:
         yield _row(f"pipe {name}", pipe_kernel(name, statement), measure, settings)
     for kernel in copies():
         yield _row(kernel.name.replace("_", " "), kernel, partial(_copy_rate, kernel), settings)
-    for barrier in BARRIERS:
-        yield _row(
-            barrier.name.replace("_", " "), barrier, partial(_barrier_time, barrier), settings
-        )
+    yield _row("barrier of the grid", BARRIER, _barrier_time, settings)
     for place, flushed in (("DRAM", FLUSHED), ("L2", 0)):
         yield _row(f"latency {place}", CHASE, partial(_latency, flushed), settings)
     yield _row("empty blocks", EMPTY, _empty_blocks, settings)
@@ -155,38 +152,19 @@ def _vectors(instruction: str, count: int, block: int) -> str:
     return "".join(lines)
 
 
-def _barriers(name: str, body: str) -> Kernel:
-    source = f"""extern "C" __global__ void __launch_bounds__({THREADS}, 1) barrier_{name}(
-    unsigned* counter, long long* clocks) {{
+BARRIER = Kernel(
+    "barrier",
+    f"""extern "C" __global__ void __launch_bounds__({THREADS}, 1) barrier(long long* clocks) {{
   const long long begin = clock64();
-  for (int n = 0; n < {TURNS}; ++n) {{
-    {body}
-  }}
+  for (int n = 0; n < {TURNS}; ++n) tf::grid_barrier(gridDim.x);
   if (threadIdx.x == 0) clocks[blockIdx.x] = clock64() - begin;
 }}
-"""
-    params = Param("counter", "unsigned*"), Param("clocks", "long long*")
-    block = (THREADS, 1, 1)
-    return Kernel(f"barrier_{name}", source, HEADERS, params, (1, 1, 1), block, cooperative=True)
-
-
-_ACQUIRE_RELEASE = """__syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned before, arrived, now;
-      asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before) : "l"(counter + 1) : "memory");
-      asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;"
-                   : "=r"(arrived) : "l"(counter), "r"(gridDim.x - 1) : "memory");
-      if (arrived == gridDim.x - 1)
-        asm volatile("st.release.gpu.u32 [%0], %1;"
-                     :: "l"(counter + 1), "r"(before + 1) : "memory");
-      do {
-        asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counter + 1) : "memory");
-      } while (now == before);
-    }
-    __syncthreads();"""
-BARRIERS = (
-    _barriers("of_the_templates", "tf::grid_barrier(counter, gridDim.x);"),
-    _barriers("acquire_release", _ACQUIRE_RELEASE),
+""",
+    HEADERS,
+    (Param("clocks", "long long*"),),
+    (1, 1, 1),
+    (THREADS, 1, 1),
+    cooperative=True,
 )
 
 CHASE = Kernel(
@@ -259,18 +237,11 @@ def _copied() -> tuple[torch.Tensor, torch.Tensor]:
     return source, torch.zeros_like(source)
 
 
-def _barrier_time(kernel: Kernel) -> Values:
+def _barrier_time() -> Values:
     blocks = _multiprocessors()
-    (launch,) = CUDA.compile([replace(kernel, grid=(blocks, 1, 1))])
-    # Zeroed before each launch, as the runtime does.
-    counter = torch.zeros(2, dtype=torch.int32, device="cuda")
+    (launch,) = CUDA.compile([replace(BARRIER, grid=(blocks, 1, 1))])
     clocks = torch.zeros(blocks, dtype=torch.int64, device="cuda")
-
-    def call() -> None:
-        counter.zero_()
-        launch(counter.data_ptr(), clocks.data_ptr())
-
-    return {"seconds a barrier": _seconds(call) / TURNS}
+    return {"seconds a barrier": _seconds(lambda: launch(clocks.data_ptr())) / TURNS}
 
 
 def _latency(flushed: int) -> Values:

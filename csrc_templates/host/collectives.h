@@ -42,7 +42,7 @@ static __forceinline__ T tf_shuffle(unsigned mask, T v, tf_site site, int lane, 
 
 namespace tf {
 
-TF_DEVICE void grid_barrier(unsigned*, unsigned TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
+TF_DEVICE void grid_barrier(unsigned TF_SITE_PARAM) { tf_sync_grid(TF_HERE); }
 TF_DEVICE void cluster_arrive() {}
 TF_DEVICE void cluster_wait(int blocks TF_SITE_PARAM) { tf_sync_cluster(TF_HERE); }
 template <class T>

@@ -19,6 +19,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A100, B200, DATACENTER, H200
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime.cuda.nvrtc import Cubin, compile_cubin
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
@@ -219,7 +220,7 @@ def test_no_order_of_threads_and_blocks_matters() -> None:
         scratch = [
             torch.zeros(bound.bytes, dtype=torch.uint8)
             for bound in generated.arguments
-            if hasattr(bound, "bytes") and hasattr(bound, "is_counter")
+            if isinstance(bound, Scratch)
         ]
         check_orders(launch, [*inputs, *outputs, *scratch])
 

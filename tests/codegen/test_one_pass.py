@@ -20,6 +20,7 @@ from thunder_fuser.device_table import A100, B200, H200
 from thunder_fuser.frontends.definition import DataType, FusionDefinition
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import compute_dtype, from_torch
+from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.lower.scalar_graph import reachable
 from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host import build as host_build
@@ -427,7 +428,7 @@ def test_no_order_of_threads_and_blocks_matters(
         scratch = [
             torch.zeros(bound.bytes, dtype=torch.uint8)
             for bound in generated.arguments
-            if hasattr(bound, "is_counter")
+            if isinstance(bound, Scratch)
         ]
         out = torch.zeros([n for k, n in enumerate(sizes) if k not in dims])
         check_orders(launch, [x, out, *scratch])

@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 32768 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 32 partials, 4,194,304 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_3d7993f0(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_ceecdeac(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   float* const W0 = (float*)(workspace + 0);
@@ -90,7 +90,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     const int u = (tile * 4 + k) * 512 + t;
     tf::store<4>(W0 + (long long)part * 32768 + u * 4, s0[k]);
   }
-  tf::grid_barrier(arrived, 128u);
+  tf::grid_barrier(128u);
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 256; tile += gridDim.x) {
     const int c = tile * 128 + threadIdx.x % 128u;

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 10240 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 5,406,720 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_160ce093(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_062c5bba(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_16
     const int u = k * 512 + t;
     tf::store<4>(W0 + (long long)part * 10240 + u * 4, s0[k]);
   }
-  tf::grid_barrier(arrived, 132u);
+  tf::grid_barrier(132u);
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 320; tile += gridDim.x) {
     const int c = tile * 32 + threadIdx.x % 32u;

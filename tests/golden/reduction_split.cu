@@ -1,5 +1,5 @@
 // reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_8309cf0a(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_505326dd(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_8309cf0a(c
   for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
   const float s0 = tf::block_reduce<tf::Sum, 512>(a0[0], (float*)(smem + 0), t);
   if (t == 0) W0[(long long)part * 4 + r] = s0;
-  tf::grid_barrier(arrived, 264u);
+  tf::grid_barrier(264u);
   // epilogue of grid reductions: T1
   if (blockIdx.x < 1u) {
     const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;

@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 128 partials, 1,048,576 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_bbdc3d88(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace, unsigned* arrived) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_cad9f436(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -105,7 +105,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
       W0[(long long)(part / 4) * 8192 + column] = sum;
     }
   }
-  tf::grid_barrier(arrived, 128u);
+  tf::grid_barrier(128u);
   // epilogue of grid reductions: T12
   if (blockIdx.x < 128u) {
     const int c = (int)blockIdx.x * 64 + threadIdx.x % 64u;

@@ -175,10 +175,7 @@ def thread_cases() -> dict[str, Case]:
         "same_element": (small("same_element", blocks=2, threads=32), [x, y]),
         "missing_fence": (small("missing_fence", blocks=3, threads=32), [x, y, counter(), y]),
         "last_block_sum": (small("last_block_sum", blocks=3), [x, y, counter(), numbers(64), 12]),
-        "grid_sum": (
-            small("grid_sum", blocks=3, threads=128),
-            [x, numbers(3), counter(), y, 1024],
-        ),
+        "grid_sum": (small("grid_sum", blocks=3, threads=128), [x, numbers(3), y, 1024]),
         "cluster_sums": (small("cluster_sums", 4, 256, 2), [x, y]),
         "cluster_early_read": (small("cluster_early_read", 4, 256, 2), [x, y]),
         "turned": turned(),

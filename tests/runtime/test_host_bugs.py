@@ -152,7 +152,7 @@ def test_block_that_does_not_come_to_the_grid_barrier() -> None:
         with pytest.raises(
             KernelError, match=r"wait in the grid barrier at missing_grid_party\.cu:3"
         ):
-            debug_launch(kernel, [torch.zeros(1, dtype=torch.int32), nothing(96)], threads=threads)
+            debug_launch(kernel, [nothing(96)], threads=threads)
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
@@ -206,7 +206,7 @@ def test_an_asynchronous_copy_that_nobody_waits_for() -> None:
 def test_grid_barrier_in_an_ordinary_launch() -> None:
     kernel = load("missing_grid_party", grid=(3, 1, 1), block=(32, 1, 1))
     with pytest.raises(KernelError, match="grid barrier in a launch that is not cooperative"):
-        debug_launch(kernel, [torch.zeros(1, dtype=torch.int32), nothing(96)])
+        debug_launch(kernel, [nothing(96)])
 
 
 # --- Memory -----------------------------------------------------------------------------------

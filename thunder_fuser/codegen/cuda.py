@@ -68,7 +68,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
 
 def _ctype(p: Parameter, printer: CudaText) -> str:
     if isinstance(p.bound, Scratch):
-        return "unsigned*" if p.bound.is_counter else "unsigned char*"
+        return "unsigned char*"
     assert p.dtype is not None, f"{p.name} is a number or holds numbers"
     element = printer.ctype(p.dtype)
     if not p.is_pointer:

@@ -439,7 +439,7 @@ class CudaText:
 
     def _grid_barrier(self, s: ir.GridBarrier) -> list[str]:
         self.synchronises = self.cooperates = True
-        return [f"tf::grid_barrier({s.counter}, {s.blocks}u);"]
+        return [f"tf::grid_barrier({s.blocks}u);"]
 
     def _transpose_tile(self, s: ir.TransposeTile) -> list[str]:
         self.headers.add("tile")

@@ -199,9 +199,9 @@ class _Model:
 
     @property
     def _workspace_bytes(self) -> int:
-        """Each part is written once and read once; the words of a barrier are none."""
+        """Each part is written once and read once."""
         bound = (p.bound for p in self.kernel.parameters)
-        return sum(2 * b.bytes for b in bound if isinstance(b, ir.Scratch) and not b.is_counter)
+        return sum(2 * b.bytes for b in bound if isinstance(b, ir.Scratch))
 
     @property
     def _waves(self) -> float:

@@ -761,7 +761,6 @@ class ClusterWait:
 class GridBarrier:
     """All threads of all blocks arrive before any goes on."""
 
-    counter: str
     blocks: int
 
 
@@ -880,15 +879,9 @@ Body = tuple[Stmt, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that a kernel needs besides tensors.
-
-    bytes       of it
-    is_counter  it counts arrivals at grid barriers: 0 before the first launch, and left alone
-                between launches that do not overlap
-    """
+    """Memory that a kernel needs besides tensors: bytes of it, whatever they hold before."""
 
     bytes: int
-    is_counter: bool = False
 
 
 Bound = TensorView | Scalar | Scratch

@@ -30,7 +30,7 @@ def listing(kernel: ir.KernelIR) -> str:
 
 def _parameter(p: ir.Parameter) -> str:
     if isinstance(p.bound, ir.Scratch):
-        return "counter" if p.bound.is_counter else f"{p.bound.bytes:,} B"
+        return f"{p.bound.bytes:,} B"
     assert p.dtype is not None, f"{p.name} is a number or holds numbers"
     if not p.is_pointer:
         return p.dtype.name
@@ -250,7 +250,7 @@ class ListingText:
         ir.Barrier: lambda x, s: ["barrier"],
         ir.ClusterArrive: lambda x, s: ["cluster arrive"],
         ir.ClusterWait: lambda x, s: [f"cluster wait, {s.blocks} blocks"],
-        ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks, {s.counter}"],
+        ir.GridBarrier: lambda x, s: [f"grid barrier of {s.blocks:,} blocks"],
         ir.TransposeTile: _tile,
         ir.TilePut: lambda x, s: [f"{s.tile}.put({x._all(s.row, s.column)}): {x._of(s.source)}"],
         ir.TileGet: lambda x, s: [f"{x._of(s.target)} = {s.tile}.get({x._all(s.row, s.column)})"],

@@ -313,8 +313,6 @@ class Executable:
         return self._slots.setdefault(object(), len(self._slots))
 
     def _provide(self, wanted: Scratch, slot: Slot) -> Step:
-        if wanted.is_counter:
-            return steps.counter(slot, self.device, self._empty)
         return steps.scratch(slot, wanted.bytes, self._empty)
 
     def _freed_after(self, segment: Segment) -> list[Step]:

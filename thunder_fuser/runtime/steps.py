@@ -116,35 +116,6 @@ def scratch(slot: Slot, size: int, empty: Empty) -> Step:
     return allocate(slot, (size,), (1,), torch.uint8, empty)
 
 
-def counter(slot: Slot, device: torch.device, empty: Empty) -> Step:
-    """Words of a grid barrier: 0 before the first launch of a stream, whose launches share them.
-
-    Launches of one stream follow each other. A CUDA graph is replayed on any stream, after anything
-    and beside another one: what is captured has words of its own, in the graph's memory, which the
-    graph itself sets to 0. On the host every call has words of its own.
-    """
-    if device.type == "cpu":
-
-        def step(values: Values) -> None:
-            values[slot] = empty((2,), (1,), torch.int32).zero_()
-
-        return step
-    known: dict[tuple[int, int], torch.Tensor] = {}
-
-    def step_of_stream(values: Values) -> None:
-        if torch._C._cuda_isCurrentStreamCapturing():
-            values[slot] = empty((2,), (1,), torch.int32).zero_()
-            return
-        index = torch._C._cuda_getDevice()
-        key = index, torch._C._cuda_getCurrentRawStream(index)
-        found = known.get(key)
-        if found is None:
-            found = known.setdefault(key, empty((2,), (1,), torch.int32).zero_())
-        values[slot] = found
-
-    return step_of_stream
-
-
 def items(slots: Sequence[Slot]) -> Callable[[Values], Sequence[Any]]:
     """Reads several slots; `itemgetter` of fewer than two is none of a sequence."""
     if len(slots) > 1:

@@ -20,7 +20,7 @@ from thunder_fuser.lower.store import Store
 from thunder_fuser.templates.reduction import lower_accumulators as lowered
 from thunder_fuser.templates.reduction import lower_grid, lower_parts
 from thunder_fuser.templates.reduction.lower_accumulators import T
-from thunder_fuser.templates.reduction.lower_grid import COUNTER, WORKSPACE, EpilogueLowering
+from thunder_fuser.templates.reduction.lower_grid import WORKSPACE, EpilogueLowering
 from thunder_fuser.templates.reduction.lower_values import RowLowering
 from thunder_fuser.templates.reduction.schedule import (
     BLOCK_OF_ROWS,
@@ -72,7 +72,7 @@ class ReductionLowering(RowLowering):
             # Threads that share a row synchronise: those without a row of their own work in vain.
             found += [*self._loops.owned_rows(), *body]
         if schedule.totals:
-            found.append(ir.GridBarrier(COUNTER, schedule.blocks))
+            found.append(ir.GridBarrier(schedule.blocks))
         for finish in schedule.epilogues:
             found += EpilogueLowering(schedule, finish, self._frame).body()
         return found
@@ -363,11 +363,10 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
 
 
 def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
-    """What blocks leave for each other, and what counts those that have."""
+    """What blocks leave for each other."""
     if schedule.totals:
-        parts, counter = ir.Scratch(schedule.workspace_bytes), ir.Scratch(8, is_counter=True)
+        parts = ir.Scratch(schedule.workspace_bytes)
         yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
-        yield ir.Parameter(COUNTER, None, counter, True, written=True, aliased=True)
 
 
 REDUCTION = Template("reduction", "reduction", schedule_reduction, fits_int32, _lower)

@@ -33,8 +33,8 @@ from thunder_fuser.templates.reduction.schedule import (
 )
 from thunder_fuser.templates.reduction.shared_memory import slot_bytes
 
-WORKSPACE, COUNTER = "workspace", "arrived"
-"""Parameters of kernels that have totals: memory for the parts, and the counter of the barrier."""
+WORKSPACE = "workspace"
+"""The parameter of kernels that have totals: memory for the parts."""
 _C, _AT = ir.Var("c"), ir.Var("at")
 _INT = DataType.Int32
 _PARTS_AHEAD = 8
