@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.codegen.kernels import kernels_of
 from tests.segment.test_issue_2473 import full_plan
 from tests.support.plans import planned
 from tests.tools import sass
 from tests.zoo import losses
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
+from tests.zoo.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.device import DeviceInfo
@@ -174,3 +176,27 @@ def test_the_row_after_the_next_is_prefetched_where_little_is_under_way() -> Non
         found[name] = sum(opcode.startswith("CCTL") and "PF2" in opcode for opcode in opcodes)
     assert found["2473"] >= 2
     assert found["rms_norm"] == 0
+
+
+def test_a_modulation_is_loaded_once_for_the_rows_of_a_portion() -> None:
+    """T2 has a vector for each batch, and a portion has rows of one: only they are loaded ahead."""
+    (generated,) = generate_kernels(full_plan(), H200).values()
+    source = generated.kernel.source
+    first, *rows = source.split("for (int first")
+    assert "// T2, kept in registers for the rows of the portion" in first
+    assert first.count("(T2 +") == 1
+    assert not any("(T2 +" in text for text in rows)
+
+
+def test_parts_with_few_loads_share_a_launch_with_one_that_has_many() -> None:
+    """Gradients of queries, and of keys, which are sums over four heads: the registers of these are
+    what all threads have. Memory brings a vector and its rotated half once, and cosines and sines
+    are near.
+    """
+    (kernel,) = kernels_of(BY_NAME["rope_llama_backward"], BY_NAME["rope_llama_backward"].full)
+    found = compile_cubin([kernel], H200.arch).resources[kernel.name]
+    assert not found.spills
+    queries, keys, _ = kernel.source.split("// pointwise")[1:]
+    assert "[2][8]" in queries
+    assert "[2][8]" not in keys
+    assert 2 * 16 * resident_threads(kernel, found.registers) >= 40 << 10

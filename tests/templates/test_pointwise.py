@@ -29,6 +29,7 @@ from thunder_fuser.templates.pointwise.schedule import (
     PointwisePart,
     PointwiseSchedule,
 )
+from thunder_fuser.templates.prefetches import far_reads
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
 CPU = HOST.device_info(torch.device("cpu"))
@@ -323,6 +324,6 @@ def test_what_no_lane_reads_is_not_asked_for(b: FusionBuilder) -> None:
     """A load that lies outside of its tensor in all lanes, as in a slice of nothing but padding."""
     b.output(op(b, "exp", b.tensor([1024, 64, 128], BFloat16)))
     (part,) = scheduled(b, CPU).parts
-    assert list(map_schedule.far_reads(part.accesses, CPU))
+    assert list(far_reads(part.accesses, CPU))
     outside = [replace(a, variants=(Variant(((),), ()),)) for a in part.accesses]
-    assert list(map_schedule.far_reads(outside, CPU)) == []
+    assert list(far_reads(outside, CPU)) == []

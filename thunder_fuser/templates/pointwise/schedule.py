@@ -15,9 +15,10 @@ from typing import ClassVar
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.integer.symint import Form, Variable
+from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.lower.body import KernelBody
+from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
@@ -28,6 +29,7 @@ from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.break_point import BreakPoint, find_break_point
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
+from thunder_fuser.templates.prefetches import prefetches
 
 THREADS = 256
 MAX_UNROLL = 4
@@ -54,15 +56,15 @@ stores under way, too, and is slower with more: relu of 2^27 bf16 on an H200 tak
 us with one, two and four vectors a thread (benchmarks/results/nvidia-h200.md).
 """
 
+_MOST_WORDS, _WORDS_BESIDE = 40, 8
+"""32-bit registers for what a thread loads where parts with few loads share a launch with one that
+has many, whose registers are those of all threads; and what these have beside it.
+"""
+
 _LONG = 2
 """How often what a warp does at a time must fit into a row, for a test of whether vectors lie in
 one to pay: a warp in which some do not goes both ways.
 """
-
-AHEAD_BYTES = 4096
-"""How far ahead of its loads a core asks for memory that does not go on where it was."""
-PAGE_BYTES = 4096
-"""A core follows memory by itself while it goes on, up to the end of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,13 @@ class PointwisePart:
         return self.lanes.vectors
 
     @property
+    def words_loaded(self) -> int:
+        """32-bit registers for what a thread loads."""
+        wide = [a for a in self.usual.accesses if not a.is_uniform]
+        each = sum(a.loads[0].dtype.itemsize for a in wide) * self.lanes.vector
+        return each * self.unroll // WORD
+
+    @property
     def threads(self) -> int:
         """Of a block."""
         return THREADS if self.break_point is None else 1
@@ -139,7 +148,41 @@ def schedule_pointwise(body: KernelBody, device: DeviceInfo) -> PointwiseSchedul
     """Schedule the outputs of one segment."""
     groups = [piece for group in point_groups(body) for piece in pieces(group, body, device)]
     parts = [part for group in groups for part in pointwise_parts(group, body, device)]
-    return PointwiseSchedule(tuple(parts))
+    return PointwiseSchedule(tuple(_evened(parts, device)))
+
+
+def _evened(parts: Sequence[PointwisePart], device: DeviceInfo) -> Iterator[PointwisePart]:
+    """Parts that load little, beside one that loads much, with more vectors a thread: threads are
+    few then, and those of a light part have little under way. The backward of Llama-3's RoPE takes
+    67 us on an H200 with two vectors of queries, and 69 with one.
+    """
+    words = [part.words_loaded for part in parts if part.accesses]
+    is_uneven = bool(words) and 2 * min(words) < max(words) <= _MOST_WORDS
+    if not is_uneven or device.threads_are_serial:
+        yield from parts
+        return
+    wanted = _IN_FLIGHT_SHARE * device.bytes_in_flight_per_sm
+    threads = min(device.registers_per_sm // (max(words) + _WORDS_BESIDE), device.threads_per_sm)
+    for part in parts:
+        moved = threads * _bytes_from_memory(part)
+        most = min(MAX_UNROLL, _most_code_points(part.graph) // part.lanes.vector)
+        most = min(most, _MOST_WORDS * part.unroll // max(part.words_loaded, 1))
+        most = min(most, part.vectors // (threads * device.sm_count))
+        unroll = part.unroll
+        while part.in_rows is None and 2 * unroll <= most and 0 < moved * unroll < wanted:
+            unroll *= 2
+        yield replace(part, unroll=unroll)
+
+
+def _bytes_from_memory(part: PointwisePart) -> float:
+    """What the loads of a vector take of memory: a tensor that is read several times, or by many
+    vectors, comes once, and caches have it then.
+    """
+    loaded: dict[TensorView, float] = {}
+    for access in (a for a in part.accesses if not a.is_uniform):
+        tensor, itemsize = access.loads[0].tensor, access.loads[0].dtype.itemsize
+        loaded[tensor] = loaded.get(tensor, 0) + itemsize * part.lanes.vector
+    return sum(min(size, tensor.bytes / part.vectors) for tensor, size in loaded.items())
 
 
 def pointwise_parts(group: PointGroup, body: KernelBody, device: DeviceInfo) -> list[PointwisePart]:
@@ -172,7 +215,7 @@ def _part(
         stores = group.stores(lanes, body, device)
         most_vectors = min(most, _most_code_points(group.graph)) // lanes.vector
         unroll = _unroll(accesses, lanes, most_vectors, device, _is_light(group.graph))
-        ahead = _prefetches(accesses, lanes, device)
+        ahead = prefetches(accesses, lanes, device)
         paired = device.threads_are_serial and can_pair(group.graph, accesses, stores, lanes)
         return PointwisePart(stores, group.graph, accesses, lanes, count, unroll, ahead, paired)
 
@@ -273,48 +316,3 @@ def _unroll(
     while unroll > 1 and lanes.vectors < THREADS * unroll * resident:
         unroll //= 2
     return unroll
-
-
-def far_reads(
-    accesses: Sequence[RegisterArray], device: DeviceInfo
-) -> Iterator[tuple[TensorView, Form, int]]:
-    """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
-
-    A core has few loads under way, and waits for these where memory jumps. Where data decide on an
-    address (a gather), nobody knows those of later vectors.
-    """
-    for access in accesses if device.prefetches_by_software else ():
-        tensor = access.loads[0].tensor
-        is_known = not any(load.positions for load in access.loads)
-        # Without windows where no lane is inside of what is read.
-        windows = access.variants[0].windows if len(access.variants) == 1 else ()
-        if is_known and windows and access.is_vector and tensor.bytes > device.l2_bytes:
-            moved = sum(w.width for w in windows) * tensor.dtype.itemsize
-            yield tensor, windows[0].address, moved
-
-
-def _prefetches(
-    accesses: Sequence[RegisterArray], lanes: Lanes, device: DeviceInfo
-) -> tuple[tuple[TensorView, Form], ...]:
-    """What is read where memory jumps before a core follows it.
-
-    Beyond the end addresses may be wrong, which a prefetch does not mind.
-    """
-    return tuple(
-        (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
-        for tensor, address, moved in far_reads(accesses, device)
-        if _run(address, lanes) * moved < PAGE_BYTES and _goes_on(address)
-    )
-
-
-def _goes_on(address: Form) -> bool:
-    """Whether later vectors read other memory, not the same row again."""
-    return any(digit.e is None for digit, _ in address.terms)
-
-
-def _run(address: Form, lanes: Lanes) -> int:
-    """Vectors that follow each other in memory."""
-    for digit, coef in address.terms:
-        if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
-            return lanes.vectors if digit.e is None else digit.e
-    return 1

@@ -164,7 +164,8 @@ class RowLowering(LaneLowering):
 
     def _held_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """What stays in registers, for every column of the row, before the first use of any."""
-        wanted = [k for k in self._column_accesses(self._live) if self._is_held(k)]
+        held = [k for k in self._column_accesses(self._live) if self._is_held(k)]
+        wanted = [k for k in held if k not in self.schedule.of_portion]
         ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
         taken: list[ir.Stmt] = []
@@ -324,8 +325,9 @@ class RowLowering(LaneLowering):
         """What is on its way before the first row is worked on."""
         steps, elements = self.schedule.steps, self._elements_ahead
         copied = self.schedule.copied
+        common = self._of_portion()
         if not self.schedule.prefetched:
-            return []
+            return common
         arrays: list[ir.Stmt] = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements
@@ -335,7 +337,22 @@ class RowLowering(LaneLowering):
         ]
         if copied:
             arrays.append(ir.AsyncCopies(_COPIES, steps * len(copied), SMEM))
-        return [*arrays, ir.Scope(tuple(self._fetched_row("r")))]
+        return [*common, *arrays, ir.Scope(tuple(self._fetched_row("r")))]
+
+    def _of_portion(self) -> list[ir.Stmt]:
+        """Vectors that all rows of a portion have in common, by its first row."""
+        common = self.schedule.of_portion
+        if not common:
+            return []
+        indices, loads = self._arithmetic(), list[ir.Stmt]()
+        for k in filter(self._is_kept_as_words, common):
+            loads += self._fetch(k, f"w{k}", indices, self._names)
+        whole = [k for k in common if not self._is_kept_as_words(k)]
+        loads += self._loads(whole, EACH, indices, set(self._written))
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in common))
+        head = ir.Comment(f"{names}, kept in registers for the rows of the portion")
+        scope = ir.Scope((*self._loops.place_of("r"), *self._loops.over_columns(loads)))
+        return [head, *map(self._kept_array, common), scope]
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
         """Vectors and elements of a row, for later."""

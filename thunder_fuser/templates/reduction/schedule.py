@@ -153,6 +153,8 @@ class ReductionSchedule:
                     unrolled anyway
     plain           passes whose loop compilers unroll, whatever `unroll` says of it
     row_cache       where what is read of a row stays until the last stage
+    of_portion      vectors that are the same for all rows of a portion, such as a modulation's of
+                    its batch: loaded before the first of these rows
     prefetched      accesses whose next row is loaded before this one is computed
     copied          those of them whose next row waits in shared memory, where registers have no
                     room: asynchronous copies bring it
@@ -183,6 +185,7 @@ class ReductionSchedule:
     unroll: tuple[int, ...]
     row_cache: RowCache
     plain: tuple[int, ...] = ()
+    of_portion: tuple[int, ...] = ()
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()

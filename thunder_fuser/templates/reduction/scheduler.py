@@ -59,6 +59,7 @@ from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_b
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
+    choose_of_portion,
     choose_to_l2,
     choose_unhoisted,
     choose_unroll,
@@ -201,6 +202,7 @@ class _Candidate:
         made = replace(bare, row_cache=self._residency(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, plain=plain_loops(made, self.device))
+        made = replace(made, of_portion=choose_of_portion(made, self.device))
         made = replace(made, prefetched=choose_ahead(made, self.device))
         made = copied_ahead(made, self.device)
         made = replace(made, to_l2=choose_to_l2(made, self.device))

@@ -33,12 +33,12 @@ from thunder_fuser.templates.pointwise.parts import KernelOfParts
 from thunder_fuser.templates.pointwise.schedule import (
     THREADS,
     PointwisePart,
-    far_reads,
     instructions,
     most_points,
     pointwise_parts,
     vectors_to_try,
 )
+from thunder_fuser.templates.prefetches import far_reads
 from thunder_fuser.templates.transpose.axes import Axes, Plane, find_axes
 from thunder_fuser.templates.transpose.tile import Tile, plan_tile
 

@@ -1,0 +1,61 @@
+"""Prefetches of a host: what a core asks for where memory jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.integer.symint import Form, Variable
+from thunder_fuser.lower.lanes import Lanes
+from thunder_fuser.lower.vectorize import RegisterArray
+
+AHEAD_BYTES = 4096
+"""How far ahead of its loads a core asks for memory that does not go on where it was."""
+PAGE_BYTES = 4096
+"""A core follows memory by itself while it goes on, up to the end of a page."""
+
+
+def far_reads(
+    accesses: Sequence[RegisterArray], device: DeviceInfo
+) -> Iterator[tuple[TensorView, Form, int]]:
+    """Vectors of tensors that no near cache of a host core holds: tensor, address, bytes.
+
+    A core has few loads under way, and waits for these where memory jumps. Where data decide on an
+    address (a gather), nobody knows those of later vectors.
+    """
+    for access in accesses if device.prefetches_by_software else ():
+        tensor = access.loads[0].tensor
+        is_known = not any(load.positions for load in access.loads)
+        # Without windows where no lane is inside of what is read.
+        windows = access.variants[0].windows if len(access.variants) == 1 else ()
+        if is_known and windows and access.is_vector and tensor.bytes > device.l2_bytes:
+            moved = sum(w.width for w in windows) * tensor.dtype.itemsize
+            yield tensor, windows[0].address, moved
+
+
+def prefetches(
+    accesses: Sequence[RegisterArray], lanes: Lanes, device: DeviceInfo
+) -> tuple[tuple[TensorView, Form], ...]:
+    """What is read where memory jumps before a core follows it.
+
+    Beyond the end addresses may be wrong, which a prefetch does not mind.
+    """
+    return tuple(
+        (tensor, address.substitute({lanes.u: lanes.u + max(1, AHEAD_BYTES // moved)}))
+        for tensor, address, moved in far_reads(accesses, device)
+        if _run(address, lanes) * moved < PAGE_BYTES and _goes_on(address)
+    )
+
+
+def _goes_on(address: Form) -> bool:
+    """Whether later vectors read other memory, not the same row again."""
+    return any(digit.e is None for digit, _ in address.terms)
+
+
+def _run(address: Form, lanes: Lanes) -> int:
+    """Vectors that follow each other in memory."""
+    for digit, coef in address.terms:
+        if isinstance(digit.base, Variable) and digit.s == 1 and coef == lanes.vector:
+            return lanes.vectors if digit.e is None else digit.e
+    return 1
