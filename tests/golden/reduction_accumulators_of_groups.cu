@@ -1,5 +1,5 @@
-// reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0729528d(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
+// reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_372da0c2(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -23,37 +23,43 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_0
       for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
     }
     const int bound = (int)(portion / 1 + 1) * 64;
-    tf::Fetch<float, 4> n0[1];
-    tf::Fetch<float, 4> n1[1];
+    tf::AsyncCopies<2> copies(smem);
     {
       const int r = (int)(portion / 1) * 64 + g;
+      const int from0 = 1024 * r + 4 * t;
+      const int from1 = 1024 * r + 4 * t;
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         const int u = k * 256 + t;
-        n0[k] = tf::fetch<4>(T0 + 1024 * r + 4 * u);
-        n1[k] = tf::fetch<4>(T1 + 1024 * r + 4 * u);
+        copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
+        copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
       }
     }
     TF_UNROLL_BY(1)
     for (int first = (int)(portion / 1) * 64; first < bound; first += 4) {
       turn ^= 1;
       const int r = first + g;
+      copies.wait();
       // prologue: T0, T1, kept in registers
       float x0[1][4];
       float x1[1][4];
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         const int u = k * 256 + t;
-        tf::unpack(n0[k], x0[k]);
-        tf::unpack(n1[k], x1[k]);
+        tf::load<4>((float*)(smem + (16640 + threadIdx.x * 16 + k * 16384)), x0[k]);
+        tf::load<4>((float*)(smem + (33024 + threadIdx.x * 16 + k * 16384)), x1[k]);
       }
       {
         const int next = (r + 4 < bound) ? r + 4 : r;
-        TF_UNROLL
-        for (int k = 0; k < 1; ++k) {
-          const int u = k * 256 + t;
-          n0[k] = tf::fetch<4>(T0 + 1024 * next + 4 * u);
-          n1[k] = tf::fetch<4>(T1 + 1024 * next + 4 * u);
+        if (r < next) {
+          const int from0 = 1024 * next + 4 * t;
+          const int from1 = 1024 * next + 4 * t;
+          TF_UNROLL
+          for (int k = 0; k < 1; ++k) {
+            const int u = k * 256 + t;
+            copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
+            copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
+          }
         }
       }
       if (tf::hidden_false()) continue;

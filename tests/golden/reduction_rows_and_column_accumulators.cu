@@ -1,5 +1,5 @@
-// reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e9fe461a(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+// reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d0589fbf(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -11,21 +11,23 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
     TF_UNROLL
     for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
   }
-  tf::Fetch<float, 4> n0[1];
-  tf::Fetch<float, 4> n2[1];
+  tf::AsyncCopies<2> copies(smem);
   {
     const int r = (int)part * 4 + g;
+    const int from0 = 1024 * r + 4 * t;
+    const int from2 = 1024 * r + 4 * t;
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
-      n0[k] = tf::fetch<4>(T1 + 1024 * r + 4 * u);
-      n2[k] = tf::fetch<4>(T0 + 1024 * r + 4 * u);
+      copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T1 + from0 + k * 1024);
+      copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T0 + from2 + k * 1024);
     }
   }
   TF_UNROLL_BY(1)
   for (int first = (int)part * 4; first < 4096; first += 528) {
     const int turn = (unsigned)first / 528u % 2u;
     const int r = first + g;
+    copies.wait();
     // prologue: T1, T2, T0, kept in registers
     float x0[1][4];
     float x1[1][4];
@@ -33,17 +35,21 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
-      tf::unpack(n0[k], x0[k]);
-      tf::unpack(n2[k], x2[k]);
+      tf::load<4>((float*)(smem + (16640 + threadIdx.x * 16 + k * 16384)), x0[k]);
+      tf::load<4>((float*)(smem + (33024 + threadIdx.x * 16 + k * 16384)), x2[k]);
       tf::load<4>(T2 + 4 * u, x1[k]);
     }
     {
       const int next = (r + 528 < 4096) ? r + 528 : r;
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        const int u = k * 256 + t;
-        n0[k] = tf::fetch<4>(T1 + 1024 * next + 4 * u);
-        n2[k] = tf::fetch<4>(T0 + 1024 * next + 4 * u);
+      if (r < next) {
+        const int from0 = 1024 * next + 4 * t;
+        const int from2 = 1024 * next + 4 * t;
+        TF_UNROLL
+        for (int k = 0; k < 1; ++k) {
+          const int u = k * 256 + t;
+          copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T1 + from0 + k * 1024);
+          copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T0 + from2 + k * 1024);
+        }
       }
     }
     if (tf::hidden_false()) continue;

@@ -266,7 +266,7 @@ def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSc
     more than memory needs to have to do, others keep it busy while a block computes.
     """
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
-    if schedule.prefetched or not (walks and schedule.folds and device.copies_async):
+    if not (walks and schedule.folds and device.copies_async):
         return schedule
     found = tuple(_vectors_of_rows(schedule))
     sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in found]
