@@ -79,16 +79,18 @@ def _vectors(code: sass.Sass, places: set[int]) -> int:
 
 
 def _widths(code: sass.Sass, places: set[int]) -> list[int]:
-    """Bits of each access to global memory."""
+    """Bits of each access to global memory, asynchronous copies among them."""
     found = [code.opcodes[k] for k in places]
-    return [sass.width(op) for op in found if sass.base(op) in ("LDG", "LD", "STG", "ST")]
+    moving = ("LDG", "LD", "LDGSTS", "STG", "ST")
+    return [sass.width(op) for op in found if sass.base(op) in moving]
 
 
 def _end(code: sass.Sass) -> int:
-    """Behind it are a grid barrier (its counter is the one that goes round) and what follows it,
-    subroutines, and the loop that a kernel ends with.
+    """Behind it are a grid barrier (whose word is added to) and what follows it, subroutines, and
+    the loop that a kernel ends with.
     """
-    arriving = (k for k, op in enumerate(code.opcodes) if op.startswith("ATOMG.E.INC"))
+    adding = ("ATOM.E.ADD.STRONG.GPU", "ATOMG.E.ADD.STRONG.GPU")
+    arriving = (k for k, op in enumerate(code.opcodes) if op.startswith(adding))
     return min(code.subroutines, next(arriving, code.subroutines))
 
 

@@ -92,7 +92,7 @@ PEAKS = {
     "cross_entropy": 50,
     "cross_entropy_backward": 112,
     "rms_norm_backward": 52,
-    "layer_norm_backward": 56,
+    "layer_norm_backward": 48,
     "gelu_backward": 48,
     "residual_rms_norm": 96,
     "column_sum": 48,
