@@ -55,6 +55,11 @@ class Sass:
         return Counter(width(op) for op in self.opcodes if base(op) in ("LDG", "LD"))
 
     @property
+    def copy_bits(self) -> Counter[int]:
+        """Width in bits -> number of asynchronous copies from global to shared memory."""
+        return Counter(width(op) for op in self.opcodes if base(op) == "LDGSTS")
+
+    @property
     def store_bits(self) -> Counter[int]:
         """Width in bits -> number of stores to global memory."""
         return Counter(width(op) for op in self.opcodes if base(op) in ("STG", "ST"))
