@@ -69,7 +69,7 @@ BLOCKS, IN_FLIGHT_KIB = (256, 512, 1024), (16, 32, 48, 64, 96)
 def rows(settings: Settings) -> Sequence[Row]:
     if settings.dry:
         return [Row(f"sweep {name}", partial(_sweep, name, settings), needs="") for name in SWEPT]
-    return [*_counters(), *_sanitized(), *_sweeps(settings)]
+    return [*_counters(), *_sweeps(settings), *_sanitized()]
 
 
 # ---- hardware counters
@@ -114,7 +114,7 @@ def _sanitized() -> Iterator[Row]:
     for tool in TOOLS:
         for what, tests in SANITIZED.items():
             name = f"compute-sanitizer {tool}: {what}"
-            yield Row(name, partial(_sanitize, tool, tests), limit=120)
+            yield Row(name, partial(_sanitize, tool, tests), limit=120, isolated=True)
 
 
 def _sanitize(tool: str, tests: str) -> Values:

@@ -16,7 +16,7 @@ from tests.support.batch import Batch, Guarded, allocations, executable
 from tests.support.building import op
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
-from tests.support.inputs import copy_of
+from tests.support.inputs import on_device
 from tests.tools import sass
 from tests.zoo.workloads import BY_NAME
 from thunder_fuser.codegen.kernel import Kernel
@@ -85,7 +85,7 @@ def turns(run: Executable) -> bool:
 def check_all(cases: Sequence[Case], device: torch.device, info: DeviceInfo | None) -> int:
     """Every case in one program; how many of them are transpose kernels."""
     batch = batch_for(device, info)
-    moved = [[copy_of(x, device) for x in case.inputs] for case in cases]
+    moved = [on_device(case.inputs, device) for case in cases]
     runs = [
         executable(case.compiled, inputs, batch, device)
         for case, inputs in zip(cases, moved, strict=True)

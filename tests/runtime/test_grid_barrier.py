@@ -15,8 +15,9 @@ HIGH, WORDS = 0x80000000, 1 << 32
 @pytest.mark.parametrize("word", [0, HIGH])
 @pytest.mark.parametrize(("blocks", "rounds"), [(1, 3), (2, 4), (3, 3), (4, 2)])
 def test_no_block_goes_on_before_the_others_have_come(word: int, blocks: int, rounds: int) -> None:
-    """Every order in which blocks add to the word and look at it, from whatever an earlier kernel
-    left. A block is (rounds that it has begun, what it found there, or None where it computes).
+    """Every order in which blocks add to the word and look at it, from either word that an earlier
+    kernel leaves. A block is (rounds that it has begun, what it found there, or None where it
+    computes).
     """
     begin = (word, ((0, None),) * blocks)
     states: list[tuple[int, tuple[tuple[int, int | None], ...]]] = [begin]

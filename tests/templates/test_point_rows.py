@@ -9,6 +9,7 @@ import torch
 
 from tests.support.batch import Batch, executable
 from tests.support.building import op
+from tests.support.inputs import on_device
 from tests.support.simulation import schedule, simulate
 from tests.zoo.losses import cross_entropy_backward
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -130,7 +131,7 @@ def test_kernels_compute_the_numbers_of_the_reference(
             b = FusionBuilder()
             program(b, rows, length)
             compiled, inputs = CompiledFusion(b.build()), inputs_of(b, rows)
-            moved = [x.to(device) for x in inputs]
+            moved = on_device(inputs, device)
             runs.append((compiled, inputs, moved, executable(compiled, moved, batch, device)))
     for compiled, inputs, moved, run in runs:
         for found, wanted in zip(

@@ -262,8 +262,8 @@ def choose_to_l2(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
 
 def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
     """The schedule with the next row by asynchronous copies (cp.async) to shared memory, where its
-    blocks fold rows by turns and registers have no room for it. Where one row of each block is much
-    more than memory needs to have to do, others keep it busy while a block computes.
+    blocks fold rows by turns. Where one row of each block is much more than memory needs to have to
+    do, others keep it busy while a block computes.
     """
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
     if not (walks and schedule.folds and device.copies_async):

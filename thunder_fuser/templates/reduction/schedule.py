@@ -156,8 +156,8 @@ class ReductionSchedule:
     of_portion      vectors that are the same for all rows of a portion, such as a modulation's of
                     its batch: loaded before the first of these rows
     prefetched      accesses whose next row is loaded before this one is computed
-    copied          those of them whose next row waits in shared memory, where registers have no
-                    room: asynchronous copies bring it
+    copied          those of them whose next row waits in shared memory: asynchronous copies
+                    (cp.async) bring it
     to_l2           those of them that are prefetched to the L2 cache one row earlier
     copied_whole    accesses whose row, all of it at once, asynchronous copies bring to where shared
                     memory keeps it
