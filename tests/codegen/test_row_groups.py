@@ -30,6 +30,7 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 CPU = torch.device("cpu")
 THREE = replace(H200_SLICE, sm_count=3)
+ALWAYS = 48
 # Groups that blocks have some of, rows that no block has as many of, several blocks a group, rows
 # that are summed in parts, rows of more than a warp, and of one vector.
 SIZES = (
@@ -67,21 +68,25 @@ def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
 
 
 @pytest.mark.parametrize("info", [None, THREE], ids=["own", "3 multiprocessors"])
-@blocks(240, 24, always=24)
+@blocks(240, 24, always=ALWAYS)
 def test_random_groups_equal_float64(info: DeviceInfo | None, first: int) -> None:
-    batch, planned, walks = Batch(CPU, info), [], 0
+    batch, planned, walks, modulated = Batch(CPU, info), [], 0, 0
     for seed in range(first, first + 24):
-        made = random_case(seed, max_numel=4000, steps=4, groups=True)
+        # Many columns that are whole vectors.
+        made = random_case(seed, max_numel=4000, steps=4, groups=True, sizes=(2, 3, 8, 16, 24))
         given = made.fresh_inputs(CPU)
         run = executable(CompiledFusion(made.fusion), given, batch, CPU)
         planned.append((made, given, run))
         for segment in run.plan.segments:
             if segment.kernels:
                 schedule = schedule_segment(segment, THREE)
-                walks += isinstance(schedule, ReductionSchedule) and schedule.mapping.walks_portions
+                if isinstance(schedule, ReductionSchedule):
+                    walks += schedule.mapping.walks_portions
+                    modulated += bool(schedule.of_portion)
     for made, given, run in planned:
         made.check(run(given), made.updated(given))
     assert walks > 1
+    assert modulated or first >= ALWAYS
 
 
 def test_portions_of_long_columns() -> None:

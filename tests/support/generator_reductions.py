@@ -69,6 +69,12 @@ def group_step(p: Program) -> None:
     order = list(range(x.rank)) if p.chance(0.7) else p.rng.sample(range(x.rank), x.rank)
     first, second = sorted(p.rng.sample(range(1, x.rank), 2))
     groups, rows, columns = order[:first], order[first:second], order[second:]
+    if p.chance(0.6):
+        # A modulation: the same for all rows of a group, which differs from group to group.
+        sizes = [1 if k in rows else n for k, n in enumerate(x.sizes)]
+        modulation = p.tensor(sizes, x.dtype)
+        _applied(p, x, modulation)
+        x = p.pool[-1] if p.pool[-1].sizes == x.sizes else x
     of_row = p.builder.reduce(p.rng.choice(("sum", "max", "min")), x, columns, keepdim=True)
     p.keep(of_row)
     if of_row in p.pool:
