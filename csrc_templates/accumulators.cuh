@@ -84,6 +84,18 @@ struct ArgMin {
   }
 };
 
+// 1 over a number of elements, and 1 for none. In float within 2^-23 of itself, an instruction where
+// a division is nine and a branch: sums were rounded by more before it comes.
+TF_DEVICE double inverse_of_count(double count) { return 1.0 / (count > 0.0 ? count : 1.0); }
+TF_DEVICE float inverse_of_count(float count) {
+#ifdef __CUDA_ARCH__
+  float found;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(::fmaxf(count, 1.0f)));
+  return found;
+#else
+  return 1.0f / (count > 0.0f ? count : 1.0f);
+#endif
+}
 // Some elements, for their variance: how many, a number near them, and the sums of what they differ
 // from it and of its squares. The number is their mean where two sets have met (the sum is then what
 // the mean was rounded by), and until then the first of them: nothing is divided at an element, and
@@ -92,11 +104,16 @@ template <class T>
 struct Moments {
   T count, origin, sum, squares;
 };
+// Their mean, as seen from the number near them.
+template <class T>
+TF_DEVICE T mean_from_origin(Moments<T> a) {
+  return a.sum * inverse_of_count(a.count);
+}
 // What elements differ from their mean by, squared and added up: infinite where that overflows, and
 // NaN where an element is infinite, since it differs from an infinite mean by NaN.
 template <class T>
 TF_DEVICE T squared_deviations(Moments<T> a) {
-  const T of_mean = a.sum * (a.sum / (a.count > T(0) ? a.count : T(1)));
+  const T of_mean = a.sum * mean_from_origin(a);
   return a.squares - (isinf(a.squares) ? a.sum - a.sum : of_mean);
 }
 // Welford's algorithm as Chan, Golub and LeVeque have it for sets of elements.
@@ -124,10 +141,9 @@ struct Welford {
   template <class T>
   static TF_DEVICE Moments<T> combine(Moments<T> a, Moments<T> b) {
     const T count = a.count + b.count;
-    const T share = b.count / (count > T(0) ? count : T(1));
-    // Means as seen from the origins: what is small is not rounded as what is large.
-    const T from_a = a.sum / (a.count > T(0) ? a.count : T(1));
-    const T from_b = b.sum / (b.count > T(0) ? b.count : T(1));
+    const T share = b.count * inverse_of_count(count);
+    // What is small is not rounded as what is large.
+    const T from_a = mean_from_origin(a), from_b = mean_from_origin(b);
     const T apart = (b.origin - a.origin) + (from_b - from_a);
     const T step = from_a + apart * share;
     const T mean = a.origin + step;

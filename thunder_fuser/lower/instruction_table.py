@@ -182,7 +182,7 @@ _TAKE: Mapping[str, tuple[Mix, Mix]] = {
     "prod": (mix(1), mix(1)),
     "argmax": (mix(0, 6), mix(0, 6)),
     "argmin": (mix(0, 6), mix(0, 6)),
-    "squared_deviations": (mix(4, 2), mix(36, 10, 5, 15)),
+    "squared_deviations": (mix(4, 2), mix(23, 8, 3)),
     "sum_exp": (mix(9, 4, 1), mix(14, 6, 2)),
 }
 _TAKE_VECTOR: Mapping[str, tuple[Mix, Mix]] = {
