@@ -166,44 +166,65 @@ TF_DEVICE T part_at(const Lanes<T, N>* parts, long long place) {
   return parts[place / N].fresh(place % N);
 }
 
-// What `Count` blocks have left of a total at `point`, parts[i * points + point] for i < Count, in an
-// order that depends on nothing else. All threads of a block of `Threads` call it, for `Width` points;
-// those with one number modulo Width have one point and get one value. `slots` is shared memory for
-// Threads values.
-template <class Op, int Threads, int Width, int Count, class Parts, class T>
-TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots TF_SITE_PARAM) {
+// Parts of a point that a thread has under way at a time.
+constexpr int kPartsAhead = 8;
+// A total of which blocks have left parts, and shared memory for a value of each thread: one of
+// several that a block adds up side by side.
+template <class Op, class T, class Parts>
+struct Partials {
+  const Parts* parts;
+  T* slots;
+  T value, next[kPartsAhead];
+  TF_DEVICE void fetch(int j, long long place) { next[j] = part_at(parts, place); }
+  TF_DEVICE void add(T other) { value = Op::combine(value, other); }
+};
+template <class Op, class T, class Parts>
+TF_DEVICE Partials<Op, T, Parts> partials(const Parts* parts, T* slots) {
+  return {parts, slots};
+}
+// What `Count` blocks have left of totals at `point`, parts[i * points + point] for i < Count, each in
+// an order that depends on nothing else. All threads of a block of `Threads` call it, for `Width`
+// points; those with one number modulo Width have one point and get one value. The totals share the
+// barriers, and none waits for another's memory.
+template <int Threads, int Width, int Count, class... Totals>
+TF_DEVICE void sum_parts(int points, int point, Totals&... each) {
   constexpr int groups = Threads / Width;
   const int group = threadIdx.x / Width, lane = threadIdx.x % Width;
-  // Several are on their way at a time, all of them where they are few.
-  constexpr int most = Threads > 1 ? 8 : 1, rounds = (Count + groups - 1) / groups;
+  // All of them where they are few.
+  constexpr int most = Threads > 1 ? kPartsAhead : 1, rounds = (Count + groups - 1) / groups;
   constexpr int ahead = rounds < most ? rounds : most;
-  T value;
   TF_UNROLL_BY(1)
   for (int begin = 0; begin < Count; begin += ahead * groups) {
-    T next[ahead];
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {
       const int i = begin + j * groups + group;
-      if (i < Count) next[j] = part_at(parts, (long long)i * points + point);
+      if (i < Count) (each.fetch(j, (long long)i * points + point), ...);
     }
     TF_UNROLL
     for (int j = 0; j < ahead; ++j) {
       if (begin + j == 0) {
-        value = next[0];
+        ((each.value = each.next[0]), ...);
       } else if (begin + j * groups + group < Count) {
-        value = Op::combine(value, next[j]);
+        (each.add(each.next[j]), ...);
       }
     }
   }
-  if (groups == 1) return value;
+  if (groups == 1) return;
   __syncthreads();
-  slots[threadIdx.x] = value;
+  ((each.slots[threadIdx.x] = each.value), ...);
   __syncthreads();
-  value = slots[lane];
+  ((each.value = each.slots[lane]), ...);
   // Left alone, NVRTC writes all 32 out, which is a tenth of what it takes for such a kernel.
   TF_UNROLL_BY(4)
-  for (int i = 1; i < groups && i < Count; ++i) value = Op::combine(value, slots[i * Width + lane]);
-  return value;
+  for (int i = 1; i < groups && i < Count; ++i) (each.add(each.slots[i * Width + lane]), ...);
+}
+
+// The same of one total.
+template <class Op, int Threads, int Width, int Count, class Parts, class T>
+TF_DEVICE T sum_parts(const Parts* parts, int points, int point, T* slots) {
+  Partials<Op, T, Parts> total = partials<Op>(parts, slots);
+  sum_parts<Threads, Width, Count>(points, point, total);
+  return total.value;
 }
 
 // True, in all its threads, for the block that is the last of `blocks` to call this; it sees what

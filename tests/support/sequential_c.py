@@ -183,6 +183,8 @@ class SequentialC:
             case ir.Let():
                 self._each_thread.add(s.name)
                 return [f"static {self._type(s.type)} {s.name}[{threads}];"]
+            case ir.ReduceTogether():
+                return [line for let in s.lets for line in self._declared(let)]
             case ir.Registers():
                 self._each_thread.add(s.name)
                 sizes = "".join(f"[{n}]" for n in _sizes(s))
@@ -238,6 +240,8 @@ class SequentialC:
                     return [f"{s.name}[thread_] = {value};"]
                 self._each_thread.discard(s.name)
                 return [f"{self._type(s.type)} {s.name} = {value};"]
+            case ir.ReduceTogether():
+                return self._lines(s.lets, outer)
             case ir.Registers():
                 if outer:
                     zero = f"memset({s.name}[thread_], 0, sizeof {s.name}[thread_]);"

@@ -457,6 +457,8 @@ class CudaText:
 
     def _reduce_together(self, s: ir.ReduceTogether) -> list[str]:
         self.synchronises = True
+        if isinstance(s.lets[0].value, ir.CombineParts):
+            return self._combine_together(s.lets)
         found, names, values = [], [], []
         for let in s.lets:
             each = let.value
@@ -470,6 +472,20 @@ class CudaText:
             function = f"tf::{self._reduces(each)}<{_group(each)}>"
             who = list(map(self.text, self._who(each)))
         return [*found, f"{function}({', '.join([*who, *names])});", *values]
+
+    def _combine_together(self, lets: Sequence[ir.Let]) -> list[str]:
+        found, names, values = [], [], []
+        for let in lets:
+            each = let.value
+            assert isinstance(each, ir.CombineParts)
+            name = f"{let.name}_parts"
+            place = f"{self.text(each.parts)}, {self.text(each.slots)}"
+            found.append(f"auto {name} = tf::partials<{_functor(each.reducer)}>({place});")
+            values.append(f"const {self.ctype(let.type)} {let.name} = {name}.value;")
+            names.append(name)
+            shape = f"{each.threads}, {each.points}, {each.count}"
+            who = f"{each.stride}, {self.text(each.point)}"
+        return [*found, f"tf::sum_parts<{shape}>({who}, {', '.join(names)});", *values]
 
     def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
         self.synchronises = True
@@ -526,8 +542,8 @@ class CudaText:
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
-        ir.MappedRank: _mapped_rank,
         ir.CombineParts: _combine_parts,
+        ir.MappedRank: _mapped_rank,
     }
     STATEMENTS: ClassVar[dict[type, Callable[[CudaText, Any], list[str]]]] = {
         ir.Comment: _comment,

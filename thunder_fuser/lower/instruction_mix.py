@@ -297,11 +297,12 @@ class InstructionMix(ExpressionMix):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
     def _reduce_together(self, s: ir.ReduceTogether) -> None:
-        """One barrier, and shuffles of one under way with those of the others."""
+        """The barriers of one, and its shuffles under way with those of the others."""
         here = self.values.here
         barriers, apart, exchanges = here.barriers, here.apart, here.exchanges
         found = [self.expr(let.value) for let in s.lets]
-        here.barriers = min(here.barriers, barriers + 1)
+        sums_parts = isinstance(s.lets[0].value, ir.CombineParts)
+        here.barriers = min(here.barriers, barriers + (2 if sums_parts else 1))
         here.apart = min(here.apart, apart + 1)
         here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
         for let, value in zip(s.lets, found, strict=True):

@@ -427,15 +427,6 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceTogether:
-    """Several block reductions of as many threads, side by side: one barrier for all of them. The
-    values are BlockReduce.
-    """
-
-    lets: tuple[Let, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class CombineParts:
     """The `count` partial results of a point, `stride` apart, as one: the work of a block, whose
     first threads, as many as there are `points`, have those of their own.
@@ -449,6 +440,15 @@ class CombineParts:
     stride: int
     point: Expr
     slots: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTogether:
+    """Several reductions of a block side by side, whose barriers they share: the values are
+    BlockReduce of as many threads, or CombineParts of as many parts, at one point.
+    """
+
+    lets: tuple[Let, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from thunder_fuser.templates.reduction.schedule import (
     GridReduction,
     ReductionSchedule,
 )
-from thunder_fuser.templates.reduction.shared_memory import slot_bytes
+from thunder_fuser.templates.reduction.shared_memory import parts_offset
 
 WORKSPACE = "workspace"
 """The parameter of kernels that have totals: memory for the parts."""
@@ -186,10 +186,7 @@ class EpilogueLowering(LaneLowering):
             last = ir.Int(points - 1)
             body = [ir.Let("at", self._index, own), ir.Let("c", self._index, ir.Min(_AT, last))]
             mine.append(less(_AT, points))
-        for total, n in self._wanted():
-            held = values.register_dtype(total.tensor.dtype)
-            result = lowered.finished(self._summed(total, n), total)
-            body.append(ir.Let(f"g{n}", held, result))
+        body += self._summed()
         stores = tuple(self._stored_point(self._arithmetic()))
         body.append(ir.If(tuple(mine), stores) if mine else ir.Scope(stores))
         if alone:
@@ -228,10 +225,26 @@ class EpilogueLowering(LaneLowering):
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
         return [(t, n) for n, t in enumerate(self.schedule.totals) if t.tensor in read]
 
-    def _summed(self, total: GridReduction, n: int) -> ir.Expr:
+    def _summed(self) -> list[ir.Stmt]:
+        """What the parts of each total come to: of several, which have the same points, side by
+        side.
+        """
+        sums: list[ir.Let] = []
+        results: list[ir.Stmt] = []
+        wanted = self._wanted()
+        for total, n in wanted:
+            one, held = lowered.reducer(total), values.register_dtype(total.tensor.dtype)
+            both: ir.Expr = self._sum_of_parts(total, n)
+            if len(wanted) > 1:
+                sums.append(ir.Let(f"m{n}", one, both))
+                both = ir.Var(f"m{n}")
+            results.append(ir.Let(f"g{n}", held, lowered.finished(both, total)))
+        return [*([ir.ReduceTogether(tuple(sums))] if sums else []), *results]
+
+    def _sum_of_parts(self, total: GridReduction, n: int) -> ir.CombineParts:
         schedule = self.schedule
         one = lowered.reducer(total)
-        slots = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
+        slots = ir.Reinterpret(one, add(SMEM, ir.Int(parts_offset(schedule, n))))
         parts: ir.Expr = ir.Var(f"W{n}")
         point: ir.Expr = _C
         count = self._parts_of_point(total)

@@ -58,7 +58,11 @@ def exchange_bytes(schedule: ReductionSchedule) -> int:
     sizes = [_meeting_bytes(schedule, total) for total in schedule.totals]
     # Blocks of a cluster bring all totals at once.
     meeting = sum(sizes) if schedule.mapping.meets_in_clusters else max(sizes, default=0)
-    return slot_bytes(schedule) + -(-meeting // 16) * 16
+    ends = [
+        parts_offset(schedule, n) + _parts_bytes(schedule, total)
+        for n, total in enumerate(schedule.totals)
+    ]
+    return -(-max(slot_bytes(schedule) + meeting, *ends, 0) // 16) * 16
 
 
 def kept_offset(schedule: ReductionSchedule, access: int) -> int:
@@ -131,8 +135,20 @@ def meeting_offset(schedule: ReductionSchedule, n: int) -> int:
     return slot_bytes(schedule) + sum(before)
 
 
+def parts_offset(schedule: ReductionSchedule, n: int) -> int:
+    """Bytes before the place where the threads of a block add up the parts of a total, beside those
+    of the others at its points.
+    """
+    at = schedule.totals[n].at
+    before = (_parts_bytes(schedule, total) for total in schedule.totals[:n] if total.at == at)
+    return slot_bytes(schedule) + sum(before)
+
+
+def _parts_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
+    return total.accumulator_bytes * schedule.block_threads
+
+
 def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
-    """Groups of threads meet here: those of one block, and those that add up parts."""
     groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
     met = groups
     if total.is_of_columns and (groups or schedule.mapping.meets_in_clusters):
