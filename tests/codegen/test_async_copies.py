@@ -112,7 +112,8 @@ def test_numbers(dtype: DataType) -> None:
     batch, planned = Batch(CPU, THIRSTY), []
     copied = uneven = several = 0
     names = ("rms_norm_backward", "layer_norm_backward", "layer_norm_backward_anew")
-    for name, (rows, columns) in itertools.product(names, SIZES):
+    sizes = SIZES if dtype is Float else SIZES[::2]
+    for name, (rows, columns) in itertools.product(names, sizes):
         program = PROGRAMS[name]
         inputs = program.inputs(rows, columns, dtype.torch)
         fusion = program.definition(rows, columns, dtype).fusion

@@ -51,7 +51,8 @@ SIZES = [(40, 512), (17, 2000), (9, 4099), (33, 5120), (5, 12_288)]
 def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
     """No worse than eager's, or than a few roundings, beside float64."""
     batch, planned, seen = Batch(CPU, device), [], Counter[str]()
-    for (name, program), (rows, columns) in itertools.product(PROGRAMS.items(), SIZES):
+    sizes = SIZES if device is HASTY or dtype is DataType.Float else SIZES[::2]
+    for (name, program), (rows, columns) in itertools.product(PROGRAMS.items(), sizes):
         inputs = program.inputs(rows, columns, dtype.torch)
         fusion = program.definition(rows, columns, dtype).fusion
         run = executable(CompiledFusion(fusion), inputs, batch, CPU)

@@ -190,12 +190,13 @@ def test_everything_that_can_be_drawn_compiles_without_spills(device: DeviceInfo
     for dtype in (Float, Double, Half, BFloat16):
         kernel = kernel_of(noise(dtype), device=device)
         kernels[kernel.name] = kernel
-    for seed in range(7000, 7030):
+    # NVRTC takes a second for each: every device has seeds of its own.
+    for seed in range(7000 + [d.arch for d in (A100, H200, B200)].index(device.arch), 7030, 3):
         plan = partition(random_case(seed, draws=True, reductions=seed % 2 == 0).fusion)
         for found in generate_kernels(plan, device).values():
             kernels[found.kernel.name] = found.kernel
     drawing = [k for k in kernels.values() if calls(k.source)]
-    assert len(drawing) > 15
+    assert len(drawing) > 8
     cubin = compile_cubin(drawing, device.arch)
     for name, resources in cubin.resources.items():
         assert not resources.spills, f"{name}: {resources}"

@@ -39,6 +39,8 @@ SMALL = replace(H200, sm_count=1)
 """Whose tiles are as large for small tensors as an H200's are for large ones."""
 SCHEDULES = pytest.mark.parametrize("info", [None, H200, SMALL], ids=["own", "H200", "large"])
 SIZES = (1, 2, 31, 33, 127, 1000)
+ENOUGH = 6
+"""Random fusions that become transpose kernels, which compilers take seconds for."""
 TURNED = [f"transpose_{k}_{t}" for k in ("add", "cube") for t in ("bf16", "float")]
 
 
@@ -145,7 +147,7 @@ def test_random_permutations(device: torch.device, info: DeviceInfo | None) -> N
     assert check_all(random_cases(0, 60), device, info) >= 10
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @SCHEDULES
 def test_many_random_permutations(device: torch.device, info: DeviceInfo | None) -> None:
     for seed in range(1, 3):
@@ -167,7 +169,9 @@ def test_random_fusions_with_tiles_however_few_points_there_are(
         run = executable(CompiledFusion(case.fusion), inputs, batch, device)
         if turns(run):
             planned.append((case, inputs, run))
-    assert len(planned) > 5
+        if len(planned) == ENOUGH:
+            break
+    assert len(planned) == ENOUGH
     for case, inputs, run in planned:
         case.check(run(inputs), case.updated(inputs))
 

@@ -107,9 +107,9 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
     assert compared > 4
 
 
-@blocks(3000, 500, always=500)
+@blocks(3000, 250, always=250)
 def test_no_plan_moves_more_than_one_operation_a_kernel(first: int) -> None:
-    for seed in range(first, first + 500):
+    for seed in range(first, first + 250):
         case = random_case(seed, reductions=True)
         plan = CompiledFusion(case.fusion).plan(case.inputs)
         apart = CompiledFusion(with_cuts(case.fusion, 0, probability=1)).plan(case.inputs)
@@ -199,7 +199,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 
 def plans(first, into):
     with options(verify=True):
-        for seed in range(first, first + 16):
+        for seed in range(first, first + 8):
             for case in (random_case(seed, reductions=True), cat_case(seed)):
                 into.append(str(CompiledFusion(case.fusion).plan(case.inputs)))
 
@@ -214,8 +214,8 @@ assert together == [alone, alone]
 print(*alone, sep="\\n")
 """
     found = printed_under_any(text)
-    assert found.count("boundary") > 15
-    assert found.count("(concat)") > 4
+    assert found.count("boundary") > 7
+    assert found.count("(concat)") > 1
 
 
 def test_groups_come_in_an_order_in_which_they_can_run() -> None:

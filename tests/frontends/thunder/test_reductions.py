@@ -115,7 +115,8 @@ def compare_all(inputs: list[torch.Tensor], device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rows_of_any_length(dtype: torch.dtype, device: torch.device) -> None:
-    compare_all([(torch.randn(3, n) + 0.25).to(dtype) for n in LENGTHS], device)
+    lengths = LENGTHS if dtype is torch.float32 else LENGTHS[::3]
+    compare_all([(torch.randn(3, n) + 0.25).to(dtype) for n in lengths], device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
