@@ -227,3 +227,22 @@ def _statements(body: tuple[object, ...]) -> list[object]:
 @pytest.mark.parametrize(("name", "rows", "columns", "dtype"), LONG, ids=str)
 def test_numbers_on_a_gpu(name: str, rows: int, columns: int, dtype: DataType) -> None:
     assert_on_a_gpu(name, rows, columns, dtype)
+
+
+@pytest.mark.parametrize("name", ["layer_norm_backward", "layer_norm_backward_anew"])
+def test_weights_of_all_rows_are_read_from_shared_memory_once_a_row(name: str) -> None:
+    """Into registers, for both passes over a row that is one vector of a thread."""
+    program, batch = PROGRAMS[name], Batch(CPU, H200)
+    inputs = program.inputs(600, 1024, torch.bfloat16)
+    fusion = program.definition(600, 1024, BFloat16).fusion
+    run = executable(CompiledFusion(fusion), inputs, batch, CPU)
+    (segment,) = run.plan.segments
+    made = schedule_segment(segment, H200)
+    assert isinstance(made, ReductionSchedule)
+    assert made.resident
+    assert set(made.resident) < set(made.row_cache.registers)
+    (kernel,) = run.kernels
+    rows = kernel.source[kernel.source.index("for (int first") :]
+    for k in made.resident:
+        assert rows.count(f", x{k}[k]);") == 1
+    assert_beside_float64(name, run, inputs)

@@ -177,6 +177,9 @@ class RowLowering(LaneLowering):
         for k in filter(self._is_kept_as_words, now):
             loads += self._fetch(k, f"w{k}", indices, self._names)
         now = [k for k in now if not self._is_kept_as_words(k)]
+        resident = [k for k in now if k in self._kept]
+        now = [k for k in now if k not in resident]
+        loads += [self._from_shared(k, self._register(k, EACH)) for k in resident]
         beside = sorted(self._positions_of(now).difference(wanted, self._row_loads))
         loads += map(self._array, beside)
         loads += self._loads(sorted([*now, *beside]), EACH, indices, set(self._written))
@@ -466,7 +469,9 @@ class RowLowering(LaneLowering):
         words = {k: f"w{k}" for k in accesses if self._is_kept_as_words(k)}
         words |= {k: f"n{k}" for k in accesses if k in self._ahead and self._waits_as_words(k)}
         found: list[ir.Stmt] = [
-            self._array(k) for k in accesses if k not in self._ahead or k in words
+            self._kept_array(k) if self._is_held(k) and k not in words else self._array(k)
+            for k in accesses
+            if k not in self._ahead or k in words
         ]
         found += [
             ir.Unpack(ir.Element(Var(name), K), self._register(k, ONE)) for k, name in words.items()
@@ -474,7 +479,7 @@ class RowLowering(LaneLowering):
         for k in accesses:
             target = self._register(k, self._copy)
             if k in self._kept:
-                found.append(ir.VectorLoad(self.lanes.vector, self._kept_place(k), target))
+                found.append(self._from_shared(k, target))
                 continue
             if k not in self._ahead and k not in words:
                 found += self._loads([k], self._copy, indices, done)
@@ -482,6 +487,9 @@ class RowLowering(LaneLowering):
                 self._kept.add(k)
                 found.append(ir.VectorStore(self.lanes.vector, self._kept_place(k), target))
         return found
+
+    def _from_shared(self, k: int, target: ir.Expr) -> ir.Stmt:
+        return ir.VectorLoad(self.lanes.vector, self._kept_place(k), target)
 
     def _kept_place(self, k: int) -> ir.Address:
         """Where the vector at hand of an access lies that is kept in shared memory."""

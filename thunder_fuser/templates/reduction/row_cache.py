@@ -35,7 +35,7 @@ class RowCache:
     """What a block keeps of a row between passes; accesses by number.
 
     registers  kept by the thread that read them
-    shared     kept in shared memory
+    shared     kept in shared memory; beside registers, what is the same for all rows
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
     held       values that are kept beside what is read, so that they are computed once
@@ -60,15 +60,16 @@ class RowCache:
         """How often an access is read from memory."""
         return self.passes[access] if access in self.reread else 1
 
-    def sharing(self, accesses: Collection[int]) -> RowCache:
-        """The same with these accesses in shared memory."""
+    def sharing(self, accesses: Collection[int], *, from_registers: bool) -> RowCache:
+        """The same with these accesses in shared memory, instead of registers or beside them."""
         if not accesses:
             return self
         registers, reread = (
             tuple(k for k in some if k not in accesses) for some in (self.registers, self.reread)
         )
         shared = tuple(sorted({*self.shared, *accesses}))
-        return replace(self, registers=registers, shared=shared, reread=reread)
+        kept = registers if from_registers else self.registers
+        return replace(self, registers=kept, shared=shared, reread=reread)
 
     def __str__(self) -> str:
         kept = f", {len(self.values)} values cached" if self.values else ""
