@@ -314,7 +314,7 @@ class CudaText:
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         self.synchronises = True
-        shape = f"{_functor(e.reducer)}, {e.threads}, {e.points}, {e.count}"
+        shape = f"{_functor(e.reducer)}, {_shape_of_parts(e)}"
         parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
         return f"tf::sum_parts<{shape}>({parts}, {e.stride}, {point}, {slots})"
 
@@ -457,35 +457,26 @@ class CudaText:
 
     def _reduce_together(self, s: ir.ReduceTogether) -> list[str]:
         self.synchronises = True
-        if isinstance(s.lets[0].value, ir.CombineParts):
-            return self._combine_together(s.lets)
         found, names, values = [], [], []
         for let in s.lets:
-            each = let.value
-            assert isinstance(each, ir.BlockReduce)
-            ctype = self.ctype(let.type)
-            name = f"{let.name}_exchange"
-            place = f"{self.text(each.value)}, {self.text(each.slots)}"
-            found.append(f"tf::Exchange<{_functor(each.reducer)}, {ctype}> {name}{{{place}}};")
+            each, ctype = let.value, self.ctype(let.type)
+            assert isinstance(each, (ir.BlockReduce, ir.CombineParts))
+            functor, slots = _functor(each.reducer), self.text(each.slots)
+            if isinstance(each, ir.BlockReduce):
+                name = f"{let.name}_exchange"
+                place = f"{self.text(each.value)}, {slots}"
+                found.append(f"tf::Exchange<{functor}, {ctype}> {name}{{{place}}};")
+                function = f"tf::{self._reduces(each)}<{_group(each)}>"
+                who = list(map(self.text, self._who(each)))
+            else:
+                name = f"{let.name}_parts"
+                place = f"{self.text(each.parts)}, {slots}"
+                found.append(f"auto {name} = tf::partials<{functor}>({place});")
+                function = f"tf::sum_parts<{_shape_of_parts(each)}>"
+                who = [str(each.stride), self.text(each.point)]
             values.append(f"const {ctype} {let.name} = {name}.value;")
             names.append(name)
-            function = f"tf::{self._reduces(each)}<{_group(each)}>"
-            who = list(map(self.text, self._who(each)))
         return [*found, f"{function}({', '.join([*who, *names])});", *values]
-
-    def _combine_together(self, lets: Sequence[ir.Let]) -> list[str]:
-        found, names, values = [], [], []
-        for let in lets:
-            each = let.value
-            assert isinstance(each, ir.CombineParts)
-            name = f"{let.name}_parts"
-            place = f"{self.text(each.parts)}, {self.text(each.slots)}"
-            found.append(f"auto {name} = tf::partials<{_functor(each.reducer)}>({place});")
-            values.append(f"const {self.ctype(let.type)} {let.name} = {name}.value;")
-            names.append(name)
-            shape = f"{each.threads}, {each.points}, {each.count}"
-            who = f"{each.stride}, {self.text(each.point)}"
-        return [*found, f"tf::sum_parts<{shape}>({who}, {', '.join(names)});", *values]
 
     def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
         self.synchronises = True
@@ -583,6 +574,10 @@ class CudaText:
 
 def header_files(stems: set[str]) -> tuple[str, ...]:
     return tuple(f"{stem}.cuh" for stem in _HEADERS if stem in stems)
+
+
+def _shape_of_parts(e: ir.CombineParts) -> str:
+    return f"{e.threads}, {e.points}, {e.count}"
 
 
 def _group(e: ir.BlockReduce) -> str:

@@ -149,6 +149,7 @@ def _parts_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
 
 
 def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
+    """Of a total's accumulators where groups of threads meet: those of a block, or of a cluster."""
     groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
     met = groups
     if total.is_of_columns and (groups or schedule.mapping.meets_in_clusters):
