@@ -154,7 +154,7 @@ def test_group_norm_with_channels_last_is_no_other_order_of_magnitude(channels: 
     weights = [(channels,), (channels,)]
     rows = _plans(lambda x, w, b: F.group_norm(x, 32, w, b), (64, channels, 56, 56), *weights)
     plans = _plans(group_norm, (64, 56, 56, channels), *weights)
-    assert _seconds(plans) < 1.8 * _seconds(rows)
+    assert _seconds(plans) < 2 * _seconds(rows)
     assert [p.kernels for p in plans] == [1 if channels == 512 else 2, 2]
     assert sum(int(p.bytes) for p in plans) < 1.7 * sum(int(p.bytes_ideal) for p in plans)
 

@@ -42,8 +42,15 @@ SLACK = 0.5
 RANDOM = 6
 OTHERS = 1
 """Partitions of each kind beside the planner's."""
-UNEVEN = {(600, 32000, DataType.Float, "sm_80"): 0.2}
-"""What more a loss may take where the second turn of small blocks is not full: 600 of 2 x 432."""
+UNEVEN = {
+    (600, 32000, DataType.Float, "sm_80"): 0.2,
+    (600, 50257, DataType.Float, "sm_90"): 0.4,
+    (64, 128256, DataType.BFloat16, "sm_90"): 0.4,
+    (64, 128256, DataType.Float, "sm_90"): 0.4,
+}
+"""What more a loss may take where the second turn of small blocks is not full, 600 of 2 x 432 or
+2 x 528, and where the blocks of 64 clusters wait for their parts of rows, with none beside them.
+"""
 EXCEPTIONS: dict[str, str] = {}
 """Programs that the planner ranks wrongly, and why."""
 

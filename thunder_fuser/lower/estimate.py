@@ -3,12 +3,10 @@
 A multiprocessor holds some blocks at a time (occupancy.py). Each goes round: it waits for loads,
 barriers and shuffles, moves bytes, issues instructions. Where others have work meanwhile, waiting
 costs nothing; where nothing overlaps, all of it adds up. Between these, memory and issue slots are
-queues, and how many agents there are says how often they are idle: mean value analysis of a closed
-network, with Schweitzer's approximation. Agents are blocks whose threads wait for each other, and
-warps where they do not.
-
-Bytes are those of sectors. What is read again comes from the L2 cache where all that the device
-touches in between fits into it, else from memory.
+queues, and how many agents there are says how often they are idle (queueing.py). Agents are blocks
+whose threads wait for each other, and warps where they do not; one whose next row is under way
+while it computes is as good as two. The constants below were fitted to 85 rows that an H200 has
+run (benchmarks/gpu_day/calibration.py): 3 % off in the median, and 26 at most of what takes 10 us.
 """
 
 from __future__ import annotations
@@ -26,32 +24,37 @@ from thunder_fuser.lower.estimated_registers import registers_of
 from thunder_fuser.lower.instruction_mix import instruction_regions
 from thunder_fuser.lower.instruction_values import Access, Region
 from thunder_fuser.lower.pipes import Pipe
+from thunder_fuser.lower.queueing import Network
+from thunder_fuser.lower.traffic import Traffic, traffic_of
 from thunder_fuser.occupancy import resident_blocks
 
 _SUSTAINED = 0.92
 """Of the highest clock rate, under load."""
 _ISSUED = 0.85
 """Of the slots of a busy scheduler: the rest are lost to dependencies and to the register file."""
-_CHAIN_CLOCKS = 3
+_CHAIN_CLOCKS = 2.5
 """From one instruction of a warp to the next, dependent or not, where no other warp is there."""
 _BARRIER_CLOCKS = 40
 _EXCHANGE_CLOCKS = 30
 """A shuffle, and what is done with the result."""
 _BLOCK_SECONDS = 0.35e-6
 """From the end of a block to the first instruction of the next in its place."""
+_START_SECONDS = 0.6e-9
+"""Between the starts of two blocks of a device."""
 _NEAR = 0.4
 """How much sooner than memory the L2 cache answers."""
 _L2_RATE = 1.6
 """Bandwidth of the L2 cache, of that of memory."""
-_L1_BYTES = 64 * 1024
-"""Tensors so small stay in a multiprocessor's own cache."""
 _PORT_BYTES = 64
 """That a multiprocessor takes from the L2 cache in one clock."""
 _SHARING = 6
-"""Multiprocessors that are modelled beside each other: memory serves whichever asks."""
+"""Multiprocessors that are modelled beside each other: memory serves whichever asks. Blocks that
+all begin together, or in clusters, keep step, and ask when the others do.
+"""
+_STORED = 0.5
+"""Of the time that memory takes for a store, what its block finds itself behind: caches take it."""
 _RARE = 8
 """Turns of a loop that a barrier around it parts: of so many, one more or less does not matter."""
-_ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,30 +128,23 @@ def estimate_kernel(
     return replace(found, copy_seconds=ideal_bytes / device.copy_bandwidth)
 
 
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """Bytes of all blocks: that memory moves, that the L2 cache gives, asked for, and wanted."""
-
-    memory: float
-    cache: float
-    asked: float
-    wanted: float
-    loaded: float
-    ahead: float
-    distinct: float
-
-
-class _Asked(NamedTuple):
-    """Sectors that an access asks for.
-
-    moved   bytes of sectors, of all threads
-    wanted  bytes of the elements
-    window  of a thread, for each row that its block begins
+class _Need(NamedTuple):
+    """What one block needs: seconds of all memory, the share of loads in them, and the share of
+    these that nobody waits for; seconds of its multiprocessor's pipes; seconds that it waits.
     """
 
-    moved: float
-    wanted: float
-    window: float
+    memory: float
+    loads: float
+    ahead: float
+    work: float
+    waiting: float
+
+
+class _Turn(NamedTuple):
+    """Seconds in which the resident blocks are done, and those of a kernel's two ends."""
+
+    seconds: float
+    ends: float
 
 
 class _Model:
@@ -172,7 +168,7 @@ class _Model:
         for region in self.regions:
             for pipe, n in region.mix.items():
                 mix[pipe] += n * region.total * kernel.blocks * kernel.threads
-        traffic = self._traffic()
+        traffic = traffic_of(kernel, self.regions, self.sizes, self.resident, self.busy, device)
         arithmetic = self._arithmetic(mix, self._replays())
         waiting = self._waiting()
         memory = traffic.memory / self.bandwidth
@@ -180,7 +176,7 @@ class _Model:
         parts = {"memory": memory, "L2": cache, **arithmetic, "latency": waiting * self._waves}
         seconds = self._rounds(max(memory, cache), max(arithmetic.values()), waiting, traffic)
         barriers = sum(r.grid_barriers * r.total for r in self.regions)
-        extra = device.launch_seconds + barriers * device.grid_barrier_seconds
+        extra = device.launch_seconds + barriers * device.grid_barrier_seconds + self._finishing()
         return Estimate(
             seconds + extra,
             self._bound(parts, seconds, extra, traffic),
@@ -229,9 +225,20 @@ class _Model:
         found = _BLOCK_SECONDS
         for region in self.regions:
             clocks = region.barriers * _BARRIER_CLOCKS + region.exchanges * _EXCHANGE_CLOCKS
-            loads = self.device.load_seconds * sum(self._load_waits(region)) / region.unroll
-            found += region.total * (clocks / self.clock + loads)
-        return found
+            loads = self.device.load_seconds * sum(self._load_waits(region))
+            found += region.total * clocks / self.clock + _waits(region) * loads
+        return found + (self.device.load_seconds if self._copies_rows else 0.0)
+
+    def _finishing(self) -> float:
+        """Seconds of the blocks that finish what all have begun: the others have nothing to do."""
+        clocks = waits = 0.0
+        each = max(_CHAIN_CLOCKS, self.warps * WARP_SIZE / (self.device.lanes.issue * _ISSUED))
+        for region in self.regions:
+            if region.finishes and region.total:
+                first = [r for r in region.line if r.finishes][-1]
+                clocks += region.instructions * each * region.total / first.total
+                waits += _NEAR if region is first else 0.0
+        return clocks / self.clock + waits * self.device.load_seconds
 
     def _load_waits(self, region: Region) -> Iterator[float]:
         """Of loads, those together that no barrier parts, some of them perhaps under tests; less
@@ -240,124 +247,81 @@ class _Model:
         phases: dict[int, list[Access]] = {}
         loads = (a for r in self.regions if r.waiting is region for a in r.accesses)
         for access in loads:
-            if not access.is_store and not access.is_ahead:
+            if not (access.is_store or access.is_ahead or access.is_async):
                 phases.setdefault(access.phase, []).append(access)
         for accesses in phases.values():
             near = all(4 * self.sizes[a.tensor] <= self.device.l2_bytes for a in accesses)
             yield _NEAR if near and self._waves > 1 else 1.0
 
-    def _traffic(self) -> _Traffic:
-        threads = self.kernel.blocks * self.kernel.threads
-        asked: defaultdict[tuple[str, bool], float] = defaultdict(float)
-        wanted = ahead = cache = 0.0
-        window = 0.0
-        together: defaultdict[tuple[int, str, bool], list[_Asked]] = defaultdict(list)
-        for region in self.regions:
-            for a in region.accesses:
-                times = _times(region, a) * threads
-                moved = times * a.sectors
-                asked[a.tensor, a.is_store] += moved
-                own = times * a.bytes
-                each = _Asked(moved, own, self._row_share(region) * a.sectors)
-                together[id(region.waiting), a.tensor, a.is_store].append(each)
-                wanted += own
-                ahead += moved if a.is_ahead else 0.0
-        for (_, tensor, _), found in together.items():
-            # What a block reads side by side, or all of them read, is in its own cache; loads of
-            # neighbours in one place of a tensor touch it once.
-            size, every = self.sizes[tensor], sum(x.moved for x in found)
-            apart = max(1.0, every / (sum(x.wanted for x in found) or 1.0))
-            most = max(x.moved for x in found)
-            held = size * self.busy if size <= _L1_BYTES else max(most, size * apart)
-            cache += min(every, held)
-            touched = sum(x.window for x in found)
-            window += touched * min(1.0, held / every) if len(found) > 1 and every else touched
-        between = window * self.kernel.threads * self.resident * self.busy
-        memory = loaded = distinct = 0.0
-        for (tensor, is_store), bytes in asked.items():
-            size = self.sizes[tensor]
-            least = min(bytes, size)
-            distinct += least
-            near = self.device.keeps(min(between, size))
-            moved = least if near else bytes
-            memory += moved
-            loaded += 0.0 if is_store else moved
-        total = float(sum(asked.values()))
-        share = 1.0 if not total else min(1.0, ahead / total)
-        return _Traffic(memory, cache, total, wanted, loaded, share, distinct)
-
-    def _row_share(self, region: Region) -> float:
-        """How often a thread does a region for each time that its block begins a row: once more
-        than the loop around all of them goes on. Of the parts of a kernel a block does one.
-        """
-        loops = [r for r in region.line if r.is_loop and r.total]
-        return region.total / loops[-1].total if loops else region.total
-
     # ---- how it adds up
 
-    def _rounds(self, memory: float, work: float, waiting: float, traffic: _Traffic) -> float:
-        """Seconds of all waves: full ones, and the blocks that are left."""
+    def _rounds(self, memory: float, work: float, waiting: float, traffic: Traffic) -> float:
+        """Seconds of all waves, full ones and what is left, and of both ends of the kernel."""
         blocks, sms = self.kernel.blocks, self.sms
-        each = 1.0 / blocks
+        work = work * self.busy / blocks
+        need = _Need(memory / blocks, traffic.loaded, traffic.ahead, work, waiting)
         full, rest = divmod(blocks, sms * self.resident)
-        loads = traffic.loaded / traffic.memory if traffic.memory else 0.0
-        seconds = 0.0
-        if full:
-            turn = self._turn(self.resident, sms, memory * each, work * each * self.busy, waiting,
-                              loads, traffic.ahead)  # fmt: skip
-            seconds += full * turn
+        turns = [(full, self._turn(self.resident, sms, need))] if full else []
         if rest:
-            held = -(-rest // sms)
-            seconds += self._turn(held, min(rest, sms), memory * each, work * each * self.busy,
-                                  waiting, loads, traffic.ahead)  # fmt: skip
-        return seconds
+            turns.append((1, self._turn(-(-rest // sms), min(rest, sms), need)))
+        started = min(blocks, sms * self.resident) * _START_SECONDS
+        return started + turns[0][1].ends + sum(n * turn.seconds for n, turn in turns)
 
-    def _turn(
-        self,
-        resident: int,
-        sms: int,
-        memory: float,
-        work: float,
-        waiting: float,
-        loads: float,
-        ahead: float,
-    ) -> float:
-        """Seconds in which so many blocks of each multiprocessor are done, one of which takes so
-        many seconds of all memory, so many of the pipes of its multiprocessor, and waits so long.
-        """
-        busiest = max(self.regions, key=lambda r: r.instructions * r.total)
-        agents = resident * self._agents(busiest)
-        is_apart = agents == resident * self.warps
-        each = resident / agents
-        memory, work = memory * each, work * each
+    def _turn(self, resident: int, sms: int, need: _Need) -> _Turn:
+        """So many blocks of each of so many multiprocessors."""
+        parts = self._parts_of_block
+        agents = resident * parts
+        memory, work = need.memory * sms / parts, need.work / parts
         # A lone agent issues no faster than its dependencies allow.
-        alone = work * WARP_SIZE * _CHAIN_CLOCKS / (self.device.lanes.issue * _ISSUED)
-        waiting += max(0.0, alone * (self.warps / resident if is_apart else 0.0) - work)
-        others = min(sms, _SHARING)
-        served = memory * self.device.sm_count if sms < _SHARING else memory * sms
-        served /= others
-        port = memory * self.bandwidth / (_PORT_BYTES * self.clock)
-        customers = agents * others
-        queue_memory = queue_work = 0.5
-        rate = 0.0
-        for _ in range(_ROUNDS):
-            at_memory = served * (1 + queue_memory * (customers - 1) / customers)
-            at_work = work * (1 + queue_work * (agents - 1) / agents)
-            # Stores are not waited for, and what was asked for ahead only if it is late.
-            waited = (at_memory + port) * loads * (1 - ahead)
-            rest = at_work + waiting + waited
-            late = max(0.0, (at_memory + port) * loads * ahead + self.device.load_seconds - rest)
-            time = rest + (late if ahead else 0.0)
-            rate = min(agents / time, 1 / max(served * others, 1e-30), 1 / max(work, 1e-30))
-            queue_memory = 0.5 * (queue_memory + rate * others * at_memory * max(loads, 0.5))
-            queue_memory = min(queue_memory, customers)
-            queue_work = min(0.5 * (queue_work + rate * at_work), agents)
-        return agents / rate
+        warps = max(1.0, self.warps / parts)
+        alone = work * self.device.lanes.issue * _ISSUED / WARP_SIZE * _CHAIN_CLOCKS / warps
+        delay = need.waiting + max(0.0, alone - work)
+        port = need.memory / parts * self.bandwidth / (_PORT_BYTES * self.clock)
+        keeps_step = self._waves <= 1 or sms < _SHARING
+        # Whole blocks that follow each other are alike, and find less of a queue than warps do.
+        is_even = parts == 1 and not keeps_step and self.kernel.cluster == 1
+        network = Network(
+            memory * (need.loads + _STORED * (1 - need.loads)),
+            work,
+            delay + port + (self.device.load_seconds * self._rows if need.ahead else 0.0),
+            sharing=1 if keeps_step else max(1, _SHARING // self.kernel.cluster),
+            spread=0.5 if is_even else 1.0,
+        )
+        rate = network.rate(max(1, round(agents * (1 + need.ahead))))
+        if need.ahead:
+            # Only one row of an agent is computed at a time.
+            rate = min(rate, replace(network, memory=0.0, delay=delay).rate(agents))
+        # Stores that nobody waits for take memory's time, too.
+        rate = min(rate, 1 / max(memory, 1e-30))
+        # Before memory is busy its first answer is waited for, and after that the last row is
+        # computed: in between, nobody notices.
+        ends = self.device.load_seconds + max(alone, work) / self._rows
+        return _Turn(agents / rate, min(1.0, rate * memory) * ends)
 
-    def _agents(self, busiest: Region) -> int:
-        """Of a block: its warps, where none waits for another while they do what takes most, or
-        groups of them that do not. Barriers that are rare beside it do not count.
+    @property
+    def _rows(self) -> float:
+        """Rows that a thread works on, one after the other."""
+        loops = [r for r in self._busiest.line if r.is_loop and r.total]
+        return max(1.0, loops[-1].total) if loops else 1.0
+
+    @property
+    def _busiest(self) -> Region:
+        return max(self.regions, key=lambda r: r.instructions * r.total)
+
+    @property
+    def _copies_rows(self) -> bool:
+        """Whether a block waits for whole rows, which asynchronous copies bring, to compute."""
+        copies = [a for r in self.regions for a in r.accesses if a.is_async]
+        return bool(copies) and not any(a.is_ahead for a in copies)
+
+    @property
+    def _parts_of_block(self) -> int:
+        """Agents of a block: its warps, where none waits for another while they do what takes most,
+        or groups of them that do not. Barriers that are rare beside it do not count.
         """
+        if self._copies_rows:
+            return 1
+        busiest = self._busiest
         around = [r for r in busiest.line if r.is_loop or r is busiest]
         often = [r for r in around if r.barriers and r.total * _RARE >= busiest.total]
         if not often:
@@ -367,7 +331,7 @@ class _Model:
         return 1
 
     def _bound(
-        self, parts: Mapping[str, float], seconds: float, extra: float, traffic: _Traffic
+        self, parts: Mapping[str, float], seconds: float, extra: float, traffic: Traffic
     ) -> str:
         if extra > seconds:
             return "launch"
@@ -379,14 +343,14 @@ class _Model:
         return word if most > 0.75 * seconds else "latency"
 
 
-def _times(region: Region, access: Access) -> float:
-    """How often a thread asks memory for an access: behind the last iteration of a loop nothing is
-    loaded ahead, or once more what is at hand.
+def _waits(region: Region) -> float:
+    """How often a thread waits for loads of a region: once for the iterations that a compiler
+    writes out together, and for each of those that are left.
     """
-    if not access.is_ahead:
+    if region.unroll == 1 or not region.total:
         return region.total
-    loop = next(r for r in region.line if r.is_loop)
-    return region.total * max(0.0, 1 - 1 / loop.times)
+    together, left = divmod(math.ceil(region.times), region.unroll)
+    return region.total / region.times * (together + left)
 
 
 def _arch(device: DeviceInfo) -> str:

@@ -66,7 +66,7 @@ class ExpressionMix:
         self._loaded: set[Number] = set()
         # By tensor and place in the kernel what its accesses there have touched, warp by warp.
         self._touched: dict[Hashable, defaultdict[int, set[int]]] = {}
-        self._is_ahead = False
+        self._is_ahead = self._is_async = False
         self._serial = 0
         self.active: Sample | None = None
         root = self.values.root
@@ -239,7 +239,8 @@ class ExpressionMix:
             access = self._access(parameter, False, size, form, dtype)
             ahead = self._is_ahead and whole.region is self.values.here
             phase = whole.region.waiting.barriers
-            whole.region.accesses.append(replace(access, phase=phase, is_ahead=ahead))
+            found = replace(access, phase=phase, is_ahead=ahead, is_async=self._is_async)
+            whole.region.accesses.append(found)
         self.values.use([whole])
         return lambda k: self.values.number((*key, "element", k, whole), Mix(), (whole,))
 

@@ -49,6 +49,8 @@ class InstructionMix(ExpressionMix):
         self._zeroed: set[str] = set()
         self._declared: dict[str, Region] = {}
         self._tested = 0
+        self._awaited: Region | None = None
+        self._is_past_barrier = False
         self._ranges = {
             ir.LaunchIndex.BLOCK: (0, kernel.blocks),
             ir.LaunchIndex.THREAD: (0, kernel.threads),
@@ -106,15 +108,19 @@ class InstructionMix(ExpressionMix):
         self.values.effect(table.mix(0, 0, 0, 1), [])
 
     def _copy_async(self, s: ir.CopyAsync) -> None:
-        """One instruction, from which nothing comes back; in a loop, the next iteration's."""
-        self._is_ahead = any(region.is_loop for region in self.values.here.line)
+        """One instruction, from which nothing comes back; the next iteration's in a loop that has
+        waited for this one's.
+        """
+        self._is_async = True
+        self._is_ahead = self._awaited in self.values.here.line
         self.load(s.source, s.width, self.dtype(s.source))
-        self._is_ahead = False
+        self._is_ahead = self._is_async = False
         place = self.values.register(self.form(s.place))
         # An address in memory is a register pair: nothing is added to it in the instruction.
         self.values.effect(table.mix(0, 2), [place])
 
     def _await_copies(self, s: ir.AwaitCopies) -> None:
+        self._awaited = next((r for r in self.values.here.line if r.is_loop), None)
         self.values.effect(table.mix(0, 0, 0, 1))
 
     def _set_lane(self, s: ir.SetLane) -> None:
@@ -193,7 +199,9 @@ class InstructionMix(ExpressionMix):
         if not body or share == 1.0:
             self._body(body)
         else:
-            self.values.enter(False, share).fetches = all(map(_fetches, body))
+            region = self.values.enter(False, share)
+            region.fetches = all(map(_fetches, body))
+            region.finishes = self._is_past_barrier
             self._body(body)
             self.values.leave()
 
@@ -226,7 +234,9 @@ class InstructionMix(ExpressionMix):
         # them whole; of the steps of a part, which begin where it does, the last part has fewer,
         # each of them whole.
         loops = [x for x in s.body if isinstance(x, ir.Loop)]
-        is_whole = self._kernel.blocks % step == 0 or not loops
+        strides = any(atom == self._launch[ir.LaunchIndex.BLOCK] for atom, _ in begin.terms)
+        blocks = self._kernel.blocks
+        is_whole = blocks % step == 0 or (strides and step % blocks == 0) or not loops
         within = {x.begin: x.step for x in loops}
         unit = within.get(ir.Var(s.axis), step if is_whole else _written_out(loops, step))
         assert isinstance(unit, int)
@@ -239,6 +249,7 @@ class InstructionMix(ExpressionMix):
             return
         region = self.values.enter(True, trips)
         region.unroll = s.unroll or 1
+        region.finishes = self._is_past_barrier
         region.mix.update({pipe: n / region.unroll for pipe, n in _STEP.items()})
         self.environment[s.axis] = Form(0, ((self.values.opaque(begin.values()), 1),))
         changed = sorted(_assigned(s.body))
@@ -264,6 +275,7 @@ class InstructionMix(ExpressionMix):
 
     def _grid_barrier(self, s: ir.GridBarrier) -> None:
         self.values.here.grid_barriers += 1
+        self._is_past_barrier = True
         self.values.effect(Mix({Pipe.OTHER: 20.0, Pipe.LSU: 3.0}))
 
     def _transpose_tile(self, s: ir.TransposeTile) -> None:

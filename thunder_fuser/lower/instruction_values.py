@@ -33,6 +33,7 @@ class Access:
     replays   passes through that cache beyond one for each 128 bytes: one a line that is touched
     phase     barriers of its region before it
     is_ahead  nothing waits for it before the next iteration of its loop
+    is_async  it goes to shared memory, through no registers
     """
 
     tensor: str
@@ -42,6 +43,7 @@ class Access:
     replays: float = 0.0
     phase: int = 0
     is_ahead: bool = False
+    is_async: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,7 @@ class Region:
     apart      barriers among them at which the threads of a group wait, one of `groups` of a block
     exchanges  shuffles that wait for each other
     fetches    it does nothing but fetch words, which a test guards: nothing waits for them there
+    finishes   it is behind a grid barrier: the device waits for the blocks that do it
     """
 
     parent: Region | None
@@ -68,6 +71,7 @@ class Region:
     grid_barriers: int = 0
     exchanges: int = 0
     fetches: bool = False
+    finishes: bool = False
 
     @property
     def total(self) -> float:
