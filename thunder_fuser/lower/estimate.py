@@ -6,7 +6,7 @@ costs nothing; where nothing overlaps, all of it adds up. Between these, memory 
 queues, and how many agents there are says how often they are idle (queueing.py). Agents are blocks
 whose threads wait for each other, and warps where they do not; one whose next row is under way
 while it computes is as good as two. The constants below were fitted to 85 rows that an H200 has
-run (benchmarks/gpu_day/calibration.py): 3 % off in the median, and 26 at most of what takes 10 us.
+run (benchmarks/gpu_day/calibration.py): 3 % off in the median, and 24 at most of what takes 10 us.
 """
 
 from __future__ import annotations
