@@ -49,8 +49,10 @@ _PORT_BYTES = 64
 """That a multiprocessor takes from the L2 cache in one clock."""
 _SHARING = 6
 """Multiprocessors that are modelled beside each other: memory serves whichever asks. Blocks that
-all begin together, or in clusters, keep step, and ask when the others do.
+all begin together keep step, and ask when the others do.
 """
+_IN_STEP = 4
+"""Turns that clusters keep step for, whose blocks wait for each other."""
 _STORED = 0.5
 """Of the time that memory takes for a store, what its block finds itself behind: caches take it."""
 _RARE = 8
@@ -261,14 +263,23 @@ class _Model:
         work = work * self.busy / blocks
         need = _Need(memory / blocks, traffic.loaded, traffic.ahead, work, waiting)
         full, rest = divmod(blocks, sms * self.resident)
-        turns = [(full, self._turn(self.resident, sms, need))] if full else []
+        keeping_step = 1 if self._waves <= 1 else _IN_STEP if self.kernel.cluster > 1 else 0
+        in_step = min(full, keeping_step)
+        turns = [
+            (n, self._turn(self.resident, sms, need, in_step=keeps_step))
+            for n, keeps_step in ((in_step, True), (full - in_step, False))
+            if n
+        ]
         if rest:
-            turns.append((1, self._turn(-(-rest // sms), min(rest, sms), need)))
+            keeps_step = not full or rest < _SHARING
+            turns.append((1, self._turn(-(-rest // sms), min(rest, sms), need, keeps_step)))
         started = min(blocks, sms * self.resident) * _START_SECONDS
         return started + turns[0][1].ends + sum(n * turn.seconds for n, turn in turns)
 
-    def _turn(self, resident: int, sms: int, need: _Need) -> _Turn:
-        """So many blocks of each of so many multiprocessors."""
+    def _turn(self, resident: int, sms: int, need: _Need, in_step: bool) -> _Turn:
+        """So many blocks of each of so many multiprocessors, which ask for memory all at once or
+        by turns.
+        """
         parts = self._parts_of_block
         agents = resident * parts
         memory, work = need.memory * sms / parts, need.work / parts
@@ -277,14 +288,13 @@ class _Model:
         alone = work * self.device.lanes.issue * _ISSUED / WARP_SIZE * _CHAIN_CLOCKS / warps
         delay = need.waiting + max(0.0, alone - work)
         port = need.memory / parts * self.bandwidth / (_PORT_BYTES * self.clock)
-        keeps_step = self._waves <= 1 or sms < _SHARING
         # Whole blocks that follow each other are alike, and find less of a queue than warps do.
-        is_even = parts == 1 and not keeps_step and self.kernel.cluster == 1
+        is_even = parts == 1 and not in_step
         network = Network(
             memory * (need.loads + _STORED * (1 - need.loads)),
             work,
             delay + port + (self.device.load_seconds * self._rows if need.ahead else 0.0),
-            sharing=1 if keeps_step else max(1, _SHARING // self.kernel.cluster),
+            sharing=1 if in_step else _SHARING,
             spread=0.5 if is_even else 1.0,
         )
         rate = network.rate(max(1, round(agents * (1 + need.ahead))))
