@@ -1,6 +1,6 @@
 """python -m benchmarks.gpu_day.calibration JOURNAL...: the time model beside what a day measured.
 
-Plans and kernels are today's, of the device that the data sheets have under the journal's name;
+Plans and kernels are today's, of the data sheet of an H200 (or of `device`, for a caller);
 `kernels` says whether these are the ones that were measured. Times are those of a graph's replay.
 """
 
