@@ -19,10 +19,12 @@ from thunder_fuser.device_table import H200
 @pytest.mark.parametrize(("rows", "arrays"), [(512, ["bf16 x1[4][8];"]), (1024, ["bf16 x1[8];"])])
 def test_a_pass_that_loads_one_access_ahead(rows: int, arrays: list[str]) -> None:
     """The gradient of bias + GELU over rows side by side, whose arrays have scopes of their own."""
+    # Where blocks wait longer for each other than an H200's do: no totals over the grid.
+    device = replace(H200, grid_barrier_seconds=4e-6)
     (backward,) = planned_for(
         compiled_for(bias_gelu, fake((rows, 4096), (4096,), dtype=torch.bfloat16, grad=True))
     ).plans[1:]
-    (generated,) = generate_kernels(backward, H200).values()
+    (generated,) = generate_kernels(backward, device).values()
     kernel = generated.kernel
     assert kernel.source.count(arrays[0]) == len(arrays)
     assert not shape_sweep.rejected({kernel.name: ("bias + GELU", "sm_90", kernel)})
