@@ -159,6 +159,37 @@ def test_gradients(name: str, dtype: torch.dtype, device: torch.device) -> None:
     check(GRADIENTS[name], x, device=device)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_a_batch_norm_with_running_statistics(
+    dtype: torch.dtype, training: bool, device: torch.device
+) -> None:
+    """They are updated once, in their own dtype, and have no gradients."""
+    torch.manual_seed(0)
+    x, w, b = (torch.randn(s).to(device) for s in ((4, 8, 5, 5), 8, 8))
+    seed = torch.randn(x.shape).to(device)
+
+    def program(*tensors: torch.Tensor) -> torch.Tensor:
+        x, mean, var, w, b = tensors
+        return F.batch_norm(x, mean, var, w, b, training=training, momentum=0.3)
+
+    compiled, found = jit(program), []
+    for function, wanted in ((compiled, dtype), (program, dtype), (program, torch.float64)):
+        # What is rounded is rounded for all of them.
+        leaves = [t.to(dtype).to(wanted).requires_grad_() for t in (x, w, b)]
+        mean, var = torch.full((8,), 0.5), torch.full((8,), 2.0)
+        running = [
+            t.to(device).to(wanted if wanted is torch.float64 else dtype) for t in (mean, var)
+        ]
+        result = function(leaves[0], *running, *leaves[1:])
+        gradients = torch.autograd.grad(result, leaves, seed.to(dtype).to(wanted))
+        found.append([result.detach(), *running, *gradients])
+    for k, (ours, eager, exact) in enumerate(zip(*found, strict=True)):
+        error, bar = (((t.double() - exact).norm() / exact.norm()) for t in (ours, eager))
+        assert error <= 1.1 * bar + 2e-7, (k, float(error), float(bar))
+    assert refusals(compiled) == {}
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_batch_norm_of_nothing_leaves_the_statistics_alone(

@@ -26,7 +26,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.config import current
 from thunder_fuser.errors import InternalError, Refusal
 from thunder_fuser.frontends.thunder import jit_options, repro
-from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, pools
+from thunder_fuser.frontends.thunder.autograd import attention, convolution, gradients, norms, pools
 from thunder_fuser.frontends.thunder.autograd.statistics import with_statistics
 from thunder_fuser.frontends.thunder.call import FusionCall
 from thunder_fuser.frontends.thunder.claims.table import (
@@ -70,7 +70,7 @@ from thunder_fuser.segment.regions.storages import saved_bytes
 
 logger = logging.getLogger(__name__)
 
-_RULES = {**gradients.RULES, **pools.RULES}
+_RULES = {**gradients.RULES, **norms.RULES, **pools.RULES}
 
 _TRIALS = 4
 """Plans that are made to meet a budget."""

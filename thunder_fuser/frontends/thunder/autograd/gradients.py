@@ -9,7 +9,7 @@ A rule records the call itself, and writes what torch's backward kernel computes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -23,18 +23,11 @@ from thunder.core.transforms import (
     _pow_grad,
     restore_reduced_dims,
 )
-from thunder.core.utils import canonicalize_dim, canonicalize_dims, get_computation_dtype
+from thunder.core.utils import canonicalize_dim, canonicalize_dims
 
-Rule = Callable[..., Any]
-
-
-def _wide(x: TensorProxy) -> TensorProxy:
-    """In the dtype that torch's kernels compute in: they round once, at the end."""
-    return maybe_convert_to_dtype(x, get_computation_dtype(x.dtype))
-
-
-def _put(x: TensorProxy, gradient: TensorProxy) -> None:
-    put_grad(x, maybe_convert_to_dtype(gradient, x.dtype))
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, put, put_to
+from thunder_fuser.frontends.thunder.claims.activations import SELU_ALPHA, SELU_SCALE
+from thunder_fuser.frontends.thunder.composites.arguments import wide
 
 
 def _relu(x: TensorProxy, inplace: bool = False) -> TensorProxy:
@@ -72,13 +65,13 @@ def _clamp(
     g = get_grad(result)
     above = min is None or x >= min
     below = max is None or x <= max
-    _put_to(x, ltorch.where(_both(above, below), g, 0.0))
+    put_to(x, ltorch.where(_both(above, below), g, 0.0))
     if isinstance(min, TensorProxy):
         below = x < min
-        _put_to(min, ltorch.where(below if max is None else below & (min < max), g, 0.0))
+        put_to(min, ltorch.where(below if max is None else below & (min < max), g, 0.0))
     if isinstance(max, TensorProxy):
         above = x > max
-        _put_to(max, ltorch.where(above if min is None else above | (max < min), g, 0.0))
+        put_to(max, ltorch.where(above if min is None else above | (max < min), g, 0.0))
     return result
 
 
@@ -88,38 +81,28 @@ def _both(a: TensorProxy | bool, b: TensorProxy | bool) -> TensorProxy | bool:
     return a & b
 
 
-def _put_to(x: TensorProxy, gradient: TensorProxy) -> None:
-    """The gradient of an operand that may have been broadcast and converted."""
-    missing = gradient.ndim - x.ndim
-    shown = zip(gradient.shape, (1,) * missing + tuple(x.shape), strict=True)
-    dims = tuple(k for k, (wide, own) in enumerate(shown) if wide != own or k < missing)
-    if dims:
-        gradient = ltorch.sum(_wide(gradient), dims, keepdim=True)
-    _put(x, ltorch.reshape(gradient, x.shape) if missing else gradient)
-
-
 def _sigmoid(x: TensorProxy) -> TensorProxy:
     result = ltorch.sigmoid(x)
-    g, s = _wide(get_grad(result)), _wide(result)
-    _put(x, g * (1 - s) * s)
+    g, s = wide(get_grad(result)), wide(result)
+    put(x, g * (1 - s) * s)
     return result
 
 
 def _silu(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.silu(x, inplace)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     # In the parts of the call itself, which the backward computes again.
     s = ltorch.reciprocal(1 + ltorch.exp(-a))
-    _put(x, g * s * (1 + a * (1 - s)))
+    put(x, g * s * (1 + a * (1 - s)))
     return result
 
 
 def _logsigmoid(x: TensorProxy) -> TensorProxy:
     result = ltorch.logsigmoid(x)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     z = ltorch.exp(-ltorch.abs(a))
     share = z / (1 + z)
-    _put(x, g * ltorch.where(a < 0, 1 - share, share))
+    put(x, g * ltorch.where(a < 0, 1 - share, share))
     return result
 
 
@@ -129,8 +112,8 @@ def _exponential_unit(
     """Of `above * x` where x > 0, else of a multiple of expm1(inner * x), whose slope at 0 is
     `below`.
     """
-    g, a = _wide(get_grad(result)), _wide(x)
-    _put(x, ltorch.where(a <= 0, g * below * ltorch.exp(a * inner), g * above))
+    g, a = wide(get_grad(result)), wide(x)
+    put(x, ltorch.where(a <= 0, g * below * ltorch.exp(a * inner), g * above))
     return result
 
 
@@ -138,13 +121,9 @@ def _elu(x: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> TensorPro
     return _exponential_unit(x, ltorch.elu(x, alpha, inplace), alpha, 1.0, 1.0)
 
 
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
-
-
 def _selu(x: TensorProxy, inplace: bool = False) -> TensorProxy:
-    below = _SELU_ALPHA * _SELU_SCALE
-    return _exponential_unit(x, ltorch.selu(x, inplace), below, 1.0, _SELU_SCALE)
+    below = SELU_ALPHA * SELU_SCALE
+    return _exponential_unit(x, ltorch.selu(x, inplace), below, 1.0, SELU_SCALE)
 
 
 def _celu(x: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> TensorProxy:
@@ -153,24 +132,24 @@ def _celu(x: TensorProxy, alpha: float = 1.0, inplace: bool = False) -> TensorPr
 
 def _mish(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.mish(x, inplace)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     t = ltorch.tanh(ltorch.softplus(a))
-    _put(x, g * (t + a * ltorch.sigmoid(a) * (1 - t * t)))
+    put(x, g * (t + a * ltorch.sigmoid(a) * (1 - t * t)))
     return result
 
 
 def _hardsigmoid(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.hardsigmoid(x, inplace)
-    g = _wide(get_grad(result))
-    _put(x, ltorch.where((x > -3) & (x < 3), g * (1.0 / 6.0), 0.0))
+    g = wide(get_grad(result))
+    put(x, ltorch.where((x > -3) & (x < 3), g * (1.0 / 6.0), 0.0))
     return result
 
 
 def _hardswish(x: TensorProxy, inplace: bool = False) -> TensorProxy:
     result = ltorch.hardswish(x, inplace)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     inside = ltorch.where(a < 3, g * (a / 3 + 0.5), g)
-    _put(x, ltorch.where(a <= -3, 0.0, inside))
+    put(x, ltorch.where(a <= -3, 0.0, inside))
     return result
 
 
@@ -189,15 +168,15 @@ def _softshrink(x: TensorProxy, lambd: float = 0.5) -> TensorProxy:
 
 def _softplus(x: TensorProxy, beta: float = 1.0, threshold: float = 20.0) -> TensorProxy:
     result = ltorch.softplus(x, beta, threshold)
-    g, scaled = _wide(get_grad(result)), _wide(x) * beta
+    g, scaled = wide(get_grad(result)), wide(x) * beta
     z = ltorch.exp(scaled)
-    _put(x, ltorch.where(scaled > threshold, g, g * z / (z + 1)))
+    put(x, ltorch.where(scaled > threshold, g, g * z / (z + 1)))
     return result
 
 
 def _gelu(x: TensorProxy, *, approximate: str = "none") -> TensorProxy:
     result = ltorch.gelu(x, approximate=approximate)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     if approximate == "tanh":
         scale = math.sqrt(2 / math.pi)
         t = ltorch.tanh(scale * (a + 0.044715 * (a * a * a)))
@@ -206,7 +185,7 @@ def _gelu(x: TensorProxy, *, approximate: str = "none") -> TensorProxy:
     else:
         density = ltorch.exp(a * a * -0.5) * (1 / math.sqrt(2 * math.pi))
         slope = 0.5 * (1 + ltorch.erf(a * math.sqrt(0.5))) + a * density
-    _put(x, g * slope)
+    put(x, g * slope)
     return result
 
 
@@ -254,15 +233,15 @@ def _max(
 
 def _var(x: TensorProxy, dims: Sequence[int], *, correction: float) -> TensorProxy:
     result = prims.var(x, dims, correction=correction)
-    _put(x, _of_variance(x, dims, _wide(get_grad(result)), correction))
+    put(x, _of_variance(x, dims, wide(get_grad(result)), correction))
     return result
 
 
 def _std(x: TensorProxy, dims: Sequence[int], *, correction: float) -> TensorProxy:
     result = prims.std(x, dims, correction=correction)
-    g, s = _wide(get_grad(result)), _wide(result)
+    g, s = wide(get_grad(result)), wide(result)
     of_variance = ltorch.where(s == 0, 0.0, g / (s * 2))
-    _put(x, _of_variance(x, dims, of_variance, correction))
+    put(x, _of_variance(x, dims, of_variance, correction))
     return result
 
 
@@ -270,10 +249,10 @@ def _var_mean(
     x: TensorProxy, dims: Sequence[int], *, correction: float
 ) -> tuple[TensorProxy, TensorProxy]:
     variance, mean = prims.var_mean(x, dims, correction=correction)
-    g, of_mean = _wide(get_grad(variance)), _wide(get_grad(mean))
-    whole = _of_variance(x, dims, g, correction, _wide(mean))
+    g, of_mean = wide(get_grad(variance)), wide(get_grad(mean))
+    whole = _of_variance(x, dims, g, correction, wide(mean))
     count = max(_count(x, dims), 1)
-    _put(x, whole + restore_reduced_dims(of_mean * (1 / count), dims, x.shape))
+    put(x, whole + restore_reduced_dims(of_mean * (1 / count), dims, x.shape))
     return variance, mean
 
 
@@ -285,12 +264,12 @@ def _of_variance(
     mean: TensorProxy | None = None,
 ) -> TensorProxy:
     """What is one number a row is multiplied first: it is smaller than the deviations."""
-    count, wide = _count(x, dims), _wide(x)
+    count, values = _count(x, dims), wide(x)
     if mean is None:
-        mean = prims.sum(wide, dims) / max(count, 1)
+        mean = prims.sum(values, dims) / max(count, 1)
     freedom = count - correction
     scale = 2 / freedom if freedom else math.inf
-    apart = wide - restore_reduced_dims(mean, dims, x.shape)
+    apart = values - restore_reduced_dims(mean, dims, x.shape)
     return restore_reduced_dims(g * scale, dims, x.shape) * apart
 
 
@@ -304,7 +283,7 @@ def _normalize(
 ) -> TensorProxy:
     """A row whose norm is 0 is divided by `eps`: its norm has no gradient, and no NaN."""
     result = ltorch.normalize(x, p, dim, eps)
-    g, a = _wide(get_grad(result)), _wide(x)
+    g, a = wide(get_grad(result)), wide(x)
     norm = _norm(a, p, dim)
     divisor = ltorch.where(norm < eps, eps, norm)
     along = g * (a / divisor)
@@ -314,7 +293,7 @@ def _normalize(
         )
     of_norm = -ltorch.sum(along, dim, True) / divisor
     of_norm = ltorch.where(norm >= eps, of_norm, 0.0)
-    _put(x, g / divisor + _through_norm(a, p, dim, norm, of_norm))
+    put(x, g / divisor + _through_norm(a, p, dim, norm, of_norm))
     return result
 
 
@@ -345,10 +324,10 @@ def _through_norm(
 
 def _glu(x: TensorProxy, dim: int = -1) -> TensorProxy:
     result = ltorch.glu(x, dim)
-    g = _wide(get_grad(result))
-    a, b = ltorch.chunk(_wide(x), 2, dim)
+    g = wide(get_grad(result))
+    a, b = ltorch.chunk(wide(x), 2, dim)
     s = ltorch.sigmoid(b)
-    _put(x, ltorch.cat([s * g, (1 - s) * s * g * a], dim))
+    put(x, ltorch.cat([s * g, (1 - s) * s * g * a], dim))
     return result
 
 
@@ -402,12 +381,12 @@ def _minimum(a: TensorProxy, b: TensorProxy) -> TensorProxy:
 
 def _lerp(start: TensorProxy, end: TensorProxy, weight: TensorProxy | float) -> TensorProxy:
     result: TensorProxy = prims.lerp(start, end, weight)
-    g = _wide(get_grad(result))
-    share = _wide(weight) if isinstance(weight, TensorProxy) else weight
-    _put(start, g * (1 - share))
-    _put(end, g * share)
+    g = wide(get_grad(result))
+    share = wide(weight) if isinstance(weight, TensorProxy) else weight
+    put(start, g * (1 - share))
+    put(end, g * share)
     if isinstance(weight, TensorProxy):
-        _put(weight, g * (_wide(end) - _wide(start)))
+        put(weight, g * (wide(end) - wide(start)))
     return result
 
 
@@ -417,17 +396,24 @@ def _remainder(a: TensorProxy, b: TensorProxy | float) -> TensorProxy:
     if isinstance(a, TensorProxy):
         put_grad(a, g)
     if isinstance(b, TensorProxy):
-        _put(b, -_wide(g) * ltorch.floor(_wide(a) / _wide(b)))
+        put(b, -wide(g) * ltorch.floor(wide(a) / wide(b)))
+    return result
+
+
+def _softmax(x: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
+    result = ltorch._softmax(x, dim, dtype=dtype)
+    g, s = wide(get_grad(result)), wide(result)
+    put(x, s * (g - ltorch.sum(g * s, dim, keepdim=True)))
     return result
 
 
 def _logsumexp(x: TensorProxy, dim: Any, keepdim: bool = False) -> TensorProxy:
     result = ltorch.logsumexp(x, dim, keepdim)
-    g, total = _wide(get_grad(result)), _wide(result)
+    g, total = wide(get_grad(result)), wide(result)
     if not keepdim and x.ndim:
         axes = canonicalize_dims(x.ndim, dim if isinstance(dim, Sequence) else [dim])
         g, total = (restore_reduced_dims(t, axes, x.shape) for t in (g, total))
-    _put(x, g * ltorch.exp(_wide(x) - total))
+    put(x, g * ltorch.exp(wide(x) - total))
     return result
 
 
@@ -452,8 +438,8 @@ def _nll_loss(
     if reduction == "mean":
         # Both parts of the quotient are the forward's: the backward reads what it divides by.
         total = total_weight(target, weight, ignored)
-        wide = weight if weight is None else _wide(weight)
-        summed = ltorch.nll_loss(_wide(x), target, wide, ignored, "sum")
+        weights = weight if weight is None else wide(weight)
+        summed = ltorch.nll_loss(wide(x), target, weights, ignored, "sum")
         result = maybe_convert_to_dtype(summed / total, x.dtype)
     else:
         result = ltorch.nll_loss(x, target, weight, ignored, reduction)
@@ -468,7 +454,7 @@ def total_weight(target: TensorProxy, weight: TensorProxy | None, ignored: int) 
     if weight is None:
         return ltorch.sum(counts)
     classes = ltorch.flatten(ltorch.where(counts, target, 0))
-    chosen = ltorch.index_select(_wide(weight), 0, classes)
+    chosen = ltorch.index_select(wide(weight), 0, classes)
     return ltorch.sum(ltorch.where(ltorch.flatten(counts), chosen, 0))
 
 
@@ -498,6 +484,7 @@ RULES: Mapping[PrimIDs | str, Rule] = {
     "torch.nn.functional.softplus": _softplus,
     "torch.nn.functional.gelu": _gelu,
     "torch.max": _max,
+    "torch.softmax": _softmax,
     "torch.logsumexp": _logsumexp,
     "torch.nn.functional.normalize": _normalize,
     "torch.nn.functional.glu": _glu,

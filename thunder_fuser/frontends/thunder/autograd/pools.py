@@ -6,12 +6,13 @@ share. An element's gradients are summed in the order of its windows, in fp32 fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
+from thunder_fuser.frontends.thunder.autograd.rules import Rule
 from thunder_fuser.frontends.thunder.composites.pools import (
     AVERAGE,
     LARGEST,
@@ -22,8 +23,6 @@ from thunder_fuser.frontends.thunder.composites.pools import (
     of_largest,
 )
 from thunder_fuser.frontends.thunder.composites.windows import pool_of
-
-Rule = Callable[..., Any]
 
 
 def _max_pool(spatial: int) -> Rule:

@@ -13,15 +13,24 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import FuserTypeError, Refusal
 from thunder_fuser.frontends.thunder.claims.claim import Claim
-from thunder_fuser.frontends.thunder.claims.operands import FP8, common_dtype, data_type, in_common
+from thunder_fuser.frontends.thunder.claims.operands import (
+    FP8,
+    common_dtype,
+    data_type,
+    in_common,
+    refuse_symbolic,
+)
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.builder.values import as_python
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
-from thunder_fuser.ir.fusion import Val
+from thunder_fuser.ir.fusion import TensorView, Val
 from thunder_fuser.ir.tables import pointwise
 from thunder_fuser.segment.regions.joint_graph import Role
 
 Build = Callable[..., Val]
+
+SELU_ALPHA = 1.6732632423543772848170429916717
+SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _refuse(*operands: object, **options: object) -> Refusal | None:
@@ -29,7 +38,8 @@ def _refuse(*operands: object, **options: object) -> Refusal | None:
     values = (*operands, *options.values())
     if any(isinstance(x, NumberProxy) for x in values):
         return Refusal("number", "not whole: a number is unknown until the function runs")
-    if options.get("inplace"):
+    # None of the numbers is a bool.
+    if any(x is True for x in values):
         return Refusal("in-place", "not whole: it updates its operand")
     try:
         found = {data_type(x.dtype) for x in values if isinstance(x, TensorProxy)}
@@ -80,6 +90,56 @@ def _logsigmoid(b: FusionBuilder, x: Val) -> Val:
     wide = b.cast(x, compute_dtype(x.dtype))
     rest = b.pointwise("log1p", b.pointwise("exp", b.pointwise("neg", b.pointwise("abs", wide))))
     return b.pointwise("sub", b.pointwise("minimum", wide, 0.0), rest)
+
+
+def _exponential_unit(
+    b: FusionBuilder, x: Val, below: float, inner: float, above: float = 1.0
+) -> Val:
+    """`above * x` where x > 0 or NaN, else `below * expm1(inner * x)`."""
+    wide = b.cast(x, compute_dtype(x.dtype))
+    bent = b.pointwise("expm1", wide if inner == 1 else b.pointwise("mul", wide, inner))
+    low = bent if below == 1 else b.pointwise("mul", bent, below)
+    high = wide if above == 1 else b.pointwise("mul", wide, above)
+    return b.pointwise("where", b.pointwise("le", wide, 0.0), low, high)
+
+
+def _elu(b: FusionBuilder, x: Val, alpha: float = 1.0, inplace: bool = False) -> Val:
+    return _exponential_unit(b, x, alpha, 1.0)
+
+
+def _celu(b: FusionBuilder, x: Val, alpha: float = 1.0, inplace: bool = False) -> Val:
+    return _exponential_unit(b, x, alpha, 1.0 / alpha)
+
+
+def _selu(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
+    return _exponential_unit(b, x, SELU_ALPHA * SELU_SCALE, 1.0, SELU_SCALE)
+
+
+def _refuse_celu(x: object, alpha: object = 1.0, inplace: bool = False) -> Refusal | None:
+    if alpha == 0:
+        return Refusal("argument", "not whole: torch divides by alpha=0")
+    return _refuse(x, alpha, inplace)
+
+
+def _hardswish(b: FusionBuilder, x: Val, inplace: bool = False) -> Val:
+    wide = b.cast(x, compute_dtype(x.dtype))
+    gate = b.pointwise("clamp", b.pointwise("add", wide, 3.0), 0.0, 6.0)
+    return b.pointwise("mul", b.pointwise("mul", wide, gate), 1 / 6)
+
+
+def _refuse_glu(x: TensorProxy, dim: object = -1) -> Refusal | None:
+    return refuse_symbolic(dim, *x.shape) or _refuse(x)
+
+
+def _glu(b: FusionBuilder, x: TensorView, dim: int = -1) -> Val:
+    """The first half of a dimension by the sigmoid of the other."""
+    axis, half = dim % x.rank, x.sizes[dim] // 2
+    starts, ends = [0] * x.rank, list(x.sizes)
+    halves = []
+    for starts[axis], ends[axis] in ((0, half), (half, 2 * half)):
+        halves.append(b.slice(x, starts, ends))
+    value, gate = (b.cast(t, compute_dtype(x.dtype)) for t in halves)
+    return b.pointwise("mul", value, b.pointwise("sigmoid", gate))
 
 
 def _refuse_scaled(*operands: object, value: object = None) -> Refusal | None:
@@ -147,6 +207,11 @@ CLAIMS = {
     "torch.clamp": _claim(_clamp, "clamp", _refuse_bounds),
     "torch.sigmoid": _claim(_sigmoid, "sigmoid"),
     "torch.nn.functional.logsigmoid": _claim(_logsigmoid, "log1p"),
+    "torch.nn.functional.elu": _claim(_elu, "expm1"),
+    "torch.celu": _claim(_celu, "expm1", _refuse_celu),
+    "torch.selu": _claim(_selu, "expm1"),
+    "torch.hardswish": _claim(_hardswish, "clamp"),
+    "torch.nn.functional.glu": _claim(_glu, "sigmoid", _refuse_glu),
     "torch.addcmul": _claim(_addcmul, "addcmul", _refuse_scaled),
     "torch.addcdiv": _claim(_addcdiv, "div", _refuse_quotient),
 }

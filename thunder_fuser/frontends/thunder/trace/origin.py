@@ -21,7 +21,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.frontends.thunder.claims.claim import LiesAs
-from thunder_fuser.frontends.thunder.composites import pools
+from thunder_fuser.frontends.thunder.composites import norms, pools
 from thunder_fuser.frontends.thunder.remembered import leaves_in, look_through, relabelled
 from thunder_fuser.ir.fusion import Origin
 
@@ -100,6 +100,8 @@ class Recorded:
     def _note_call(self, bsym: BoundSymbol) -> None:
         self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
         results = [p.name for p in bsym.flat_proxy_outs]
+        if bsym.sym in norms.CALLS:
+            results = results[:1]
         self._new.update(results if _gives_new_memory(bsym) else ())
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
             ranks = {p.ndim for p in bsym.flat_proxy_outs if isinstance(p, TensorProxy)}
@@ -244,11 +246,14 @@ _ROW_MAJOR = frozenset(
         *("nn.functional.cross_entropy", "nn.functional.nll_loss"),
         *("Tensor.repeat", "tile", "repeat_interleave"),
     )
-)
+) | {norms.LAYER_NORM.id}
 _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     f"torch.{name}"
     for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
-) | {symbol.id for calls in pools.CALLS for symbol in calls.values()}
+) | {
+    *(symbol.id for symbol in norms.CALLS if symbol is not norms.LAYER_NORM),
+    *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
+}
 """These keep channels last, which only tensors of four and five dimensions have."""
 
 

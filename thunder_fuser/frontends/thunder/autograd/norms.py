@@ -1,0 +1,177 @@
+"""Gradients of norms as torch's kernels compute them: in fp32 for 16 bits, and rounded once.
+
+Thunder differentiates the parts of a norm, and rounds in between: what each row adds to a weight's
+gradient, before all rows are summed, and each term of the input's. What is one number for all that
+is normalised together is multiplied after their sums and not before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import thunder.torch as ltorch
+from thunder.core.prims import get_grad
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.autograd.rules import Rule, put
+from thunder_fuser.frontends.thunder.composites.arguments import wide
+from thunder_fuser.frontends.thunder.composites.norms import (
+    BATCH_NORM,
+    GROUP_NORM,
+    LAYER_NORM,
+    RMS_NORM,
+    grouped,
+    of_channels,
+)
+
+
+class _Norm(NamedTuple):
+    """What was normalised, and what by. All but `x` has x's dimensions, of size 1 where it is the
+    same for all; a weight and a bias may have the last ones alone. No mean was subtracted by some.
+    """
+
+    x: TensorProxy
+    mean: TensorProxy | None
+    scale: TensorProxy
+    weight: TensorProxy | None
+    bias: TensorProxy | None
+
+    @property
+    def _apart(self) -> TensorProxy:
+        return wide(self.x) if self.mean is None else wide(self.x) - self.mean
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of weight and bias."""
+        parameter = self.bias if self.weight is None else self.weight
+        own: tuple[int, ...] = () if parameter is None else tuple(parameter.shape)
+        missing: int = self.x.ndim - len(own)
+        return (1,) * missing + own
+
+    def gradients(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
+        """Of x, and of a weight and a bias."""
+        dims = [k for k, size in enumerate(self.scale.shape) if size != self.x.shape[k]]
+        apart, factor = self._apart, self.scale
+        # A weight of all of them comes after their sums, which are the parameters' gradients too.
+        is_of_all = all(self._shape[d] == 1 for d in dims)
+        weighted = g
+        if self.weight is not None and is_of_all:
+            factor = factor * wide(self.weight)
+        elif self.weight is not None:
+            weighted = g * wide(self.weight)
+        count = max(math.prod(self.x.shape[d] for d in dims), 1)
+        total, along = _summed(weighted, dims), _summed(weighted * apart, dims) * self.scale
+        inner = weighted if self.mean is None else weighted - total / count
+        gradient = (inner - apart * (along * self.scale / count)) * factor
+        if is_of_all:
+            return gradient, self._of_parameter(along), self._of_parameter(total)
+        return gradient, *self._of_parameters(g)
+
+    def gradients_of_known(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
+        """The same, by statistics that are not x's own."""
+        factor = self.scale if self.weight is None else self.scale * wide(self.weight)
+        return g * factor, *self._of_parameters(g)
+
+    def _of_parameters(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy]:
+        return self._of_parameter(g * (self._apart * self.scale)), self._of_parameter(g)
+
+    def _of_parameter(self, each: TensorProxy) -> TensorProxy:
+        return _summed(each, [k for k, size in enumerate(self._shape) if size != each.shape[k]])
+
+
+def _summed(x: TensorProxy, dims: Sequence[int]) -> TensorProxy:
+    return ltorch.sum(x, tuple(dims), keepdim=True) if dims else x
+
+
+def _put(gradients: Sequence[TensorProxy], *operands: TensorProxy | None) -> None:
+    for operand, gradient in zip(operands, gradients, strict=False):
+        if operand is not None:
+            put(operand, ltorch.reshape(gradient, operand.shape))
+
+
+def _layer_norm(
+    a: TensorProxy,
+    /,
+    normalized_shape: Sequence[int],
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    result, mean, scale = LAYER_NORM(a, normalized_shape, weight, bias, eps)
+    _put(_Norm(a, mean, scale, weight, bias).gradients(wide(get_grad(result))), a, weight, bias)
+    return result
+
+
+def _rms_norm(
+    a: TensorProxy,
+    /,
+    normalized_shape: Sequence[int],
+    weight: TensorProxy | None = None,
+    eps: float | None = None,
+) -> TensorProxy:
+    result, scale = RMS_NORM(a, normalized_shape, weight, eps)
+    _put(_Norm(a, None, scale, weight, None).gradients(wide(get_grad(result))), a, weight)
+    return result
+
+
+def _group_norm(
+    a: TensorProxy,
+    /,
+    num_groups: int,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    if not a.numel:
+        return _of_nothing(ltorch.group_norm(a, num_groups, weight, bias, eps), a, weight, bias)
+    result, mean, scale = GROUP_NORM(a, num_groups, weight, bias, eps)
+    x = grouped(a, num_groups)
+    norm = _Norm(x, mean, scale, of_channels(weight, x.shape), of_channels(bias, x.shape))
+    _put(norm.gradients(ltorch.reshape(wide(get_grad(result)), x.shape)), a, weight, bias)
+    return result
+
+
+def _batch_norm(
+    a: TensorProxy,
+    running_mean: TensorProxy | None = None,
+    running_var: TensorProxy | None = None,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> TensorProxy:
+    running, affine = (running_mean, running_var), (weight, bias)
+    shown = [of_channels(p, a.shape) for p in affine]
+    if training and a.numel:
+        result, mean, scale = BATCH_NORM(a, *running, *affine, momentum, eps)
+        _put(_Norm(a, mean, scale, *shown).gradients(wide(get_grad(result))), a, *affine)
+        return result
+    result = ltorch.batch_norm(a, *running, *affine, training, momentum, eps)
+    if not a.numel:
+        return _of_nothing(result, a, *affine)
+    mean, variance = (of_channels(p, a.shape) for p in running)
+    norm = _Norm(a, mean, ltorch.rsqrt(wide(variance) + eps), *shown)
+    _put(norm.gradients_of_known(wide(get_grad(result))), a, *affine)
+    return result
+
+
+def _of_nothing(
+    result: TensorProxy, a: TensorProxy, *parameters: TensorProxy | None
+) -> TensorProxy:
+    """Parameters of channels without elements have gradients of 0, whatever their statistics."""
+    g = get_grad(result)
+    total = ltorch.sum(g, (0, *range(2, a.ndim)))
+    _put((g, total, total), a, *parameters)
+    return result
+
+
+RULES: Mapping[str, Rule] = {
+    "torch.layer_norm": _layer_norm,
+    "torch.rms_norm": _rms_norm,
+    "torch.nn.functional.group_norm": _group_norm,
+    "torch.batch_norm": _batch_norm,
+}
+"""By the id of a symbol: its gradient transform, which Thunder asks executors for."""

@@ -1,0 +1,31 @@
+"""What gradient rules are made of. A rule records a call, and says what its operands' gradients
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.prims import put_grad
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
+
+Rule = Callable[..., Any]
+
+
+def put(x: TensorProxy, gradient: TensorProxy) -> None:
+    """The gradient of an operand, rounded to its dtype."""
+    put_grad(x, rounded(gradient, x))
+
+
+def put_to(x: TensorProxy, gradient: TensorProxy) -> None:
+    """The gradient of an operand that may have been broadcast and converted."""
+    missing = gradient.ndim - x.ndim
+    shown = zip(gradient.shape, (1,) * missing + tuple(x.shape), strict=True)
+    dims = tuple(k for k, (broad, own) in enumerate(shown) if broad != own or k < missing)
+    if dims:
+        gradient = ltorch.sum(wide(gradient), dims, keepdim=True)
+    put(x, ltorch.reshape(gradient, x.shape) if missing else gradient)

@@ -1,0 +1,130 @@
+"""Norms that give the statistics which their gradients read, in fp32 for 16 bits.
+
+Thunder's own give the result alone; of what a call computes inside, a backward knows nothing. The
+results are as Thunder's, part by part. Statistics have the dimensions of what is normalised, of
+size 1 where it is normalised together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import thunder.torch as ltorch
+import torch
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+
+from thunder_fuser.frontends.thunder.composites.arguments import rounded, wide
+
+Normalized = tuple[TensorProxy, TensorProxy, TensorProxy]
+"""The result, the mean, and the reciprocal of the standard deviation."""
+
+
+def grouped(a: TensorProxy, num_groups: int) -> TensorProxy:
+    """[batch, groups, channels of a group, ...]"""
+    return ltorch.reshape(a, (a.shape[0], num_groups, a.shape[1] // num_groups, *a.shape[2:]))
+
+
+def of_channels(parameter: TensorProxy | None, shape: Sequence[int]) -> TensorProxy | None:
+    """A number for each channel, in dimensions of `shape`; channels in groups have two."""
+    if parameter is None:
+        return None
+    if parameter.shape[0] == shape[1]:
+        return ltorch.reshape(parameter, (1, shape[1], *(1,) * (len(shape) - 2)))
+    return ltorch.reshape(parameter, (1, *shape[1:3], *(1,) * (len(shape) - 3)))
+
+
+def _layer_norm(
+    a: TensorProxy,
+    /,
+    normalized_shape: Sequence[int],
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    eps: float = 1e-5,
+) -> Normalized:
+    # Of parameters that are sharded, a call's sizes are not those of the tensors.
+    parameter = bias if weight is None else weight
+    ndim = len(normalized_shape if parameter is None else parameter.shape)
+    dims = tuple(range(a.ndim - ndim, a.ndim))
+    variance, mean = ltorch.var_mean(wide(a), dims, correction=0, keepdim=True)
+    scale = ltorch.rsqrt(variance + eps)
+    return _affine((a - mean) * scale, weight, bias, a), mean, scale
+
+
+def _rms_norm(
+    a: TensorProxy,
+    /,
+    normalized_shape: Sequence[int],
+    weight: TensorProxy | None = None,
+    eps: float | None = None,
+) -> tuple[TensorProxy, TensorProxy]:
+    """The result, and the reciprocal of the root mean square."""
+    x = wide(a)
+    if eps is None:
+        eps = torch.finfo(to_torch_dtype(x.dtype)).eps
+    dims = tuple(range(a.ndim - len(normalized_shape), a.ndim))
+    scale = ltorch.rsqrt(ltorch.mean(x * x, dim=dims, keepdim=True) + eps)
+    return _affine(x * scale, weight, None, a), scale
+
+
+def _group_norm(
+    a: TensorProxy,
+    /,
+    num_groups: int,
+    weight: TensorProxy | None = None,
+    bias: TensorProxy | None = None,
+    eps: float = 1e-5,
+) -> Normalized:
+    x = grouped(a, num_groups)
+    variance, mean = ltorch.var_mean(wide(x), tuple(range(2, x.ndim)), correction=0, keepdim=True)
+    scale = ltorch.rsqrt(variance + eps)
+    normal = ltorch.reshape((x - mean) * scale, a.shape)
+    return _of_channels(normal, weight, bias, a), mean, scale
+
+
+def _batch_norm(
+    a: TensorProxy,
+    /,
+    running_mean: TensorProxy | None,
+    running_var: TensorProxy | None,
+    weight: TensorProxy | None,
+    bias: TensorProxy | None,
+    momentum: float,
+    eps: float,
+) -> Normalized:
+    """In training: of statistics over all but the channels, which the running ones follow."""
+    dims = (0, *range(2, a.ndim))
+    variance, mean = ltorch.var_mean(wide(a), dims, correction=0, keepdim=True)
+    scale = ltorch.rsqrt(variance + eps)
+    count = a.numel / a.shape[1]
+    for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):
+        if running is not None:
+            moved = (1 - momentum) * running + momentum * ltorch.reshape(new, running.shape)
+            ltorch._copy_(running, maybe_convert_to_dtype(moved, running.dtype))
+    return _of_channels((a - mean) * scale, weight, bias, a), mean, scale
+
+
+def _of_channels(
+    normal: TensorProxy, weight: TensorProxy | None, bias: TensorProxy | None, like: TensorProxy
+) -> TensorProxy:
+    return _affine(normal, of_channels(weight, like.shape), of_channels(bias, like.shape), like)
+
+
+def _affine(
+    normal: TensorProxy, weight: TensorProxy | None, bias: TensorProxy | None, like: TensorProxy
+) -> TensorProxy:
+    weighted = normal if weight is None else normal * weight
+    return rounded(weighted if bias is None else weighted + bias, like)
+
+
+def _symbol(function: Callable[..., tuple[TensorProxy, ...]], name: str) -> Symbol:
+    return Symbol(name, meta=function, id=name)
+
+
+LAYER_NORM = _symbol(_layer_norm, "layer_norm_with_statistics")
+RMS_NORM = _symbol(_rms_norm, "rms_norm_with_statistics")
+GROUP_NORM = _symbol(_group_norm, "group_norm_with_statistics")
+BATCH_NORM = _symbol(_batch_norm, "batch_norm_with_statistics")
+CALLS = (LAYER_NORM, RMS_NORM, GROUP_NORM, BATCH_NORM)
