@@ -16,15 +16,9 @@ from thunder.core.prims import get_grad
 from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.frontends.thunder.autograd.rules import Rule, put
+from thunder_fuser.frontends.thunder.composites import norms
 from thunder_fuser.frontends.thunder.composites.arguments import wide
-from thunder_fuser.frontends.thunder.composites.norms import (
-    BATCH_NORM,
-    GROUP_NORM,
-    LAYER_NORM,
-    RMS_NORM,
-    grouped,
-    of_channels,
-)
+from thunder_fuser.frontends.thunder.composites.norms import grouped, of_channels
 
 
 class _Norm(NamedTuple):
@@ -99,7 +93,7 @@ def _layer_norm(
     bias: TensorProxy | None = None,
     eps: float = 1e-5,
 ) -> TensorProxy:
-    result, mean, scale = LAYER_NORM(a, normalized_shape, weight, bias, eps)
+    result, mean, scale = norms.layer_norm(a, normalized_shape, weight, bias, eps)
     _put(_Norm(a, mean, scale, weight, bias).gradients(wide(get_grad(result))), a, weight, bias)
     return result
 
@@ -111,7 +105,7 @@ def _rms_norm(
     weight: TensorProxy | None = None,
     eps: float | None = None,
 ) -> TensorProxy:
-    result, scale = RMS_NORM(a, normalized_shape, weight, eps)
+    result, scale = norms.rms_norm(a, normalized_shape, weight, eps)
     _put(_Norm(a, None, scale, weight, None).gradients(wide(get_grad(result))), a, weight)
     return result
 
@@ -126,7 +120,7 @@ def _group_norm(
 ) -> TensorProxy:
     if not a.numel:
         return _of_nothing(ltorch.group_norm(a, num_groups, weight, bias, eps), a, weight, bias)
-    result, mean, scale = GROUP_NORM(a, num_groups, weight, bias, eps)
+    result, mean, scale = norms.group_norm(a, num_groups, weight, bias, eps)
     x = grouped(a, num_groups)
     norm = _Norm(x, mean, scale, of_channels(weight, x.shape), of_channels(bias, x.shape))
     _put(norm.gradients(ltorch.reshape(wide(get_grad(result)), x.shape)), a, weight, bias)
@@ -146,7 +140,7 @@ def _batch_norm(
     running, affine = (running_mean, running_var), (weight, bias)
     shown = [of_channels(p, a.shape) for p in affine]
     if training and a.numel:
-        result, mean, scale = BATCH_NORM(a, *running, *affine, momentum, eps)
+        result, mean, scale = norms.BATCH_NORM(a, *running, *affine, momentum, eps)
         _put(_Norm(a, mean, scale, *shown).gradients(wide(get_grad(result))), a, *affine)
         return result
     result = ltorch.batch_norm(a, *running, *affine, training, momentum, eps)

@@ -7,7 +7,7 @@ size 1 where it is normalised together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import thunder.torch as ltorch
 import torch
@@ -36,7 +36,7 @@ def of_channels(parameter: TensorProxy | None, shape: Sequence[int]) -> TensorPr
     return ltorch.reshape(parameter, (1, *shape[1:3], *(1,) * (len(shape) - 3)))
 
 
-def _layer_norm(
+def layer_norm(
     a: TensorProxy,
     /,
     normalized_shape: Sequence[int],
@@ -53,7 +53,7 @@ def _layer_norm(
     return _affine((a - mean) * scale, weight, bias, a), mean, scale
 
 
-def _rms_norm(
+def rms_norm(
     a: TensorProxy,
     /,
     normalized_shape: Sequence[int],
@@ -69,7 +69,7 @@ def _rms_norm(
     return _affine(x * scale, weight, None, a), scale
 
 
-def _group_norm(
+def group_norm(
     a: TensorProxy,
     /,
     num_groups: int,
@@ -119,12 +119,5 @@ def _affine(
     return rounded(weighted if bias is None else weighted + bias, like)
 
 
-def _symbol(function: Callable[..., tuple[TensorProxy, ...]], name: str) -> Symbol:
-    return Symbol(name, meta=function, id=name)
-
-
-LAYER_NORM = _symbol(_layer_norm, "layer_norm_with_statistics")
-RMS_NORM = _symbol(_rms_norm, "rms_norm_with_statistics")
-GROUP_NORM = _symbol(_group_norm, "group_norm_with_statistics")
-BATCH_NORM = _symbol(_batch_norm, "batch_norm_with_statistics")
-CALLS = (LAYER_NORM, RMS_NORM, GROUP_NORM, BATCH_NORM)
+BATCH_NORM = Symbol("batch_norm_in_training", meta=_batch_norm, id="batch_norm_in_training")
+"""One call, so that an update of the running statistics belongs to what the result is made by."""

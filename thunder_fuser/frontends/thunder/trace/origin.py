@@ -100,7 +100,7 @@ class Recorded:
     def _note_call(self, bsym: BoundSymbol) -> None:
         self._calls.update(dict.fromkeys(_given(bsym), len(self._calls)))
         results = [p.name for p in bsym.flat_proxy_outs]
-        if bsym.sym in norms.CALLS:
+        if bsym.sym is norms.BATCH_NORM:
             results = results[:1]
         self._new.update(results if _gives_new_memory(bsym) else ())
         if bsym.sym.id in _ROW_MAJOR_UNLESS_CHANNELS:
@@ -246,12 +246,12 @@ _ROW_MAJOR = frozenset(
         *("nn.functional.cross_entropy", "nn.functional.nll_loss"),
         *("Tensor.repeat", "tile", "repeat_interleave"),
     )
-) | {norms.LAYER_NORM.id}
+)
 _ROW_MAJOR_UNLESS_CHANNELS = frozenset(
     f"torch.{name}"
     for name in ("batch_norm", "instance_norm", "nn.functional.group_norm", "rms_norm")
 ) | {
-    *(symbol.id for symbol in norms.CALLS if symbol is not norms.LAYER_NORM),
+    norms.BATCH_NORM.id,
     *(symbol.id for calls in pools.CALLS for symbol in calls.values()),
 }
 """These keep channels last, which only tensors of four and five dimensions have."""
