@@ -34,8 +34,10 @@ _SHARED_BLOCK = 512
 _MAX_GROUPS = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
-_COLUMN_REGISTERS = 44
-"""The same of accumulators and of what all rows want, which compilers keep in registers."""
+_COLUMN_REGISTERS = 39
+"""The same of accumulators and of what all rows want, which compilers keep in registers: with 40,
+two vectors of a row spill on sm_100.
+"""
 _ROW_REGISTERS = 112
 """The same of accumulators and of all that a row reads, where threads have 128."""
 _LOOP_REGISTERS = 8
