@@ -45,23 +45,31 @@ class _Norm(NamedTuple):
         return (1,) * missing + own
 
     def gradients(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """Of x, and of a weight and a bias."""
+        """Of x, and of a weight and a bias. What these are the same for is summed first, of which
+        their gradients are sums, too.
+        """
         dims = [k for k, size in enumerate(self.scale.shape) if size != self.x.shape[k]]
-        apart, factor = self._apart, self.scale
-        # A weight of all of them comes after their sums, which are the parameters' gradients too.
-        is_of_all = all(self._shape[d] == 1 for d in dims)
-        weighted = g
-        if self.weight is not None and is_of_all:
+        alike = [d for d in dims if self._shape[d] == 1]
+        others = [d for d in dims if self._shape[d] != 1]
+        apart, factor, weighted = self._apart, self.scale, g
+        if self.weight is not None and not others:
             factor = factor * wide(self.weight)
         elif self.weight is not None:
             weighted = g * wide(self.weight)
+        if alike:
+            each = _summed(g, alike), _summed(g * apart, alike)
+            of_weight, of_bias = each[1] * self.scale, each[0]
+            shown = others and self.weight is not None
+            sums = [t * wide(self.weight) for t in each] if shown else each
+        else:
+            of_weight, of_bias = g * (apart * self.scale), g
+            sums = weighted, weighted * apart
+        total, along = (_summed(t, others) for t in sums)
         count = max(math.prod(self.x.shape[d] for d in dims), 1)
-        total, along = _summed(weighted, dims), _summed(weighted * apart, dims) * self.scale
         inner = weighted if self.mean is None else weighted - total / count
-        gradient = (inner - apart * (along * self.scale / count)) * factor
-        if is_of_all:
-            return gradient, self._of_parameter(along), self._of_parameter(total)
-        return gradient, *self._of_parameters(g)
+        # Twice by the scale, of which the square may overflow.
+        gradient = (inner - apart * (along * self.scale * self.scale / count)) * factor
+        return gradient, self._of_parameter(of_weight), self._of_parameter(of_bias)
 
     def gradients_of_known(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
         """The same, by statistics that are not x's own."""
