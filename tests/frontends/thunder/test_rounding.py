@@ -136,3 +136,26 @@ def test_a_call_and_its_gradient_lose_no_more_than_torchs_kernels(
         error, bar = (((t.double() - exact).norm() / exact.norm()) for t in (ours, theirs))
         assert error <= 1.03 * bar + 1e-7, (k, float(error), float(bar))
     assert not thunder_fuser.refusals(compiled)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.hardtanh(x, -1.0, 1.0, True),
+        lambda x: F.elu(x, 1.5, True),
+        lambda x: F.celu(x, 1.3, True),
+        lambda x: F.selu(x, True),
+        lambda x: F.hardswish(x, True),
+    ],
+    ids=["hardtanh", "elu", "celu", "selu", "hardswish"],
+)
+def test_an_operand_is_updated_where_a_position_says_so(call: Callable[[Tensor], Tensor]) -> None:
+    """A call that is claimed whole has no update in it."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1
+        return y, call(y)
+
+    compiled = thunder.jit(program, executors=[thunder_fuser.executor])
+    x = torch.linspace(-4, 4, 97)
+    torch.testing.assert_close(compiled(x), program(x))

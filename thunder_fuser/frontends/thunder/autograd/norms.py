@@ -45,8 +45,8 @@ class _Norm(NamedTuple):
         return (1,) * missing + own
 
     def gradients(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """Of x, and of a weight and a bias. What these are the same for is summed first, of which
-        their gradients are sums, too.
+        """Gradients of x, of a weight and of a bias. What these are the same for is summed first, of
+        which their gradients are sums, too.
         """
         dims = [k for k, size in enumerate(self.scale.shape) if size != self.x.shape[k]]
         alike = [d for d in dims if self._shape[d] == 1]
@@ -72,7 +72,7 @@ class _Norm(NamedTuple):
         return gradient, self._of_parameter(of_weight), self._of_parameter(of_bias)
 
     def gradients_of_known(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """The same, by statistics that are not x's own."""
+        """Gradients by statistics that are not x's own: the running ones of an evaluation."""
         factor = self.scale if self.weight is None else self.scale * wide(self.weight)
         return g * factor, *self._of_parameters(g)
 
