@@ -45,8 +45,8 @@ class _Norm(NamedTuple):
         return (1,) * missing + own
 
     def gradients(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-        """Gradients of x, of a weight and of a bias. What these are the same for is summed first, of
-        which their gradients are sums, too.
+        """Gradients of x, of a weight and of a bias. What these are the same for is summed first,
+        of which their gradients are sums, too.
         """
         dims = [k for k, size in enumerate(self.scale.shape) if size != self.x.shape[k]]
         alike = [d for d in dims if self._shape[d] == 1]
