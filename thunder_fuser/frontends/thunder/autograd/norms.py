@@ -66,9 +66,11 @@ class _Norm(NamedTuple):
             sums = weighted, weighted * apart
         total, along = (_summed(t, others) for t in sums)
         count = max(math.prod(self.x.shape[d] for d in dims), 1)
-        inner = weighted if self.mean is None else weighted - total / count
-        # Twice by the scale, of which the square may overflow.
-        gradient = (inner - apart * (along * self.scale * self.scale / count)) * factor
+        # By one scale after the other: the product of all of them may overflow.
+        shift = apart * (along * self.scale * self.scale / count * factor)
+        if self.mean is not None:
+            shift = shift + total / count * factor
+        gradient = weighted * factor - shift
         return gradient, self._of_parameter(of_weight), self._of_parameter(of_bias)
 
     def gradients_of_known(self, g: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
