@@ -22,6 +22,7 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import (
     Compute,
     IndexValue,
+    Literal,
     Load,
     PhiloxCall,
     Random,
@@ -29,6 +30,7 @@ from thunder_fuser.lower.scalar_graph import (
     ValueGraph,
     forms,
     operands,
+    reachable,
 )
 
 _EXPENSIVE = 8
@@ -107,6 +109,32 @@ def choose_kept(
                 room -= int(max(words, 0))
         computed |= here
     return kept
+
+
+def choose_common(
+    graph: ValueGraph, passes: Sequence[Sequence[Value]], loads: AbstractSet[Value], room: int
+) -> tuple[Value, ...]:
+    """Values of the rows that have `loads` in common, computed of these alone, which others are
+    computed of: kept where they take more than a conversion.
+
+    room  words of each lane that registers have for them
+    """
+    common = set(loads)
+    for node in graph:
+        parts = [v for v in operands(node) if not isinstance(v, Literal)]
+        if isinstance(node, Compute) and parts and common.issuperset(parts):
+            common.add(node)
+    wanted = reachable(v for roots in passes for v in roots)
+    used = {v for node in wanted - common for v in operands(node)}
+    used.update(v for roots in passes for v in roots)
+    found: list[Value] = []
+    for value in sorted(used & common, key=lambda node: node.order):
+        cost = sum(map(_cost, reachable([value])))
+        words = compute_dtype(value.dtype).itemsize // _WORD
+        if value.dtype.is_floating and cost >= _WORTH_A_MOVE and words <= room:
+            found.append(value)
+            room -= words
+    return tuple(found)
 
 
 def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:

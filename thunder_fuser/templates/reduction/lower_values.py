@@ -54,7 +54,8 @@ class RowLowering(LaneLowering):
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
         folded = [v for f in schedule.reductions for v in f.roots]
-        folded += schedule.row_cache.values
+        self._cached = (*schedule.row_cache.values, *schedule.kept_of_portion)
+        folded += self._cached
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Totals go through memory; what is held is read by other nodes alone.
@@ -79,7 +80,7 @@ class RowLowering(LaneLowering):
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
         self._kept: set[int] = set()
-        self._ready: set[Value] = set()
+        self._ready: set[Value] = set(schedule.kept_of_portion)
 
     # ---- which values live where
 
@@ -354,8 +355,22 @@ class RowLowering(LaneLowering):
         loads += self._loads(whole, EACH, indices, set(self._written))
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in common))
         head = ir.Comment(f"{names}, kept in registers for the rows of the portion")
+        arrays: list[ir.Stmt] = [*map(self._kept_array, common)]
+        computed = self.schedule.kept_of_portion
+        if computed:
+            arrays += map(self._kept_value, computed)
+            self._ready.difference_update(computed)
+            loads += self._column_body(computed, (), indices)
         scope = ir.Scope((*self._loops.place_of("r"), *self._loops.over_columns(loads)))
-        return [head, *map(self._kept_array, common), scope]
+        return [head, *arrays, scope]
+
+    def _kept_value(self, value: Value) -> ir.Registers:
+        """Registers for this thread's vectors of a value."""
+        lanes = self.lanes.vector if value.order in self._varying else 1
+        sizes = self.schedule.steps, lanes
+        in_place = value in self.schedule.row_cache.in_place
+        dtype = values.register_dtype(value.dtype)
+        return ir.Registers(f"h{value.order}", dtype, sizes, in_place=in_place)
 
     def _fetched_row(self, row: str) -> list[ir.Stmt]:
         """Vectors and elements of a row, for later."""
@@ -445,12 +460,7 @@ class RowLowering(LaneLowering):
                 place = add(place, times(row, ir.Int(held_bytes(value, self.schedule.lanes))))
             dtype = values.register_dtype(value.dtype)
             found.append(ir.LetPointer(f"h{value.order}", dtype, ir.Reinterpret(dtype, place)))
-        for value in self.schedule.row_cache.kept:
-            lanes = self.lanes.vector if value.order in self._varying else 1
-            kept = f"h{value.order}", values.register_dtype(value.dtype)
-            in_place = value in self.schedule.row_cache.in_place
-            found.append(ir.Registers(*kept, (self.schedule.steps, lanes), in_place=in_place))
-        return found
+        return [*found, *map(self._kept_value, self.schedule.row_cache.kept)]
 
     def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
         """What a pass computes and loads for some values; those that are held it reads."""
@@ -528,7 +538,7 @@ class RowLowering(LaneLowering):
         inside: list[ir.Stmt] = []
         of_lane = indices.child()
         computed = self._needed(roots, loaded=True)
-        held = [node for node in self.schedule.row_cache.values if node in computed]
+        held = [node for node in self._cached if node in computed]
         for node in self._live_nodes:
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
@@ -557,7 +567,7 @@ class RowLowering(LaneLowering):
 
     def _held_place(self, node: Value, varies: bool) -> ir.Element:
         """Where a value that is held lies."""
-        if node in self.schedule.row_cache.kept:
+        if node not in self.schedule.row_cache.held:
             return ir.Element(ir.Element(Var(f"h{node.order}"), K), V if varies else ir.Int(0))
         vector = times(_U, ir.Int(self.lanes.vector))
         return ir.Element(Var(f"h{node.order}"), add(vector, V) if varies else vector)

@@ -226,6 +226,15 @@ def choose_of_portion(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[
     return tuple(k for k in _vectors_of_rows(schedule) if _is_of_group(schedule.accesses[k], rows))
 
 
+def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
+    """Registers of a thread beside what it keeps of a row, what it adds up, and what it computes
+    with.
+    """
+    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
+    kept = sum(_computed_words(schedule, k) for k in schedule.row_cache.registers)
+    return max(room - _words_of_totals(schedule) - kept, 0)
+
+
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of the next row is loaded before this one is computed, where one follows the other
     and registers have room: whole vectors that nothing decides about; and with them what is one

@@ -155,6 +155,7 @@ class ReductionSchedule:
     row_cache       where what is read of a row stays until the last stage
     of_portion      vectors that are the same for all rows of a portion, such as a modulation's of
                     its batch: loaded before the first of these rows
+    kept_of_portion  values that are computed of them alone, and then, too
     prefetched      accesses whose next row is loaded before this one is computed
     copied          those of them whose next row waits in shared memory: asynchronous copies
                     (cp.async) bring it
@@ -186,6 +187,7 @@ class ReductionSchedule:
     row_cache: RowCache
     plain: tuple[int, ...] = ()
     of_portion: tuple[int, ...] = ()
+    kept_of_portion: tuple[Value, ...] = ()
     prefetched: tuple[int, ...] = ()
     copied: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()
