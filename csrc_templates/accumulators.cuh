@@ -14,6 +14,12 @@ struct Sum {
   static TF_DEVICE T combine(T a, T b) {
     return a + b;
   }
+  // Folding starts from -0.0, since -0.0 + x is x: no instruction. A sum of that and of other
+  // negative zeros is 0.0, as it is for torch.
+  template <class T>
+  static TF_DEVICE T finish(T sum) {
+    return sum + T(0);
+  }
 };
 struct Product {
   static constexpr bool kCommutes = true;

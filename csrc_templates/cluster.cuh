@@ -29,15 +29,13 @@ TF_DEVICE T cluster_reduce(T value, T* slots, int tid, int rank TF_SITE_PARAM) {
 template <int Threads, int Blocks, class... Exchanges>
 TF_DEVICE void cluster_reduce(int tid, int rank, Exchanges&... each) {
   constexpr int warps = Threads / 32, all = warps * Blocks;
-  const int lane = tid % 32, place = rank * warps + tid / 32;
-  TF_UNROLL
-  for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
-  if (lane < Blocks) ((map_shared_rank(each.slots, lane)[place] = each.value), ...);
+  using Steps = Together<Exchanges...>;
+  const int lane = tid % 32;
+  Steps::over_lanes(lane, each...);
+  Steps::template leave<Blocks>(lane, rank * warps + tid / 32, each...);
   cluster_arrive();
   cluster_wait(Blocks);
-  (each.template enter<all>(lane), ...);
-  TF_UNROLL
-  for (int step = lanes_of(all) / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
+  Steps::template over_warps<all>(lane, each...);
 }
 
 }  // namespace tf

@@ -78,6 +78,9 @@ TF_DEVICE int hidden_zero() {
 // and ptxas moves no load from one to the next.
 TF_DEVICE bool hidden_false() { return blockIdx.z != 0; }
 
+// A value is computed here: NVVM would move that into the branch that wants it.
+TF_DEVICE void keep(int& v) { asm volatile("" : "+r"(v)); }
+
 TF_DEVICE unsigned bits(float v) { return __float_as_uint(v); }
 TF_DEVICE unsigned long long bits(double v) { return (unsigned long long)__double_as_longlong(v); }
 TF_DEVICE float from_bits(unsigned v) { return __uint_as_float(v); }

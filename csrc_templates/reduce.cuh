@@ -90,36 +90,106 @@ TF_DEVICE T block_reduce(T value, T* slots, int tid TF_SITE_PARAM) {
   return warp_reduce<Op, half_of(warps)>(value, lane TF_SITE_ARG);
 }
 
-// A value of each thread and where warps leave theirs: one of several reductions that a block does
-// side by side.
-template <class Op, class T>
+// A value of each thread and where warps leave theirs, `At` bytes behind what it has in common with
+// others: one of several reductions that a block does side by side.
+template <class Op, class T, int At, bool Commutes = Op::kCommutes>
 struct Exchange {
   T value;
-  T* slots;
+  unsigned char* common;
+  TF_DEVICE T* slots() const { return (T*)(common + At); }
   TF_DEVICE void meet(int lane, int step TF_SITE_PARAM) {
     const T other = shuffle_xor(value, step TF_SITE_ARG);
-    const bool swap = !Op::kCommutes && (lane & step);
+    const bool swap = !Commutes && (lane & step);
     value = swap ? Op::combine(other, value) : Op::combine(value, other);
   }
   template <int Warps>
   TF_DEVICE void enter(int lane) {
-    value = from_warps<Op, Warps>(slots, lane);
+    value = from_warps<Op, Warps>(slots(), lane);
   }
 };
-// Several of them, each as the reduction above by itself, to the last bit. They share the barrier,
-// and none waits for another's shuffles.
+// Slots of one of the `Blocks` that reduce together.
+template <int Blocks, class T>
+TF_DEVICE T* slots_of_block(T* slots, int rank) {
+  if constexpr (Blocks > 1) return map_shared_rank(slots, rank);
+  return slots;
+}
+// The steps of several reductions, of which none waits for another's shuffles: over the lanes of a
+// warp, which then leaves what it has to all blocks, and over all warps.
+template <class... Exchanges>
+struct Together {
+  static TF_DEVICE void over_lanes(int lane, Exchanges&... each) {
+    TF_UNROLL
+    for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
+  }
+  template <int Blocks>
+  static TF_DEVICE void leave(int lane, int place, Exchanges&... each) {
+    if (lane < Blocks) ((slots_of_block<Blocks>(each.slots(), lane)[place] = each.value), ...);
+  }
+  template <int Warps>
+  static TF_DEVICE void over_warps(int lane, Exchanges&... each) {
+    (each.template enter<Warps>(lane), ...);
+    TF_UNROLL
+    for (int step = lanes_of(Warps) / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
+  }
+};
+// Two of one operator need little more than one: each half of a warp's lanes has one of them to the
+// end, when it gives it to the other half.
+template <class Op, class T, int At, int OtherAt>
+struct Together<Exchange<Op, T, At, true>, Exchange<Op, T, OtherAt, true>> {
+  using First = Exchange<Op, T, At, true>;
+  using Second = Exchange<Op, T, OtherAt, true>;
+  static TF_DEVICE void over_lanes(int lane, First& first, Second& second) {
+    const bool upper = lane & 16;
+    const T given = upper ? first.value : second.value;
+    const T kept = upper ? second.value : first.value;
+    first.value = Op::combine(kept, shuffle_xor(given, 16));
+    over_half<16>(lane, first);
+  }
+  template <int Blocks>
+  static TF_DEVICE void leave(int lane, int place, First& first, Second& second) {
+    const int rank = lane % 16;
+    int at = At + lane / 16 * (OtherAt - At) + place * (int)sizeof(T);
+    keep(at);
+    T* const slot = (T*)(first.common + at);
+    if (rank < Blocks) *slots_of_block<Blocks>(slot, rank) = first.value;
+  }
+  template <int Warps>
+  static TF_DEVICE void over_warps(int lane, First& first, Second& second) {
+    constexpr int lanes = lanes_of(Warps);
+    const bool upper = lane & 16;
+    const T* const slots = own_slots(lane, first);
+    first.value = from_warps<Op, Warps>(slots, lane % 16);
+    if (lanes > 16) {
+      const T other = from_warps<Op, Warps>(slots, lane % 16 + 16);
+      first.value = Op::combine(first.value, other);
+    }
+    over_half<lanes < 16 ? lanes : 16>(lane, first);
+    const T other = shuffle_xor(first.value, 16);
+    second.value = upper ? first.value : other;
+    first.value = upper ? other : first.value;
+  }
+
+ private:
+  static TF_DEVICE T* own_slots(int lane, const First& first) {
+    return (T*)(first.common + (At + lane / 16 * (OtherAt - At)));
+  }
+  template <int Width>
+  static TF_DEVICE void over_half(int lane, First& one) {
+    TF_UNROLL
+    for (int step = Width / 2; step > 0; step /= 2) one.meet(lane, step);
+  }
+};
+// Several reductions, each as the one above by itself, to the last bit. They share the barrier.
 template <int Threads, int Groups = 1, class... Exchanges>
 TF_DEVICE void block_reduce(int tid, Exchanges&... each) {
   constexpr int warps = Threads / 32;
   static_assert(warps > 1, "a warp needs no slots");
-  const int lane = tid % 32, warp = tid / 32;
-  TF_UNROLL
-  for (int step = 16; step > 0; step /= 2) (each.meet(lane, step), ...);
-  if (lane == 0) ((each.slots[warp] = each.value), ...);
+  using Steps = Together<Exchanges...>;
+  const int lane = tid % 32;
+  Steps::over_lanes(lane, each...);
+  Steps::template leave<1>(lane, tid / 32, each...);
   group_barrier<Threads, Groups>(threadIdx.x);
-  (each.template enter<warps>(lane), ...);
-  TF_UNROLL
-  for (int step = half_of(warps) / 2; step > 0; step /= 2) (each.meet(lane, step), ...);
+  Steps::template over_warps<warps>(lane, each...);
 }
 
 // Reduces, for each of N lanes, over the threads of a block of `Threads` that have one number modulo

@@ -59,6 +59,7 @@ static __forceinline__ To bit_cast(From v) {
 }
 TF_DEVICE int hidden_zero() { return 0; }
 TF_DEVICE bool hidden_false() { return false; }
+TF_DEVICE void keep(int&) {}
 TF_DEVICE unsigned bits(float v) { return bit_cast<unsigned>(v); }
 TF_DEVICE unsigned long long bits(double v) { return bit_cast<unsigned long long>(v); }
 TF_DEVICE float from_bits(unsigned v) { return bit_cast<float>(v); }

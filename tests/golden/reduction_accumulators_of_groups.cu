@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_372da0c2(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_293e666d(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_3
       // reduction 0: sum
       float a0[4];
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+      for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         const int u = k * 256 + t;
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_3
       }
       for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
       for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-      const float f0 = (float)tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+      const float f0 = (float)tf::Sum::finish(tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + g * 64 + turn * 32 + 0), t));
       // epilogue: T6, sum over rows, sum over rows
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_3
   // epilogue of grid reductions: T8
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const float g1 = (float)tf::sum_parts<tf::Sum, 1024, 32, 132>(W1, 1024, c, (float*)(smem + 256));
+    const float g1 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W1, 1024, c, (float*)(smem + 256)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_3
   // epilogue of grid reductions: T7
   for (int tile = blockIdx.x; tile < 600; tile += gridDim.x) {
     const int c = tile * 1024 + threadIdx.x % 1024u;
-    const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256));
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256)));
     {
       float y0[1];
       const int v = 0;
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_3
   if (blockIdx.x < 1u) {
     const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;
     const int c = at < 0 ? at : 0;
-    const float g2 = (float)tf::sum_parts<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256));
+    const float g2 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256)));
     if (threadIdx.x < 32u && at < 1) {
       float y0[1];
       const int v = 0;

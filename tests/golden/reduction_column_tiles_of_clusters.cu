@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 32768 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 32 partials, 4,194,304 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_ceecdeac(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_02e5cd5b(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   float* const W0 = (float*)(workspace + 0);
@@ -52,7 +52,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = (tile * 4 + k) * 512 + t;
@@ -65,7 +65,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     }
     for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-    const float f0 = (float)tf::cluster_reduce<tf::Sum, 512, 4>(a0[0], (float*)(smem + 0 + turn * 256), t, tile);
+    const float f0 = (float)tf::Sum::finish(tf::cluster_reduce<tf::Sum, 512, 4>(a0[0], (float*)(smem + turn * 256 + 0), t, tile));
     const float t8 = f0 * 3.0517578125e-05f;
     // epilogue: T10, sum over rows
     TF_UNROLL
@@ -94,7 +94,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 256; tile += gridDim.x) {
     const int c = tile * 128 + threadIdx.x % 128u;
-    const float g0 = (float)tf::sum_parts<tf::Sum, 512, 128, 32>(W0, 32768, c, (float*)(smem + 512));
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 128, 32>(W0, 32768, c, (float*)(smem + 512)));
     if (threadIdx.x < 128u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 128 rows x 65536 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in shared memory, rows by asynchronous copies
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_b1ab1d03(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_f5fac8b0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
+  for (int v = 0; v < 8; ++v) a0[v] = -0.0f;
   TF_UNROLL
   for (int k = 0; k < 8; ++k) {
     const int u = k * 1024 + t;
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 4]);
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
   for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-  const float f0 = (float)tf::block_reduce<tf::Sum, 1024>(a0[0], (float*)(smem + 0), t);
+  const float f0 = (float)tf::Sum::finish(tf::block_reduce<tf::Sum, 1024>(a0[0], (float*)(smem + 0), t));
   const float t5 = f0 * 1.52587890625e-05f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);

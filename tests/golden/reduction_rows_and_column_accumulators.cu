@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d0589fbf(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_87368c6a(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       const int u = k * 256 + t;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d
     }
     for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-    const float f0 = (float)tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + 0 + g * 64 + turn * 32), t);
+    const float f0 = (float)tf::Sum::finish(tf::block_reduce<tf::Sum, 256, 4>(a0[0], (float*)(smem + g * 64 + turn * 32 + 0), t));
     const float t8 = f0 * 0.0009765625f;
     // epilogue: T10, sum over rows
     TF_UNROLL
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_d
   // epilogue of grid reductions: T12
   if (blockIdx.x < 32u) {
     const int c = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::sum_parts<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 256));
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W0, 1024, c, (float*)(smem + 256)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 10240 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 5,406,720 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_062c5bba(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_f4538b58(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_06
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
     TF_UNROLL
     for (int k = 0; k < 5; ++k) {
       const int u = k * 512 + t;
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_06
     }
     for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-    const float f0 = (float)tf::block_reduce<tf::Sum, 512>(a0[0], (float*)(smem + 0 + turn * 64), t);
+    const float f0 = (float)tf::Sum::finish(tf::block_reduce<tf::Sum, 512>(a0[0], (float*)(smem + turn * 64 + 0), t));
     const float t8 = f0 * 9.765625145519152e-05f;
     // epilogue: T10, sum over rows
     TF_UNROLL
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_06
   // epilogue of grid reductions: T12
   for (int tile = blockIdx.x; tile < 320; tile += gridDim.x) {
     const int c = tile * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::sum_parts<tf::Sum, 512, 32, 132>(W0, 10240, c, (float*)(smem + 128));
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 32, 132>(W0, 10240, c, (float*)(smem + 128)));
     if (threadIdx.x < 32u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // reduction: 8192 rows x 64 columns, lanes are columns, vector 8, 8 threads a row, 16 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_560bb6f0(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt_9d3f2bca(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   const int t = threadIdx.x % 8u;
   const int r = (int)blockIdx.x * 16 + (int)(threadIdx.x / 8u);
   // prologue: T0, T1, kept in registers
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
+  for (int v = 0; v < 8; ++v) a0[v] = -0.0f;
   TF_UNROLL
   for (int k = 0; k < 1; ++k) {
     const int u = k * 8 + t;
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_mul_add_rsqrt
   for (int v = 0; v < 4; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 4]);
   for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
   for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-  const float f0 = (float)tf::warp_reduce<tf::Sum, 8>(a0[0], threadIdx.x % 32u);
+  const float f0 = (float)tf::Sum::finish(tf::warp_reduce<tf::Sum, 8>(a0[0], threadIdx.x % 32u));
   const float t5 = f0 * 0.015625f;
   const float t7 = t5 + 9.999999974752427e-07f;
   const float t8 = tf::rsqrt(t7);

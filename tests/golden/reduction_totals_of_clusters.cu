@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 128 partials, 1,048,576 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_cad9f436(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_6f66af0d(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -49,7 +49,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = k * 512 + t;
@@ -62,7 +62,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     }
     for (int v = 0; v < 2; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 2]);
     for (int v = 0; v < 1; ++v) a0[v] = tf::Sum::combine(a0[v], a0[v + 1]);
-    const float f0 = (float)tf::block_reduce<tf::Sum, 512>(a0[0], (float*)(smem + 0 + turn * 64), t);
+    const float f0 = (float)tf::Sum::finish(tf::block_reduce<tf::Sum, 512>(a0[0], (float*)(smem + turn * 64 + 0), t));
     const float t8 = f0 * 0.0001220703125f;
     // epilogue: T10, sum over rows
     TF_UNROLL
@@ -109,7 +109,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
   // epilogue of grid reductions: T12
   if (blockIdx.x < 128u) {
     const int c = (int)blockIdx.x * 64 + threadIdx.x % 64u;
-    const float g0 = (float)tf::sum_parts<tf::Sum, 512, 64, 32>(W0, 8192, c, (float*)(smem + 128));
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 64, 32>(W0, 8192, c, (float*)(smem + 128)));
     if (threadIdx.x < 64u) {
       float y0[1];
       const int v = 0;

@@ -1,5 +1,5 @@
 // scan: 8192 rows x 2048 columns, vector 8, 256 threads a row, 1 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_da478ce6(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_98baabca(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_da478ce
   bf16 y0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) {
-    const float t3 = (float)e0[v];
+    const float t3 = e0[v];
     const float t4 = tf::log(t3);
     const bf16 t5 = tf::cast<bf16>(t4);
     y0[v] = t5;

@@ -1,5 +1,5 @@
 // scan: 300 rows x 1001 columns, vector 8, 128 threads a row, 2 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_ad41211b(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_4e52b0e1(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   TF_SHARED(smem);
   const int t = threadIdx.x % 128u;
   const int g = threadIdx.x / 128u;
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_ad41211
   bf16 y0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) {
-    const float t3 = (float)e0[v];
+    const float t3 = e0[v];
     const float t4 = tf::log(t3);
     const bf16 t5 = tf::cast<bf16>(t4);
     y0[v] = t5;

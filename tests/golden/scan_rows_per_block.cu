@@ -1,5 +1,5 @@
 // scan: 8191 rows x 64 columns, vector 8, 8 threads a row, 32 rows a block, 1 tile (T3: cumsum)
-extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_2151aeb5(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
+extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_2ca8e790(const bf16* __restrict__ T0, bf16* __restrict__ T5) {
   const int t = threadIdx.x % 8u;
   const int g = threadIdx.x / 8u;
   const int own = (int)blockIdx.x * 32 + g;
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) tf_scan_cumsum_exp_log_2151aeb
   bf16 y0[8];
   TF_VEC
   for (int v = 0; v < 8; ++v) {
-    const float t3 = (float)e0[v];
+    const float t3 = e0[v];
     const float t4 = tf::log(t3);
     const bf16 t5 = tf::cast<bf16>(t4);
     y0[v] = t5;

@@ -157,14 +157,32 @@ def test_operators_that_do_not_commute_give_every_thread_the_same_bits(threads: 
     assert torch.allclose(fast[:, 1, 0].double(), truth.var(1, correction=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("count", [96, 256, 800])
+@pytest.mark.parametrize("count", [64, 96, 256, 800, 1024])
 def test_reductions_side_by_side_have_the_bits_of_each_alone(count: int) -> None:
-    x, found = noise(count) + 3, torch.zeros(2, 2, count)
-    debug_launch(load("side_by_side", block=(count, 1, 1)), [x, found, count])
-    alone, together = found
+    x, found = noise(count) + 3, torch.zeros(7, count)
+    kernel = load("side_by_side", block=(count, 1, 1))
+    debug_launch(kernel, [x, found, count])
+    alone, together = found[:3], found[3:6]
     assert torch.equal(alone, together)
-    assert torch.equal(alone, alone[:, :1].expand_as(alone))
-    assert torch.allclose(alone[0, 0].double(), x.double().sum(), rtol=1e-6)
+    assert torch.equal(found[0], found[6])
+    assert torch.equal(found, found[:, :1].expand_as(found))
+    for sum, exact in zip(alone, (x.double().sum(), x.double().square().sum()), strict=False):
+        assert torch.allclose(sum[0].double(), exact, rtol=1e-6)
+    check_orders(kernel, [x, found, count], seeds=4)
+
+
+@pytest.mark.parametrize(("threads", "blocks"), [(128, 2), (512, 8)])
+def test_pairs_of_sums_over_a_cluster_have_the_bits_of_each_alone(
+    threads: int, blocks: int
+) -> None:
+    x, found = noise(threads * blocks), torch.zeros(4, threads * blocks)
+    shape = {"grid": (blocks, 1, 1), "block": (threads, 1, 1), "cluster": blocks}
+    kernel = load("cluster_pairs", **shape, shared_bytes=2048)
+    debug_launch(kernel, [x, found, blocks])
+    assert torch.equal(found[:2], found[2:])
+    assert torch.equal(found, found[:, :1].expand_as(found))
+    assert torch.allclose(found[0, 0].double(), x.double().sum(), atol=1e-4)
+    assert torch.allclose(found[1, 0].double(), x.double().square().sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

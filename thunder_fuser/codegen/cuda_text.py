@@ -248,8 +248,10 @@ class CudaText:
 
     def _start(self, e: ir.Start) -> str:
         row, dtype = reductions.lookup(e.reducer.op), e.reducer.accumulate
-        identity = literal(row.identity(dtype), dtype)
-        return self._spelled(e.reducer, row.accumulator.start, identity=identity)
+        identity = row.identity(dtype)
+        # -0.0 is as much as 0.
+        start = literal(identity or 0 if e.is_zero else identity, dtype)
+        return self._spelled(e.reducer, row.accumulator.start, identity=start)
 
     def _as_element(self, e: ir.AsElement) -> str:
         return f"({self.ctype(e.reducer.element)}){self._number(e.value)}"
@@ -295,7 +297,8 @@ class CudaText:
 
     def _block_reduce(self, e: ir.BlockReduce) -> str:
         self.synchronises = True
-        arguments = ", ".join(map(self.text, (e.value, e.slots, *self._who(e))))
+        slots = ir.Reinterpret(e.reducer, ir.add(e.slots, ir.Int(e.at)))
+        arguments = ", ".join(map(self.text, (e.value, slots, *self._who(e))))
         return f"tf::{self._reduces(e)}<{_functor(e.reducer)}, {_group(e)}>({arguments})"
 
     def _reduces(self, e: ir.BlockReduce) -> str:
@@ -465,7 +468,8 @@ class CudaText:
             if isinstance(each, ir.BlockReduce):
                 name = f"{let.name}_exchange"
                 place = f"{self.text(each.value)}, {slots}"
-                found.append(f"tf::Exchange<{functor}, {ctype}> {name}{{{place}}};")
+                exchange = f"tf::Exchange<{functor}, {ctype}, {each.at}>"
+                found.append(f"{exchange} {name}{{{place}}};")
                 function = f"tf::{self._reduces(each)}<{_group(each)}>"
                 who = list(map(self.text, self._who(each)))
             else:

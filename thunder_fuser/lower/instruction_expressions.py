@@ -371,13 +371,18 @@ class ExpressionMix:
     # ---- expressions: reductions
 
     def _start(self, e: ir.Start) -> Value:
-        return self.values.constant()
+        return self._nothing_of(e.reducer)
+
+    def _nothing_of(self, reducer: ir.Reducer) -> Number:
+        return self.values.literal(f"start of {reducer}")
 
     def _as_element(self, e: ir.AsElement) -> Value:
         return self.register(self.expr(e.value))
 
     def _take(self, e: ir.Take) -> Value:
         operands = [self.expr(e.accumulator), self.expr(e.element)]
+        if operands[0] is self._nothing_of(e.reducer) and e.reducer.op == "sum":
+            return self.register(operands[1])
         if e.position is not None:
             operands.append(self.expr(e.position))
         mixed = table.of_take(e.reducer.op, e.reducer.accumulate)
@@ -434,6 +439,16 @@ class ExpressionMix:
                 self.values.here.groups = e.groups
             mixed.update(table.lsu(2 * words(e.reducer)))
             mixed.update(table.mix(0, 3, 0, 2))
+        return self._effect_of(mixed, [self.expr(e.value)])
+
+    def half_of_lanes(self, e: ir.Expr) -> Value:
+        """What a second reduction adds to one that halves of warps do with it: which of the two a
+        lane has, and a shuffle at the end.
+        """
+        assert isinstance(e, ir.BlockReduce)
+        mixed = Mix(table.mix(2, 4 * words(e.reducer) + 4))
+        mixed.update(table.lsu(words(e.reducer)))
+        self.values.here.exchanges += 1
         return self._effect_of(mixed, [self.expr(e.value)])
 
     def _mapped_rank(self, e: ir.MappedRank) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.tables import random
+from thunder_fuser.ir.tables import random, reductions
 from thunder_fuser.lower import instruction_table as table
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_expressions import (
@@ -122,6 +122,8 @@ class InstructionMix(ExpressionMix):
     def _await_copies(self, s: ir.AwaitCopies) -> None:
         self._awaited = next((r for r in self.values.here.line if r.is_loop), None)
         self.values.effect(table.mix(0, 0, 0, 1))
+        # Ahead of copies that go out together ptxas puts three loads that nothing does.
+        self.values.effect(table.lsu(3))
 
     def _set_lane(self, s: ir.SetLane) -> None:
         self.assign(ir.Element(s.lanes, s.lane), self.expr(s.value))
@@ -309,14 +311,21 @@ class InstructionMix(ExpressionMix):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
     def _reduce_together(self, s: ir.ReduceTogether) -> None:
-        """The barriers of one, and its shuffles under way with those of the others."""
+        """The barriers of one, and its shuffles under way with those of the others; or those of
+        one alone, of two that each have half of a warp's lanes.
+        """
         here = self.values.here
         barriers, apart, exchanges = here.barriers, here.apart, here.exchanges
-        found = [self.expr(let.value) for let in s.lets]
-        sums_parts = isinstance(s.lets[0].value, ir.CombineParts)
+        first, *others = (let.value for let in s.lets)
+        found = [self.expr(first)]
+        if _share_lanes(first, others):
+            found += [self.half_of_lanes(e) for e in others]
+        else:
+            found += map(self.expr, others)
+            here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
+        sums_parts = isinstance(first, ir.CombineParts)
         here.barriers = min(here.barriers, barriers + (2 if sums_parts else 1))
         here.apart = min(here.apart, apart + 1)
-        here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
         for let, value in zip(s.lets, found, strict=True):
             self.types[let.name] = let.type
             self.environment[let.name] = value
@@ -468,6 +477,15 @@ def _share(inside: Sample | None, holds: bool) -> float:
         return 1.0 if holds else 0.5
     warps = [inside[k : k + WARP_SIZE] for k in range(0, len(inside), WARP_SIZE)]
     return sum(any(bool(v) is holds for v in warp) for warp in warps) / len(warps)
+
+
+def _share_lanes(first: ir.Expr, others: Sequence[ir.Expr]) -> bool:
+    """Whether halves of a warp's lanes have one reduction each (reduce.cuh)."""
+    if len(others) != 1 or not isinstance(first, ir.BlockReduce):
+        return False
+    commutes = reductions.lookup(first.reducer.op).accumulator.commutes
+    (other,) = others
+    return commutes and isinstance(other, ir.BlockReduce) and other.reducer == first.reducer
 
 
 def _assigned(body: ir.Body) -> Iterator[str]:

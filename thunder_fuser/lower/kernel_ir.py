@@ -332,9 +332,14 @@ class RandomNumber:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """An accumulator that has seen nothing."""
+    """An accumulator that has seen nothing.
+
+    is_zero  of a sum it is 0.0, to which registers are set in pairs; else -0.0, so that its first
+             element takes no instruction
+    """
 
     reducer: Reducer
+    is_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +415,10 @@ class WarpReduce:
 @dataclass(frozen=True, slots=True)
 class BlockReduce:
     """Those of several warps: of the block, or of one of its `groups` of so many threads, which do
-    not wait for each other. `slots`: shared memory for one of each warp; `thread`: its number.
+    not wait for each other. `thread`: its number.
 
+    slots   address of shared memory of this reduction and others
+    at      bytes from there to a slot for each warp
     blocks  of a cluster, so many threads of each; one: the block by itself
     rank    the number of this one
     """
@@ -420,6 +427,7 @@ class BlockReduce:
     threads: int
     value: Expr
     slots: Expr
+    at: int
     thread: Expr
     groups: int = 1
     blocks: int = 1

@@ -111,7 +111,9 @@ class ListingText:
         if e.blocks > 1:
             of += f" of {e.blocks} blocks"
         name = "cluster_reduce" if e.blocks > 1 else "block_reduce"
-        return f"{name} {e.reducer.op}({self._of(e.value)}, {of}, slots {self._of(e.slots)})"
+        return (
+            f"{name} {e.reducer.op}({self._of(e.value)}, {of}, slots {self._of(e.slots)} + {e.at})"
+        )
 
     def _combine_parts(self, e: ir.CombineParts) -> str:
         place = f"{self._of(e.parts)}[{self._of(e.point)}], {e.count} parts {e.stride} apart"

@@ -52,7 +52,7 @@ def _replaced(expr: ReductionOp, of_folded: bool, rewrite: Rewrite) -> bool:
     # There is nothing to take the place of no copy, and inf * (n + 0i) is not inf.
     if not equal or not copies or expr.accumulate.is_complex:
         return False
-    if reductions.lookup(expr.op).accumulator is not reductions.NUMBER:
+    if not reductions.lookup(expr.op).accumulator.is_number:
         # A position, or a struct: of one element it is not that element.
         return False
     squeezes = [Squeeze(k) for k in reversed(equal)]

@@ -48,7 +48,7 @@ def _split(
     """Puts two folds in the place of one whose elements wait for folds of some dimensions of it."""
     own = set(expr.dims)
     rows = {dims for folded, dims in waits if folded == sizes and set(dims) < own}
-    if len(rows) != 1 or reductions.lookup(expr.op).accumulator is not reductions.NUMBER:
+    if len(rows) != 1 or not reductions.lookup(expr.op).accumulator.is_number:
         return False
     (dims,) = rows
     if all(sizes[k] == 1 for k in dims) or all(sizes[k] == 1 for k in own.difference(dims)):

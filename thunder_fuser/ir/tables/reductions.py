@@ -14,7 +14,7 @@ import difflib
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -53,6 +53,7 @@ class Accumulator:
     finish  the value of the result, from {value}
     vector  `take` for the first {present} of an array of {elements}, where there is such a function
     pads    the row's identity, as an element, changes nothing: it can stand for what is not there
+    commutes  two of them meet with the same bits whichever comes first
     """
 
     ctype: str
@@ -62,13 +63,20 @@ class Accumulator:
     finish: str
     vector: str = ""
     pads: bool = False
+    commutes: bool = True
 
     @property
     def takes_position(self) -> bool:
         return "{position}" in self.take
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is what the result is: what one element folds to is that element."""
+        return self.words == 1
+
 
 NUMBER = Accumulator("{T}", 1, "{identity}", "{op}::combine({value}, ({T}){element})", "{value}")
+SUM = replace(NUMBER, finish="{op}::finish({value})")
 PLACED = Accumulator(
     "tf::Placed<{T}, {P}>",
     2,
@@ -83,6 +91,7 @@ MOMENTS = Accumulator(
     "{op}::take({value}, ({T}){element})",
     "tf::squared_deviations({value})",
     "{op}::take({value}, {elements}, {present})",
+    commutes=False,
 )
 EXPONENTIALS = Accumulator(
     "tf::Exponentials<{T}>",
@@ -92,6 +101,7 @@ EXPONENTIALS = Accumulator(
     "tf::sum_of_exponentials({value})",
     "{op}::take({value}, {elements}, {present})",
     pads=True,
+    commutes=False,
 )
 
 
@@ -120,7 +130,7 @@ class Reduction:
     @property
     def selects(self) -> bool:
         """Whether a result is an element, its place, or bits of them: nothing is rounded."""
-        bare = self.accumulator is NUMBER and self.rule in (Rule.KEEP, Rule.BOOL)
+        bare = self.accumulator.is_number and self.rule in (Rule.KEEP, Rule.BOOL)
         return bare or self.accumulator is PLACED
 
     def check(self, dtype: DataType) -> None:
@@ -207,8 +217,10 @@ _ROWS = (
         Rule.SUM,
         frozenset(Category),
         "tf::Sum",
-        lambda dtype: 0,
+        # What -0.0 + x is, is x: no instruction. 0.0 + x may have another sign.
+        lambda dtype: -0.0 if dtype.is_floating else 0,
         lambda x, dims: torch.sum(x, tuple(dims), dtype=x.dtype) if dims else x,
+        accumulator=SUM,
         copies=Copies.MULTIPLE,
     ),
     Reduction(

@@ -74,9 +74,9 @@ def for_lanes(statement: ir.Stmt, fold: Accumulation, lanes: int, kind: LoopKind
     return lane_loop(lanes, (statement,), kind)
 
 
-def started(place: ir.Expr, fold: Accumulation, lanes: int) -> ir.Stmt:
+def started(place: ir.Expr, fold: Accumulation, lanes: int, *, is_zero: bool = False) -> ir.Stmt:
     """The statement after which accumulators have seen nothing."""
-    nothing = put(place, fold, lanes, ir.Start(reducer(fold)))
+    nothing = put(place, fold, lanes, ir.Start(reducer(fold), is_zero))
     return for_lanes(nothing, fold, lanes, LoopKind.UNROLLED)
 
 
@@ -184,17 +184,17 @@ def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr
     if 1 < threads <= WARP_SIZE:
         value = ir.WarpReduce(reducer(fold), threads, value)
     elif threads > WARP_SIZE:
-        slots = ir.Reinterpret(reducer(fold), _slots(schedule, n))
-        over = reducer(fold), threads, value, slots, T
+        at = slot_offset(schedule, n)
+        over = reducer(fold), threads, value, _slots(schedule), at, T
         if schedule.mapping.shares_rows:
             return found, ir.BlockReduce(*over, blocks=schedule.mapping.cluster, rank=TILE)
         value = ir.BlockReduce(*over, schedule.rows_per_block)
     return found, value
 
 
-def _slots(schedule: ReductionSchedule, n: int) -> ir.Expr:
+def _slots(schedule: ReductionSchedule) -> ir.Expr:
     """Where the warps of a row exchange what they have folded."""
-    place = ir.add(SMEM, ir.Int(slot_offset(schedule, n)))
+    place: ir.Expr = SMEM
     row, turns = row_slot_bytes(schedule), takes_turns(schedule)
     if schedule.rows_per_block > 1:
         place = ir.add(place, ir.times(G, ir.Int(row * (2 if turns else 1))))

@@ -49,9 +49,11 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
         total = schedule.totals[n]
         if not total.is_of_columns:
             one = lowered.reducer(total)
-            found.append(ir.Let(f"{name}{n}", one, ir.Start(one), variable=True))
+            start = ir.Start(one, is_zero=True)
+            found.append(ir.Let(f"{name}{n}", one, start, variable=True))
             continue
-        each = lowered.started(ir.Element(ir.Var(f"{name}{n}"), K), total, lanes)
+        place = ir.Element(ir.Var(f"{name}{n}"), K)
+        each = lowered.started(place, total, lanes, is_zero=True)
         found += [_array(schedule, total, name, n), each_step(schedule, each)]
     return found
 

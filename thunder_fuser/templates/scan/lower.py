@@ -56,7 +56,7 @@ class ScanLowering(LaneLowering):
         found += self._row()
         for n, scan in enumerate(schedule.scans):
             one = _reducer(scan)
-            found.append(ir.Let(f"a{n}", one, ir.Start(one), variable=True))
+            found.append(ir.Let(f"a{n}", one, ir.Start(one, is_zero=True), variable=True))
         if schedule.tiles == 1:
             return [*found, *self._vector_of_tile(None), *self._tile()]
         if schedule.takes_turns:
@@ -186,7 +186,7 @@ class ScanLowering(LaneLowering):
         n = self._scans[node.tensor]
         scan = self.schedule.scans[n]
         lane = V if node.order in self._varying else ir.Int(0)
-        result = ir.Finish(_reducer(scan), ir.Element(Var(f"e{n}"), lane))
+        result = ir.Element(Var(f"e{n}"), lane)
         folded = reductions.lookup(scan.fold).folded_dtype(scan.accumulate)
         held = values.register_dtype(node.dtype)
         found = values.round_to(values.convert(result, folded, held), node.dtype)
