@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 32768 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 32 partials, 4,194,304 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_02e5cd5b(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_565a3abb(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   float* const W0 = (float*)(workspace + 0);
@@ -52,7 +52,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = (tile * 4 + k) * 512 + t;

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 16 columns, lanes are rows, vector 8, 4 threads a row, 8 rows a block, 2 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_2781ded1(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_2cebb3bb(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
   const int u = (int)blockIdx.x * 8 + g;
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(32) tf_reduction_max_sum_sub_exp_27
   // reduction 1: sum
   float a1[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a1[v] = -0.0f;
+  for (int v = 0; v < 8; ++v) a1[v] = 0.0f;
   TF_UNROLL
   for (int k = 0; k < 4; ++k) {
     const int c = k * 4 + t;

@@ -1,5 +1,5 @@
 // reduction: 65536 rows x 1024 columns, lanes are rows, vector 8, 128 threads a row, 8 rows a block, 2 stages, persistent in shared memory
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_d0e33331(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_d861c70d(const bf16* __restrict__ T0, bf16* __restrict__ T9) {
   TF_SHARED(smem);
   const int g = threadIdx.x % 8u;
   const int t = threadIdx.x / 8u;
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_max_sum_sub_exp_
   // reduction 1: sum
   float a1[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a1[v] = -0.0f;
+  for (int v = 0; v < 8; ++v) a1[v] = 0.0f;
   TF_UNROLL_BY(1)
   for (int k = 0; k < 8; ++k) {
     const int c = k * 128 + t;

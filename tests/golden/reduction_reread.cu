@@ -1,17 +1,17 @@
 // reduction: 512 rows x 2097152 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, re-read in every pass
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_da8468e9(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_1407eb08(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a0[v] = -0.0f;
+  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   for (int from = t; from < 262144; from += 32768) {
     const int to = 262144 - from > 32768 ? from + 32768 : 262144;
     float p0[8];
     TF_UNROLL
-    for (int v = 0; v < 8; ++v) p0[v] = -0.0f;
+    for (int v = 0; v < 8; ++v) p0[v] = 0.0f;
     TF_UNROLL_BY(4)
     for (int u = from; u < to; u += 1024) {
       bf16 x0[8];

@@ -1,5 +1,5 @@
 // reduction: 4 rows x 4194304 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, read once; columns split over blocks: 1 grid reductions of 66 partials, 1,088 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_0bf9617b(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_4b6c11df(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) tf_reduction_sum_0bf9617b(c
   // reduction 0: sum
   float a0[4];
   TF_UNROLL
-  for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
+  for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
   TF_UNROLL_BY(4)
   for (int u = begin; u < end; u += 512) {
     float x0[4];

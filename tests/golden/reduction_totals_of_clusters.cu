@@ -1,5 +1,5 @@
 // reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 128 partials, 1,048,576 B of workspace
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_6f66af0d(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_a9637a12(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -49,7 +49,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) t
     // reduction 0: sum
     float a0[4];
     TF_UNROLL
-    for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
+    for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
     TF_UNROLL
     for (int k = 0; k < 4; ++k) {
       const int u = k * 512 + t;

@@ -147,6 +147,7 @@ class ReductionLowering(RowLowering):
         in_parts = self.schedule.is_folded_in_parts and bool(rounds)
         roots = [v for f in folds for v in f.roots]
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
+        in_loop = not self._loops.is_written_out(number)
         stores = self.schedule.stores_in_pass(number) if number >= 0 else ()
         ahead = self._loads_ahead([*roots, *(s.value for s in stores)], row, number)
         before: list[ir.Stmt] = [self._reductions(folds, stores)]
@@ -160,11 +161,11 @@ class ReductionLowering(RowLowering):
             if fold not in folds:
                 continue
             lanes = self.schedule.lanes_of(fold)
-            before += lowered.accumulators(f"a{n}", fold, lanes)
+            before += lowered.accumulators(f"a{n}", fold, lanes, is_zero=in_loop)
             name = f"a{n}"
             if in_parts and fold in rounds:
                 name = f"p{n}"
-                partial += lowered.accumulators(name, fold, lanes)
+                partial += lowered.accumulators(name, fold, lanes, is_zero=True)
                 whole, part = Var(f"a{n}"), Var(name)
                 joined.append(lowered.joined(whole, part, fold, lanes, LoopKind.SERIAL))
             if lowered.takes_vectors(fold, lanes):

@@ -80,9 +80,9 @@ def started(place: ir.Expr, fold: Accumulation, lanes: int, *, is_zero: bool = F
     return for_lanes(nothing, fold, lanes, LoopKind.UNROLLED)
 
 
-def accumulators(name: str, fold: Accumulation, lanes: int) -> list[ir.Stmt]:
+def accumulators(name: str, fold: Accumulation, lanes: int, *, is_zero: bool) -> list[ir.Stmt]:
     """As folding starts."""
-    return [declared(name, fold, lanes), started(ir.Var(name), fold, lanes)]
+    return [declared(name, fold, lanes), started(ir.Var(name), fold, lanes, is_zero=is_zero)]
 
 
 def with_element(value: ir.Expr, fold: Accumulation, name: values.Name) -> ir.Expr:

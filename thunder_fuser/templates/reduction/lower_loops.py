@@ -429,6 +429,10 @@ class ReductionLoops:
         )
         return [self._loop("from", begin, end, length, inside)]
 
+    def is_written_out(self, number: int) -> bool:
+        """Whether a pass has all of its steps one after the other, and no loop."""
+        return self._schedule.steps == 1 or self._unrolled(number) == _UNROLLED
+
     def _unrolled(self, number: int) -> Unrolling:
         """How the loop of a pass is unrolled."""
         unroll = self._schedule.unroll[number]
