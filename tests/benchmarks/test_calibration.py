@@ -12,6 +12,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "nvidia-h200"
 OFF = {
     "workload add": 0.05,
     "workload SwiGLU": 0.05,
+    "workload residual chain": 0.05,
+    "workload transpose + add": 0.05,
     "program sin(x), cos(x), forward": 0.05,
     "program softmax [4096, 32768], forward": 0.05,
     "program RMSNorm [8192, 4096], backward": 0.08,
