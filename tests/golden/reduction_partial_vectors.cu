@@ -1,5 +1,5 @@
 // reduction: 300 rows x 1001 columns, lanes are columns, vector 4, 128 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_973d8a2f(const float* __restrict__ T0, float* __restrict__ T1) {
+extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_11cae1bc(const float* __restrict__ T0, float* __restrict__ T1) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(128) tf_reduction_sum_973d8a2f(cons
   // reduction 0: sum
   float a0[4];
   TF_UNROLL
-  for (int v = 0; v < 4; ++v) a0[v] = 0.0f;
+  for (int v = 0; v < 4; ++v) a0[v] = -0.0f;
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int u = k * 128 + t;

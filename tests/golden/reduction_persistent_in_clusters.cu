@@ -1,5 +1,5 @@
 // reduction: 512 rows x 262144 columns, lanes are columns, vector 8, 512 threads a row, 1 rows a block, 1 stages, persistent in shared memory, clusters of 8 blocks, rows by asynchronous copies
-extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_c801837b(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) tf_reduction_sum_mul_add_rsqrt_ccb1c6e2(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   tf::cluster_arrive();
   const int t = threadIdx.x;
@@ -20,7 +20,7 @@ extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(512, 2) t
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a0[v] = -0.0f;
+  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
   TF_UNROLL
   for (int k = 0; k < 8; ++k) {
     const int u = (tile * 8 + k) * 512 + t;

@@ -1,5 +1,5 @@
 // reduction: 128 rows x 16384 columns, lanes are columns, vector 8, 1024 threads a row, 1 rows a block, 1 stages, persistent in registers
-extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_4340a22f(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
+extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqrt_1a2c360a(const bf16* __restrict__ T0, const bf16* __restrict__ T1, bf16* __restrict__ T14) {
   TF_SHARED(smem);
   const int t = threadIdx.x;
   const int r = (int)blockIdx.x;
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(1024) tf_reduction_sum_mul_add_rsqr
   // reduction 0: sum
   float a0[8];
   TF_UNROLL
-  for (int v = 0; v < 8; ++v) a0[v] = 0.0f;
+  for (int v = 0; v < 8; ++v) a0[v] = -0.0f;
   TF_UNROLL
   for (int k = 0; k < 2; ++k) {
     const int u = k * 1024 + t;

@@ -147,7 +147,7 @@ class ReductionLowering(RowLowering):
         in_parts = self.schedule.is_folded_in_parts and bool(rounds)
         roots = [v for f in folds for v in f.roots]
         number = folds[0].stage if isinstance(folds[0], RowReduction) else -1
-        in_loop = not self._loops.is_written_out(number)
+        is_long = not self._loops.is_short(number)
         stores = self.schedule.stores_in_pass(number) if number >= 0 else ()
         ahead = self._loads_ahead([*roots, *(s.value for s in stores)], row, number)
         before: list[ir.Stmt] = [self._reductions(folds, stores)]
@@ -161,7 +161,7 @@ class ReductionLowering(RowLowering):
             if fold not in folds:
                 continue
             lanes = self.schedule.lanes_of(fold)
-            before += lowered.accumulators(f"a{n}", fold, lanes, is_zero=in_loop)
+            before += lowered.accumulators(f"a{n}", fold, lanes, is_zero=is_long)
             name = f"a{n}"
             if in_parts and fold in rounds:
                 name = f"p{n}"

@@ -30,6 +30,7 @@ Unrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one how many iterations are written out together."""
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
+_FEW_STEPS = 2
 _COPIES_AT_ONCE = 8
 """Asynchronous copies that are written out where there are too many for all of them."""
 
@@ -348,8 +349,7 @@ class ReductionLoops:
         if some or not schedule.has_steps:
             name, begin, end, step = self._walk
             return [self._walked(name, begin, end, step, body, number, ahead)]
-        unrolling = _UNROLLED if schedule.is_written_out(number) else self._unrolled(number)
-        steps = self._steps(body, unrolling)
+        steps = self._steps(body, self._unrolling_of_steps(number))
         if not ahead.loads:
             return [steps]
         # In a scope of its own: two passes may load the same access ahead.
@@ -429,9 +429,16 @@ class ReductionLoops:
         )
         return [self._loop("from", begin, end, length, inside)]
 
-    def is_written_out(self, number: int) -> bool:
-        """Whether a pass has all of its steps one after the other, and no loop."""
-        return self._schedule.steps == 1 or self._unrolled(number) == _UNROLLED
+    def is_short(self, number: int) -> bool:
+        """Whether a pass is so few steps, without a loop, that what its first one does counts."""
+        schedule = self._schedule
+        unrolled = schedule.has_steps and self._unrolling_of_steps(number) == _UNROLLED
+        return schedule.steps == 1 or (unrolled and schedule.steps <= _FEW_STEPS)
+
+    def _unrolling_of_steps(self, number: int) -> Unrolling:
+        """The same where steps are a constant."""
+        written_out = self._schedule.is_written_out(number)
+        return _UNROLLED if written_out else self._unrolled(number)
 
     def _unrolled(self, number: int) -> Unrolling:
         """How the loop of a pass is unrolled."""
