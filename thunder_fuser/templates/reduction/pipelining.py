@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.device import DeviceInfo
-from thunder_fuser.ir.integer.forms import Variable, variables_of
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.scalar_graph import Value, reachable
@@ -215,17 +214,6 @@ def bytes_under_way(schedule: ReductionSchedule) -> int:
     return 2 * each * schedule.lanes.vector * schedule.steps * threads
 
 
-def choose_of_portion(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
-    """Vectors in registers that all rows of a portion have in common, which lie in one group of
-    rows: loaded with the portion, and what is computed of them alone is computed then. The backward
-    of a modulated norm takes 112 us on an H200, and 118 where each row loads its modulation.
-    """
-    if schedule.mapping.row_groups == 1 or device.threads_are_serial:
-        return ()
-    rows = schedule.rows // schedule.mapping.row_groups
-    return tuple(k for k in _vectors_of_rows(schedule) if _is_of_group(schedule.accesses[k], rows))
-
-
 def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """Registers of a thread beside what it keeps of a row, what it adds up, and what it computes
     with.
@@ -242,7 +230,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     """
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
-    found = _vectors_of_rows(schedule)
+    found = vectors_of_rows(schedule)
     words = _words_of_totals(schedule)
     words += _words_of(schedule, (*schedule.row_cache.registers, *found))
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
@@ -277,7 +265,7 @@ def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSc
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
     if not (walks and schedule.folds and device.copies_async):
         return schedule
-    found = tuple(_vectors_of_rows(schedule))
+    found = tuple(vectors_of_rows(schedule))
     sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in found]
     if not found or min(sizes) * schedule.lanes.vector < WORD:
         return schedule
@@ -310,7 +298,7 @@ def copied_whole(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     )
 
 
-def _vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
+def vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
     """Accesses of a row that stay in registers, and are one vector of it in each step."""
     kept = (k for k in schedule.row_cache.registers if k not in schedule.of_portion)
     return [k for k in kept if _is_vector_of_row(schedule.accesses[k], schedule.lanes)]
@@ -383,16 +371,6 @@ def _is_vector_of_row(access: RegisterArray, lanes: Lanes) -> bool:
         return False
     (window,) = access.variants[0].windows
     return any(v.name == "r" for v in window.address.variables())
-
-
-def _is_of_group(access: RegisterArray, rows: int) -> bool:
-    """Whether a vector is the same for each so many rows."""
-    (window,) = access.variants[0].windows
-    return all(
-        isinstance(digit.base, Variable) and digit.s % rows == 0
-        for digit, _ in window.address.terms
-        if any(v.name == "r" for v in variables_of(digit.base))
-    )
 
 
 def _is_element_of_row(access: RegisterArray) -> bool:

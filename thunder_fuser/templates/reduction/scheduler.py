@@ -50,7 +50,7 @@ from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
-from thunder_fuser.templates.reduction.cached_values import choose_common, choose_held, choose_kept
+from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
 from thunder_fuser.templates.reduction.choose_cluster import (
     kept_in_cluster,
     summed_in_cluster,
@@ -60,14 +60,16 @@ from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_b
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
-    choose_of_portion,
     choose_to_l2,
     choose_unhoisted,
     choose_unroll,
     copied_ahead,
     copied_whole,
     plain_loops,
-    words_beside,
+)
+from thunder_fuser.templates.reduction.portions import (
+    choose_kept_of_portion,
+    choose_of_portion,
 )
 from thunder_fuser.templates.reduction.row_cache import (
     MAX_STEPS,
@@ -205,7 +207,7 @@ class _Candidate:
         made = replace(made, unroll=choose_unroll(made, self.device))
         made = replace(made, plain=plain_loops(made, self.device))
         made = replace(made, of_portion=choose_of_portion(made, self.device))
-        made = replace(made, kept_of_portion=self._kept_of_portion(made))
+        made = replace(made, kept_of_portion=choose_kept_of_portion(made, self.device))
         made = self._with_next_row(made)
         made = replace(made, to_l2=choose_to_l2(made, self.device))
         made = replace(made, copied_whole=copied_whole(made, self.device))
@@ -218,14 +220,6 @@ class _Candidate:
         made = replace(made, row_cache=cache)
         made = replace(made, unhoisted=tuple(k for k in crowded if k not in made.resident))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
-
-    def _kept_of_portion(self, schedule: ReductionSchedule) -> tuple[Value, ...]:
-        """Values in registers that all rows of a portion have in common."""
-        if not schedule.of_portion:
-            return ()
-        common = {n for k in schedule.of_portion for n in schedule.accesses[k].loads}
-        room = words_beside(schedule, self.device) // (schedule.lanes.vector * schedule.steps)
-        return choose_common(schedule.graph, schedule.passes, common, room)
 
     def _with_next_row(self, schedule: ReductionSchedule) -> ReductionSchedule:
         """The schedule with the next row on its way: through registers if these have room, else to
