@@ -579,19 +579,6 @@ def test_long_rows_have_as_many_steps_together_as_registers_hold(
         assert made.spill_store_bytes == 0
 
 
-@pytest.mark.nvrtc
-@pytest.mark.parametrize("rows", [8, 1000])
-def test_two_folds_leave_fewer_registers_for_what_is_kept(rows: int) -> None:
-    """Eight steps of a row in 32 of 64 registers, beside two sums of eight lanes: ptxas spilled 780
-    bytes of each thread, which is more than reading the row a second time.
-    """
-    program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
-    plan = partition(program.definition(rows, 65536, DataType.BFloat16).fusion, device=A100)
-    for found in generate_kernels(plan, A100).values():
-        made = compile_cubin([found.kernel], A100.arch).resources[found.kernel.name]
-        assert made.spill_store_bytes == 0
-
-
 def test_a_sum_of_negative_zeros_is_zero() -> None:
     """As it is for torch, although short rows are folded from -0.0."""
     with FusionDefinition() as fd:

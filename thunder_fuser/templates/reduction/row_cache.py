@@ -23,7 +23,7 @@ _HELD_REGISTERS = 96
 """32-bit registers of a thread that may hold its part of a row."""
 _WORKING_REGISTERS = 40
 """Registers that a thread computes with, and the fewest that it can do with: more, if it has totals
-of several vectors to compute with, or folds several values at a time.
+of several vectors to compute with.
 """
 _FEWEST_REGISTERS = 32
 _STAGE_REGISTERS = 16
@@ -93,7 +93,6 @@ class BlockBudget:
     steps          vectors of a row that a thread works on
     is_one_row     it works on one row at a time, and not on several that lie side by side
     accumulators   32-bit registers that hold totals
-    folding        those that hold what a stage folds, beside a first number
     threads        of a block
     blocks_per_sm  that a multiprocessor must have room for
     shared_in_use  bytes of shared memory that the kernel needs besides
@@ -103,7 +102,6 @@ class BlockBudget:
     steps: int
     is_one_row: bool
     accumulators: int
-    folding: int
     threads: int
     blocks_per_sm: int
     shared_in_use: int
@@ -144,9 +142,6 @@ def choose_row_cache(
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_HELD_REGISTERS, free - working):
         return RowCache(tuple(sorted(columns)), passes=count)
     fewest = working if several else _FEWEST_REGISTERS
-    if not block.accumulators:
-        # Beside totals one step is all that is folded, and ptxas finds room for it.
-        fewest += block.folding
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
     shared: list[int] = []

@@ -18,7 +18,6 @@ barrier all blocks add the parts up, in a fixed order, and store what is compute
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -377,10 +376,6 @@ class _Candidate:
         moving = filter(schedule.moves, range(len(schedule.accesses)))
         # Rows first: what is the same for all of them is near anyway.
         columns = sorted(moving, key=schedule.is_of_all_rows)
-        words = Counter[int]()
-        for fold in schedule.folds:
-            words[fold.stage] += fold.accumulator_bytes // WORD
-        folding = max(words.values(), default=1) - 1
         return choose_row_cache(
             schedule.accesses,
             columns,
@@ -391,7 +386,6 @@ class _Candidate:
                 schedule.steps,
                 not schedule.is_outer_shared,
                 accumulators * schedule.lanes.vector,
-                folding * schedule.lanes.vector,
                 schedule.block_threads,
                 max(schedule.mapping.blocks_per_sm, 1),
                 exchange_bytes(schedule) if has_block else 1 << 62,
