@@ -29,6 +29,7 @@ from thunder_fuser.segment.plan import SegmentedFusion
 PROFILED = (
     "program RMSNorm [8192, 4096], forward",
     "program RMSNorm [8192, 4096], backward",
+    "program LayerNorm [8192, 4096], forward",
     "program LayerNorm [8192, 4096], backward",
     "program softmax [4096, 32768], forward",
     "program softmax [4096, 32768], backward",
@@ -38,21 +39,37 @@ PROFILED = (
     "program bias + GELU [8192, 16384], backward",
     "program SwiGLU [8192, 14336], backward",
     "program transpose + add [16384, 16384], forward",
+    "program BatchNorm [64, 256, 56, 56], forward",
+    "program BatchNorm, channels last, forward",
+    "program LayerNorm, modulated [56, 1024, 1024], forward",
+    "program dropout(x) + r, and its RMSNorm, backward",
     "definition Fuser 2473, backward of a modulated norm",
+    "definition RoPE of Llama-3, backward",
+)
+STALLS = (
+    *("barrier", "branch_resolve", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard"),
+    *("math_pipe_throttle", "membar", "mio_throttle", "no_instruction", "not_selected"),
+    *("short_scoreboard", "sleeping", "wait"),
 )
 METRICS = (
     "gpu__time_duration.sum",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sector_hit_rate.pct",
+    "lts__t_sectors_op_read.sum",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "l1tex__t_sector_hit_rate.pct",
+    "l1tex__data_bank_conflicts_pipe_lsu.sum",
     "sm__inst_executed.sum",
     "sm__inst_executed_pipe_xu.sum",
     "sm__inst_executed_pipe_alu.sum",
     "sm__inst_executed_pipe_fma.sum",
     "sm__inst_executed_pipe_lsu.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__warps_active.avg.per_cycle_active",
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "l1tex__data_bank_conflicts_pipe_lsu.sum",
-    "lts__t_sectors_op_read.sum",
+    *(f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio" for why in STALLS),
 )
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZED = {
@@ -69,42 +86,48 @@ BLOCKS, IN_FLIGHT_KIB = (256, 512, 1024), (16, 32, 48, 64, 96)
 def rows(settings: Settings) -> Sequence[Row]:
     if settings.dry:
         return [Row(f"sweep {name}", partial(_sweep, name, settings), needs="") for name in SWEPT]
-    return [*_counters(), *_sweeps(settings), *_sanitized()]
+    counters = Row("counters", partial(_profile, PROFILED), limit=150)
+    return [counters, *_sweeps(settings), *_sanitized()]
 
 
 # ---- hardware counters
 
 
-def _counters() -> Iterator[Row]:
-    for name in PROFILED:
-        yield Row(f"counters {name}", partial(_profile, name), limit=60)
-
-
-def _profile(name: str) -> Values:
+def _profile(names: Sequence[str]) -> Values:
+    """One process for all of them: Nsight Compute starts slowly."""
     ncu = shutil.which("ncu")
     assert ncu, "Nsight Compute (ncu) is not on the PATH"
     command = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--metrics"]
-    command += [",".join(METRICS), "--kernel-name", "regex:^tf_", "--launch-skip", "2"]
-    command += [sys.executable, "-m", "benchmarks.gpu_day.why", name]
+    command += [",".join(METRICS), "--kernel-name", "regex:^tf_", "--profile-from-start", "off"]
+    command += [sys.executable, "-m", "benchmarks.gpu_day.why", *names]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     table = ended.stdout[ended.stdout.find('"ID"') :]
     assert table, (ended.stdout + ended.stderr)[-1000:]
     head, _units, *lines = csv.reader(io.StringIO(table))
-    found = [dict(zip(head, line, strict=False)) for line in lines]
+    measured = [dict(zip(head, line, strict=False)) for line in lines]
+    plans_of = dict(programs())
+    launched = [name for name in names for plan in plans_of[name]() for _ in range(plan.kernels)]
+    assert len(launched) == len(measured), (len(launched), len(measured), ended.stderr[-1000:])
     wanted = ("Kernel Name", *METRICS)
-    return {"launches": [{key: row.get(key, "") for key in wanted} for row in found[-8:]]}
+    found = zip(launched, measured, strict=True)
+    return {"launches": [{"of": name} | {k: row.get(k, "") for k in wanted} for name, row in found]}
 
 
-def launch_alone(name: str) -> None:
-    """Three runs of a row's fusions: what a profiler is attached to."""
-    plans = dict(programs())[name]()
+def launch_alone(names: Sequence[str]) -> None:
+    """Three runs of the fusions of each row, the last of which is for a profiler."""
+    plans_of = dict(programs())
     device = torch.device("cuda", torch.cuda.current_device())
-    for plan in plans:
-        if plan.kernels:
-            run, inputs = compile_plan(plan, device, CUDA), kernels.inputs_for(plan, device)
-            for _ in range(3):
+    for name in names:
+        for plan in plans_of[name]():
+            if plan.kernels:
+                run, inputs = compile_plan(plan, device, CUDA), kernels.inputs_for(plan, device)
+                for _ in range(2):
+                    run(inputs)
+                torch.cuda.synchronize()
+                torch.cuda.profiler.start()
                 run(inputs)
-    torch.cuda.synchronize()
+                torch.cuda.synchronize()
+                torch.cuda.profiler.stop()
 
 
 # ---- compute-sanitizer
@@ -187,4 +210,4 @@ def _scheduled(plans: Sequence[SegmentedFusion], info: DeviceInfo, settings: Set
 
 
 if __name__ == "__main__":
-    launch_alone(sys.argv[1])
+    launch_alone(sys.argv[1:])

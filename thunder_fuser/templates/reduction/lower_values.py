@@ -379,20 +379,20 @@ class RowLowering(LaneLowering):
         firsts: list[ir.Stmt] = []
         of_row, of_vector = self._arithmetic(), self._arithmetic()
         names = self._names | {"r": Var(row)}
+        # Elements first: what indices have in common with vectors' is then declared for both.
+        for k in self._elements_ahead:
+            (window,) = self.accesses[k].variants[0].windows
+            address = of_row.value(window.address, names)
+            element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
+            elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
         for k in self.schedule.prefetched:
             if k in self.schedule.copied:
                 place = self._copied_place(k)
                 before, copy = self._copy_async(k, place, of_row, of_vector, names)
                 firsts += before
                 vectors += copy
-                continue
-            if k not in self._elements_ahead:
+            elif k not in self._elements_ahead:
                 vectors += self._fetch(k, f"n{k}", of_vector, names)
-                continue
-            (window,) = self.accesses[k].variants[0].windows
-            address = of_row.value(window.address, names)
-            element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
-            elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
         if self.schedule.copied and row != "r":
             # Behind the last row nothing is on its way: nobody would wait for it.
