@@ -12,7 +12,7 @@ from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.domain import Layout
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.fusion import ReductionOp, TensorView
 from thunder_fuser.segment.legality import MAX_OUTPUTS
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.planner import partition
@@ -445,12 +445,29 @@ def test_what_goes_through_memory_is_computed_from_reductions_once(b: FusionBuil
     assert "rsqrt" not in plan.segments[1].operations
 
 
-def test_four_values_of_two_reductions_do_not_go_through_memory(b: FusionBuilder) -> None:
+def test_four_values_of_two_reductions_are_not_computed_at_each_point(b: FusionBuilder) -> None:
+    """256 bytes each, where a sine and an exponential of two of them are computed 64 times, and not
+    three million times.
+    """
     normalised(b, more=True)
     plan = plan_of(b)
     definitions = plan.fusion.definitions()
-    assert [definitions[v.tensor].op for v in plan.boundaries] == ["div", "div"]
-    assert "rsqrt" in plan.segments[1].operations
+    found = [definitions[v.tensor].op for v in plan.boundaries]
+    assert sorted(found) == ["div", "exp", "rsqrt", "sin"]
+    assert not {"sin", "exp", "rsqrt"}.intersection(plan.segments[1].operations)
+
+
+def test_a_product_of_two_reductions_is_computed_at_each_point(b: FusionBuilder) -> None:
+    """An instruction, where reading a third vector of L1 takes as long as four."""
+    x = b.tensor([50_000, 64], BFloat16)
+    h = b.cast_tensor(x, Float)
+    first, second = (b.broadcast(b.reduce(name, h, [0]), [True, False]) for name in ("sum", "max"))
+    y = op(b, "add", op(b, "mul", h, first), op(b, "sub", h, second))
+    b.output(b.cast_tensor(op(b, "add", y, op(b, "mul", first, second)), BFloat16))
+    plan = plan_of(b)
+    definitions = plan.fusion.definitions()
+    assert all(isinstance(definitions[v.tensor], ReductionOp) for v in plan.boundaries)
+    assert len(plan.boundaries) == 2
 
 
 def test_a_cut_of_an_empty_input_that_is_broadcast(b: FusionBuilder) -> None:

@@ -37,6 +37,10 @@ from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
 _NEVER = INFINITE >> 20
 NEAR = 2
 """Values in memory, one behind the other, that a kernel may compute again instead of loading."""
+_L1_READ = 1
+"""Price of a byte that a thread reads of L1: 128 a clock and multiprocessor, as many as it has fp32
+instructions of threads.
+"""
 _FEWER = "it moves fewer bytes than computing it again would"
 
 
@@ -296,6 +300,7 @@ class _Subgraph:
         self.far = self._found_far(is_written)
         self.order = topological_order(list[Val](self.roots), self._operands)
         self.numbers = {v: k for k, v in enumerate(self.order)}
+        self._points = {} if program.has_fold(group.anchors) else self._found_points()
 
     def _found_far(self, is_written: Callable[[Val], bool]) -> AbstractSet[Val]:
         waiting, seen = list[Val](self.roots), set[Val](self.roots)
@@ -309,6 +314,19 @@ class _Subgraph:
                         (written if is_end else waiting).append(operand)
             waiting = written
         return frozenset(waiting)
+
+    def _found_points(self) -> Mapping[Val, int]:
+        """At how many points a pointwise kernel computes what follows reductions of others: those
+        of its results, also where all in a row or a column have one value. Their kernel would
+        compute it once.
+        """
+        found: dict[Val, int] = {}
+        for v in reversed(self.order):
+            own = v.numel if isinstance(v, TensorView) else 1
+            found[v] = max(int(own), found.get(v, 1))
+            for operand in self._operands(v):
+                found[operand] = max(found.get(operand, 1), found[v])
+        return {v: n for v, n in found.items() if self.program.reach(v).folds}
 
     def _operands(self, v: Val) -> tuple[Val, ...]:
         expr = self.program.definitions.get(v)
@@ -360,6 +378,7 @@ class _Subgraph:
         read = byte * size
         if isinstance(v, TensorView) and v in asked:
             read = byte * min(size, self.program.bytes_read(v, asked[v]))
+        read += _L1_READ * v.dtype.itemsize * self._points.get(v, 0)
         write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
         if operands or v in self.roots:
@@ -375,7 +394,7 @@ class _Subgraph:
             return 0
         match self.program.definitions[v]:
             case PointwiseOp(op):
-                return pointwise.lookup(op).cost * int(v.numel)
+                return pointwise.lookup(op).cost * self._points.get(v, int(v.numel))
             case RandomOp(op):
                 return random.lookup(op).cost * int(v.numel)
             case _:
