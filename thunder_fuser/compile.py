@@ -21,6 +21,7 @@ from thunder_fuser.device import DeviceInfo
 from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
+from thunder_fuser.lower.estimated_registers import asking_for_occupancy
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
@@ -149,6 +150,7 @@ def _generated(segment: Segment, device: DeviceInfo, watch: Watch) -> GeneratedK
     watch("schedule", schedule, detail=f"{detail} on {device.name}")
     body = segment.body
     kernel = lower(schedule, body.updates, body.definitions)
+    kernel = asking_for_occupancy(kernel, device)
     watch("kernel ir", kernel, detail=detail)
     found = generate(kernel)
     watch("kernel", found.kernel, detail=detail)

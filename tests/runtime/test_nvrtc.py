@@ -97,6 +97,24 @@ def test_only_a_kernel_that_spills_gets_all_registers() -> None:
     assert other == found[1]
 
 
+@pytest.mark.parametrize(("values", "registers"), [(16, 32), (40, 64)])
+def test_occupancy_is_asked_for_and_not_spilled_for(
+    values: int, registers: int, cache: Path
+) -> None:
+    """Two blocks of 1,024 threads have 32 registers for each: enough, or too few."""
+    live = "\n".join(f"  float v{i} = x[{i} * n];" for i in range(values))
+    live += "\n  __syncthreads();\n"
+    live += "\n".join(f"  y[{i} * n] = a * v{i};" for i in range(values))
+    plain = kernel("asking", live, bounds="__launch_bounds__(1024)")
+    asking = replace(plain, source=plain.source.replace("(1024)", "(1024, 2)"), asked_blocks=2)
+    found = compile_cubin([asking], "sm_90").resources["asking"]
+    if registers == 32:
+        assert found.registers <= 32
+    else:
+        assert found == compile_cubin([plain], "sm_90").resources["asking"]
+    assert not found.spills
+
+
 def test_nvrtc_does_not_answer_from_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has there it gives without ptxas' log, and resources would be unknown."""
     given: list[list[bytes]] = []

@@ -40,7 +40,8 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
     signature = ", ".join(
         _declaration(param, p) for param, p in zip(params, kernel.parameters, strict=True)
     )
-    bounds = [kernel.threads, *([kernel.blocks_per_sm] if kernel.blocks_per_sm else [])]
+    least = kernel.blocks_per_sm or kernel.asked_blocks
+    bounds = [kernel.threads, *([least] if least else [])]
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     head = (
         f'extern "C" __global__ void {cluster}__launch_bounds__({", ".join(map(str, bounds))}) '
@@ -61,6 +62,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
         collectives=printer.synchronises,
         cooperative=printer.cooperates,
         cluster=kernel.cluster,
+        asked_blocks=kernel.asked_blocks,
         lines=tuple(printer.lines),
     )
     return GeneratedKernel(made, tuple(dict.fromkeys(p.bound for p in kernel.parameters)))

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
-from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.estimated_registers import registers_of
 from thunder_fuser.lower.instruction_mix import instruction_regions
@@ -162,7 +161,7 @@ class _Model:
         each = -(-kernel.blocks // self.sms)
         self.resident = max(1, min(max(room, kernel.blocks_per_sm), each))
         self.bandwidth = device.copy_bandwidth
-        self.sizes = {p.name: _bytes_of(p) for p in kernel.parameters if p.is_pointer}
+        self.sizes = {p.name: p.bytes for p in kernel.parameters if p.is_pointer}
 
     def estimate(self) -> Estimate:
         kernel, device = self.kernel, self.device
@@ -366,13 +365,3 @@ def _waits(region: Region) -> float:
 def _arch(device: DeviceInfo) -> str:
     """Whose instructions are counted: a host is estimated as if it had those of a GPU."""
     return device.arch if device.kind == "cuda" else "sm_90"
-
-
-def _bytes_of(parameter: ir.Parameter) -> int:
-    match parameter.bound:
-        case ir.Scratch(bytes=bytes):
-            return bytes
-        case TensorView() as tensor:
-            # Elements that are shown in many places are in one.
-            return math.prod(int(d.size) for d in tensor.domain.root) * tensor.dtype.itemsize
-    return 0

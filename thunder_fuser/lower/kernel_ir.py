@@ -23,6 +23,7 @@ compiler.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from thunder_fuser.ir.dtypes import DataType, Number
@@ -912,6 +913,16 @@ class Parameter:
     written: bool = False
     aliased: bool = False
 
+    @property
+    def bytes(self) -> int:
+        """Memory behind a pointer, of which elements that are shown in many places are in one."""
+        match self.bound:
+            case Scratch():
+                return self.bound.bytes
+            case TensorView() as tensor:
+                return math.prod(int(d.size) for d in tensor.domain.root) * tensor.dtype.itemsize
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class KernelIR:
@@ -924,6 +935,8 @@ class KernelIR:
     shared_bytes   shared memory of a block
     cluster        neighbouring blocks that run at the same time and reach each other's shared
                    memory; 1: none do
+    asked_blocks   blocks that a multiprocessor had better have room for, if registers allow it
+                   without spills; 0: as many as it has
     """
 
     template: str
@@ -936,6 +949,7 @@ class KernelIR:
     shared_bytes: int
     body: Body
     cluster: int = 1
+    asked_blocks: int = 0
 
 
 # ---- shorthands

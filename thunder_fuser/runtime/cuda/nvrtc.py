@@ -81,15 +81,7 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     entry = _load(key)
     if entry is None:
         with status("compiling", total=len(kernels)):
-            image, log = _run_nvrtc(kernels, text, headers, arch)
-            if _spilled_bytes(log):
-                text = program_text(with_room(kernels, parse_resources(log)))
-                image, log = _run_nvrtc(kernels, text, headers, arch)
-            for option in _FEWER_OR_MORE:
-                spilled = _spilled_bytes(log)
-                if 0 < spilled <= _FEW_BYTES:
-                    other = _run_nvrtc(kernels, text, headers, arch, option)
-                    image, log = other if _spilled_bytes(other[1]) < spilled else (image, log)
+            image, log = _compiled(kernels, headers, arch)
         _store(key, image, log)
     else:
         image, log = entry
@@ -98,6 +90,34 @@ def compile_cubin(kernels: Sequence[Kernel], arch: str) -> Cubin:
     for kernel in kernels:
         _log.info("%s for %s, %s: %s", kernel.name, arch, where, resources[kernel.name])
     return Cubin(image, arch, {kernel.name: resources[kernel.name] for kernel in kernels})
+
+
+def _compiled(
+    kernels: Sequence[Kernel], headers: Mapping[str, str], arch: str
+) -> tuple[bytes, str]:
+    """The cubin and the compiler's log, of launch bounds with which no kernel spills, if any do."""
+    given = list(kernels)
+    while True:
+        text = program_text(given)
+        image, log = _run_nvrtc(given, text, headers, arch)
+        if _spilled_bytes(log) and _is_last_try(given, log):
+            for option in _FEWER_OR_MORE:
+                spilled = _spilled_bytes(log)
+                if 0 < spilled <= _FEW_BYTES:
+                    other = _run_nvrtc(given, text, headers, arch, option)
+                    image, log = other if _spilled_bytes(other[1]) < spilled else (image, log)
+        roomier = with_room(given, parse_resources(log)) if _spilled_bytes(log) else given
+        if roomier == given:
+            return image, log
+        given = roomier
+
+
+def _is_last_try(kernels: Sequence[Kernel], log: str) -> bool:
+    """Whether ptxas should try harder before kernels get other bounds: for an occupancy that they
+    ask for, and where there are no others.
+    """
+    asks = any(kernel.asked_blocks for kernel in kernels)
+    return asks or with_room(kernels, parse_resources(log)) == kernels
 
 
 def is_cached(kernels: Sequence[Kernel], arch: str) -> bool:
@@ -128,18 +148,26 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]], arch: str) -> None:
 
 def _key(text: str, headers: Mapping[str, str], arch: str) -> str:
     return key_of(
-        text, headers, _flags(arch), (_ROOMY, *_FEWER_OR_MORE), nvrtc_version(), _nvrtc_build()
+        text,
+        headers,
+        _flags(arch),
+        (_PLAIN, _ROOMY, *_FEWER_OR_MORE),
+        nvrtc_version(),
+        _nvrtc_build(),
     )
 
 
 def with_room(kernels: Sequence[Kernel], found: Mapping[str, Resources]) -> list[Kernel]:
-    """The kernels, of which those that spill have all registers of a multiprocessor for a block."""
-    return [
-        replace(kernel, source=_BOUNDS.sub(_ROOMY, kernel.source))
-        if found[kernel.name].spills
-        else kernel
-        for kernel in kernels
-    ]
+    """The kernels, of which those that spill ask for no occupancy any more, or, if they did not,
+    have all registers of a multiprocessor for a block.
+    """
+    return [_roomier(kernel) if found[kernel.name].spills else kernel for kernel in kernels]
+
+
+def _roomier(kernel: Kernel) -> Kernel:
+    if kernel.asked_blocks:
+        return replace(kernel, source=_ASKING.sub(_PLAIN, kernel.source), asked_blocks=0)
+    return replace(kernel, source=_BOUNDS.sub(_ROOMY, kernel.source))
 
 
 def device_headers() -> dict[str, str]:
@@ -210,6 +238,7 @@ def nearest_arch(arch: str) -> str:
 _BOUNDS, _ROOMY = re.compile(r"__launch_bounds__\((\d+)\)"), r"__launch_bounds__(\1, 1)"
 """One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
 fifty where that makes room for another block; for all kernels it would make half the room."""
+_ASKING, _PLAIN = re.compile(r"__launch_bounds__\((\d+), \d+\)"), r"__launch_bounds__(\1)"
 _FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
 """How much ptxas keeps that it could compute again: where it is a register or two that it spills,
 less or more of it may need none."""
