@@ -38,9 +38,7 @@ _NEVER = INFINITE >> 20
 NEAR = 2
 """Values in memory, one behind the other, that a kernel may compute again instead of loading."""
 _L1_READ = 1
-"""Price of a byte that a thread reads of L1: 128 a clock and multiprocessor, as many as it has fp32
-instructions of threads.
-"""
+"""Price of a byte of L1: as many a clock as fp32 instructions of threads."""
 _FEWER = "it moves fewer bytes than computing it again would"
 
 
@@ -316,14 +314,12 @@ class _Subgraph:
         return frozenset(waiting)
 
     def _found_points(self) -> Mapping[Val, int]:
-        """At how many points a pointwise kernel computes what follows reductions of others: those
-        of its results, also where all in a row or a column have one value. Their kernel would
-        compute it once.
+        """At how many points a pointwise kernel computes what follows reductions of others, of
+        which their kernel has one value for a row or a column.
         """
         found: dict[Val, int] = {}
         for v in reversed(self.order):
-            own = v.numel if isinstance(v, TensorView) else 1
-            found[v] = max(int(own), found.get(v, 1))
+            found[v] = max(int(v.numel) if isinstance(v, TensorView) else 1, found.get(v, 1))
             for operand in self._operands(v):
                 found[operand] = max(found.get(operand, 1), found[v])
         return {v: n for v, n in found.items() if self.program.reach(v).folds}
@@ -390,15 +386,13 @@ class _Subgraph:
         return Value((), 0, read, 0 if free else None)
 
     def _arithmetic(self, v: Val) -> int:
-        if not isinstance(v, TensorView):
-            return 0
-        match self.program.definitions[v]:
-            case PointwiseOp(op):
-                return pointwise.lookup(op).cost * self._points.get(v, int(v.numel))
-            case RandomOp(op):
-                return random.lookup(op).cost * int(v.numel)
-            case _:
-                return 0
+        if isinstance(v, TensorView):
+            match self.program.definitions[v]:
+                case PointwiseOp(op):
+                    return pointwise.lookup(op).cost * self._points.get(v, int(v.numel))
+                case RandomOp(op):
+                    return random.lookup(op).cost * int(v.numel)
+        return 0
 
 
 def _is_window(expr: Expr | None) -> bool:

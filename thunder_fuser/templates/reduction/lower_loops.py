@@ -31,8 +31,8 @@ Unrolling = tuple[LoopKind, int | None]
 _SERIAL: Unrolling = (LoopKind.SERIAL, None)
 _UNROLLED: Unrolling = (LoopKind.UNROLLED, None)
 _FEW_STEPS = 2
-"""Of a pass whose sums begin with its first element: with four ptxas spills 56 bytes of 16,384 columns
-on sm_80.
+"""Of a pass whose sums begin with its first element: with four, ptxas spills 56 bytes for 16,384
+columns on sm_80.
 """
 _COPIES_AT_ONCE = 8
 """Asynchronous copies that are written out where there are too many for all of them."""
