@@ -5,7 +5,9 @@
 Kinds: torch, functions through thunder.jit against eager torch; calls, such with products,
 attention, convolutions, writes and sorts of torch between, and budgets, whose memory is counted;
 fusion, definitions against
-float64; sizes, definitions of open and computed sizes against torch. All run under the option
+float64; sizes, definitions of open and computed sizes against torch; gpu, definitions with the
+schedules of GPUs that have little of this or of that, as CUDA C++ for the host and as plain C,
+against float64. All run under the option
 `strict`, so that no fallback to torch passes unseen. Each difference is printed with the smallest
 program that shows it; the last line has the figures. A program is a function of its seed:
 `--seed N --count 1` finds it again.
@@ -25,6 +27,7 @@ from typing import Protocol
 import thunder_fuser
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
 from tests.fuzz.generate import program_with_calls, random_program
+from tests.fuzz.gpus import judge_on_gpus
 from tests.fuzz.judge import Verdict, judge
 from tests.fuzz.open_sizes import judge_sizes
 from tests.fuzz.program import Program
@@ -112,6 +115,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "calls": partial(_torch, made=program_with_calls, memory=True),
     "fusion": partial(_definitions, judge_fusions),
     "sizes": partial(_definitions, judge_sizes),
+    "gpu": partial(_definitions, judge_on_gpus),
 }
 
 

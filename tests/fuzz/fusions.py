@@ -11,17 +11,18 @@ from itertools import combinations
 
 import torch
 
-from tests.fuzz.kernels import compiled_together, devices
+from tests.fuzz.kernels import Device, TolerantBatch, compiled_together, devices
 from tests.support.batch import executable
 from tests.support.cuts import with_cuts
 from tests.support.generator import Case, random_case
 from tests.support.generator_cats import cat_case
+from tests.support.sequential_c_tables import Unprintable
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.passes.rewrite import memory_behind_results
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _CPU = torch.device("cpu")
-_LONG = (1, 2, 3, 8, 33, 64, 127, 128, 129, 255, 256, 257, 512, 1000, 1024, 1025, 2049, 4096, 4099)
+LONG = (1, 2, 3, 8, 33, 64, 127, 128, 129, 255, 256, 257, 512, 1000, 1024, 1025, 2049, 4096, 4099)
 """Sizes on both sides of vectors, warps, blocks and rows that registers hold."""
 
 _MAKERS: tuple[Callable[[int], Case], ...] = (
@@ -33,7 +34,7 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
     lambda seed: random_case(
         seed,
         max_numel=10_000,
-        sizes=_LONG,
+        sizes=LONG,
         reductions=seed % 4 > 0,
         gathers=seed % 4 == 3,
         scans=seed % 16 == 13,
@@ -70,24 +71,40 @@ def judge_fusions(
 ) -> list[FusionVerdict]:
     """One verdict for each seed, planned for the device of that number."""
     chosen = devices()[device % len(devices())]
-    name = chosen.name
+    return judged(seeds, fusion_case, lambda _: chosen, optimised=optimised)
+
+
+def judged(
+    seeds: Sequence[int],
+    made_of: Callable[[int], Case],
+    device_of: Callable[[int], Device],
+    *,
+    optimised: bool = False,
+    batch: type[TolerantBatch] = TolerantBatch,
+) -> list[FusionVerdict]:
+    """One verdict for each seed, whose case is planned for its device."""
     planned = []
     verdicts = []
-    with compiled_together(chosen, optimised=optimised) as rehearsal:
+    with compiled_together(device_of(seeds[0]), optimised=optimised, batch=batch) as rehearsal:
         for seed in seeds:
-            case = fusion_case(seed)
+            case = made_of(seed)
             fusion = with_cuts(case.fusion, seed) if seed % 4 == 3 else case.fusion
             inputs = case.fresh_inputs()
+            device = device_of(seed)
+            rehearsal.plan_for(device)
             try:
                 made = executable(CompiledFusion(fusion), inputs, rehearsal.batch, _CPU)
-                planned.append((case, inputs, made))
+                planned.append((case, inputs, made, device.name))
             except Exception as error:
-                verdicts.append(FusionVerdict(seed, name, "exception", _told(case, error)))
-        for case, inputs, made in planned:
+                told = _told(case, error)
+                verdicts.append(FusionVerdict(seed, device.name, "exception", told))
+        for case, inputs, made, name in planned:
             try:
                 outputs = made(inputs)
                 case.check(outputs, case.updated(inputs))
                 problem = _memory(made.plan, outputs)
+            except Unprintable:
+                verdicts.append(FusionVerdict(case.seed, name, "unprintable"))
             except AssertionError as error:
                 verdicts.append(FusionVerdict(case.seed, name, "values", str(error)))
             except Exception as error:

@@ -63,6 +63,15 @@ class TolerantBatch(Batch):
 
     _alone = False
 
+    def schedule_for(self, info: DeviceInfo) -> None:
+        """From now on: executables of one batch may be of many devices."""
+        self._info = info
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While executables are made."""
+        yield
+
     def launch(self, kernel: Kernel) -> Launch:
         if not self._alone:
             try:
@@ -79,16 +88,24 @@ class Rehearsal:
     allocated  is told of what calls make
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: TolerantBatch, device: Device) -> None:
         self.batch = batch
+        self.device = device
         self.is_on = False
         self.allocated: Callable[[torch.Tensor], None] | None = None
 
+    def plan_for(self, device: Device) -> None:
+        """From now on."""
+        self.device = device
+        self.batch.schedule_for(device.scheduled_for)
+
 
 @contextmanager
-def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Rehearsal]:
+def compiled_together(
+    device: Device, *, optimised: bool = False, batch: type[TolerantBatch] = TolerantBatch
+) -> Iterator[Rehearsal]:
     """Executables made inside share one batch, compiled at the first launch after a rehearsal."""
-    state = Rehearsal(TolerantBatch(_CPU, device.scheduled_for))
+    state = Rehearsal(batch(_CPU, device.scheduled_for), device)
     launch, allocator = _Later.__call__, steps.allocator
 
     def launched(self: _Later, *args: Number) -> None:
@@ -109,11 +126,14 @@ def compiled_together(device: Device, *, optimised: bool = False) -> Iterator[Re
     flags = ("-fwrapv",) if optimised else ("-fwrapv", "-O0")
     with (
         mock.patch("thunder_fuser.compile.target_for", return_value=state.batch),
-        mock.patch("thunder_fuser.compile.planned_for", return_value=device.planned_for),
+        mock.patch(
+            "thunder_fuser.compile.planned_for", side_effect=lambda _: state.device.planned_for
+        ),
         mock.patch("thunder_fuser.frontends.thunder.first_calls.compile_ahead"),
         mock.patch.object(_Later, "__call__", launched),
         mock.patch.object(steps, "allocator", zeroed),
         mock.patch.dict(host_build._KERNEL_FLAGS, {None: flags}),
         thunder_fuser.options(strict=True),
+        state.batch.installed(),
     ):
         yield state

@@ -1,0 +1,100 @@
+"""Random definitions with the schedules of random GPUs, run without one, against float64.
+
+What a schedule does depends on what there is little of: multiprocessors for its rows, registers and
+shared memory for what it keeps, caches for what it reads again. A GPU is a function of the seed, so
+that programs of a few thousand elements are scheduled in every way that large ones are on real
+devices. Kernels run twice: as the text that a GPU gets, for the host, whose threads meet in
+barriers; and as plain C (tests/support/sequential_c.py), with none of the headers that both targets
+share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.fuzz.fusions import LONG, FusionVerdict, fusion_case, judged
+from tests.fuzz.kernels import Device
+from tests.fuzz.plain_c import PlainCBatch
+from tests.support.generator import Case, random_case
+from tests.support.generator_program import SIZES
+from tests.support.generator_rows import rows_case
+from tests.support.sequential_c_tables import CTYPES
+from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import A10, A100, B200, H200, T4
+
+_KIB = 1024
+_LITTLE = 0.75
+"""How often a GPU has less of everything than any that can be bought."""
+
+
+def gpu(seed: int) -> DeviceInfo:
+    """A GPU: one that exists, or as one would be with little of this and of that."""
+    rng = random.Random(f"gpu {seed}")
+    like = rng.choice((H200, H200, H200, B200, A100, A10, T4))
+    if rng.random() > _LITTLE:
+        return like
+    shared = rng.choice((4, 8, 16, 24, 48, 96)) * _KIB
+    shared = min(shared, like.shared_bytes_per_block)
+    multiprocessors = rng.choice((1, 2, 3, 4, 8, 8, 8, 16, 132))
+    clusters = tuple((n, multiprocessors // n) for n in (2, 4, 8) if n <= multiprocessors)
+    few_threads = rng.random() < 0.3
+    return replace(
+        like,
+        name=f"{like.arch} {seed}",
+        sm_count=multiprocessors,
+        clusters=clusters if like.clusters and rng.random() < 0.7 else (),
+        shared_bytes_per_block=shared,
+        shared_bytes_per_sm=shared + rng.choice((1, 8)) * _KIB,
+        registers_per_sm=rng.choice((16, 32, 64)) * _KIB,
+        max_threads_per_block=256 if few_threads else like.max_threads_per_block,
+        threads_per_sm=512 if few_threads else like.threads_per_sm,
+        l2_bytes=rng.choice((64, 4 * _KIB, 64 * _KIB, like.l2_bytes)),
+        bandwidth=like.bandwidth * rng.choice((0.01, 1, 1)),
+        bytes_in_flight_per_sm=rng.choice((_KIB, like.bytes_in_flight_per_sm)),
+        launch_seconds=rng.choice((0.0, like.launch_seconds, 1e-4)),
+        grid_barrier_seconds=rng.choice((0.0, like.grid_barrier_seconds)),
+        load_seconds=rng.choice((0.0, like.load_seconds)),
+    )
+
+
+def gpu_case(seed: int) -> Case:
+    """Rows for two seeds of three, else any fusion, half of them of numbers that C has."""
+    if seed % 3 < 2:
+        return rows_case(seed)
+    if seed % 2:
+        return fusion_case(seed // 6)
+    return random_case(
+        seed,
+        max_numel=4000,
+        dtypes=tuple(CTYPES),
+        sizes=SIZES if seed % 5 < 2 else LONG,
+        reductions=True,
+        groups=seed % 5 < 2,
+        gathers=seed % 7 == 3,
+        scans=seed % 5 == 4,
+    )
+
+
+def judge_on_gpus(
+    seeds: Sequence[int], device: int = 0, *, optimised: bool = False
+) -> list[FusionVerdict]:
+    """One verdict for each seed, which has a GPU of its own."""
+
+    def chosen(seed: int) -> Device:
+        info = gpu(seed)
+        return Device(f"{info.name}", info, info)
+
+    in_cuda = judged(seeds, gpu_case, chosen, optimised=optimised)
+    in_c = judged(seeds, gpu_case, chosen, batch=PlainCBatch)
+    return [_both(*pair) for pair in zip(in_cuda, in_c, strict=True)]
+
+
+def _both(in_cuda: FusionVerdict, in_c: FusionVerdict) -> FusionVerdict:
+    """What is wrong in either; not every kernel has words in C."""
+    if in_cuda.outcome != "right" or in_c.outcome == "right":
+        return in_cuda
+    if in_c.outcome == "unprintable":
+        return replace(in_c, outcome="right as CUDA C++ alone")
+    return replace(in_c, outcome=f"{in_c.outcome} in plain C")
