@@ -62,7 +62,9 @@ def compiled(kernels: Sequence[ir.KernelIR], folder: Path, name: str) -> list[Fu
 
 def run(kernel: ir.KernelIR, tensors: Mapping[TensorView, torch.Tensor], folder: Path) -> None:
     """Run a kernel on tensors for those that it is bound to."""
-    (function,) = compiled([kernel], folder, "kernel")
+    # A library of a path that is loaded already would be that one.
+    name = f"kernel{sum(1 for _ in folder.glob('kernel*.c'))}"
+    (function,) = compiled([kernel], folder, name)
     scratch: list[torch.Tensor] = []
     arguments: list[int] = []
     for p in kernel.parameters:
