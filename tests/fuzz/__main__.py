@@ -7,7 +7,8 @@ attention, convolutions, writes and sorts of torch between, and budgets, whose m
 fusion, definitions against
 float64; sizes, definitions of open and computed sizes against torch; gpu, definitions with the
 schedules of GPUs that have little of this or of that, as CUDA C++ for the host and as plain C,
-against float64. All run under the option
+against float64; norms, functions of norms, softmaxes and losses with such schedules, against eager
+torch. All run under the option
 `strict`, so that no fallback to torch passes unseen. Each difference is printed with the smallest
 program that shows it; the last line has the figures. A program is a function of its seed:
 `--seed N --count 1` finds it again.
@@ -26,9 +27,10 @@ from typing import Protocol
 
 import thunder_fuser
 from tests.fuzz.fusions import FusionVerdict, judge_fusions
-from tests.fuzz.generate import program_with_calls, random_program
-from tests.fuzz.gpus import judge_on_gpus
+from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
+from tests.fuzz.gpus import gpu_of, judge_on_gpus
 from tests.fuzz.judge import Verdict, judge
+from tests.fuzz.kernels import Device
 from tests.fuzz.open_sizes import judge_sizes
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrunk
@@ -75,11 +77,14 @@ def _batches(given: argparse.Namespace) -> Iterator[Sequence[int]]:
 
 
 def _torch(
-    given: argparse.Namespace, made: Callable[[int], Program], memory: bool
+    given: argparse.Namespace,
+    made: Callable[[int], Program],
+    memory: bool,
+    device_of: Callable[[int], Device] | None = None,
 ) -> Iterator[str]:
     shown = Counter[tuple[str, ...]]()
     for seeds in _batches(given):
-        device = seeds[0] // given.batch
+        device = device_of or seeds[0] // given.batch
         programs = list(map(made, seeds))
         for verdict in judge(programs, device, optimised=given.optimised, memory=memory):
             if verdict.outcome == "wrong":
@@ -116,6 +121,7 @@ _KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[str]]] = {
     "fusion": partial(_definitions, judge_fusions),
     "sizes": partial(_definitions, judge_sizes),
     "gpu": partial(_definitions, judge_on_gpus),
+    "norms": partial(_torch, made=program_of_norms, memory=False, device_of=gpu_of),
 }
 
 

@@ -19,6 +19,7 @@ from tests.support.generator_cats import cat_case
 from tests.support.sequential_c_tables import Unprintable
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.passes.rewrite import memory_behind_results
+from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _CPU = torch.device("cpu")
@@ -81,8 +82,9 @@ def judged(
     *,
     optimised: bool = False,
     batch: type[TolerantBatch] = TolerantBatch,
+    seen: Callable[[int, Executable], None] | None = None,
 ) -> list[FusionVerdict]:
-    """One verdict for each seed, whose case is planned for its device."""
+    """One verdict for each seed, whose case is planned for its device; `seen` gets what runs."""
     planned = []
     verdicts = []
     with compiled_together(device_of(seeds[0]), optimised=optimised, batch=batch) as rehearsal:
@@ -95,6 +97,8 @@ def judged(
             try:
                 made = executable(CompiledFusion(fusion), inputs, rehearsal.batch, _CPU)
                 planned.append((case, inputs, made, device.name))
+                if seen is not None:
+                    seen(seed, made)
             except Exception as error:
                 told = _told(case, error)
                 verdicts.append(FusionVerdict(seed, device.name, "exception", told))

@@ -14,6 +14,8 @@ from tests.fuzz.tables import PLACES, Row
 _PLACE = re.compile(r"\{(\w+)\}")
 _WITH_CALLS = (CALLS, POINTWISE, REDUCTIONS, VIEWS)
 _GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES)
+_NORMS = tuple(row for row in REDUCTIONS if re.search("norm|softmax|loss", row.text))
+_OF_ROWS = (2, 3, 4, 6, 8, 16, 17, 32, 33, 36, 64, 96, 100, 128, 250, 256, 512, 1000)
 # How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds.
 _THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2, 4, 2, 0.2))
 
@@ -33,6 +35,12 @@ def random_program(seed: int, only: Sequence[Row] = ()) -> Program:
     if only:
         return _grown(p, seed, [only], (1,))
     return _grown(p, seed, _GROUPS, p.rng.choice(_THEMES))
+
+
+def program_of_norms(seed: int) -> Program:
+    """A norm, a softmax or a loss of some rows, and little beside it; with gradients as a rule."""
+    p = Maker(seed, gradients=seed % 5 < 4, ranks=(2, 2, 3, 4), sizes=_OF_ROWS)
+    return _grown(p, seed, (_NORMS, POINTWISE, REDUCTIONS, VIEWS), (6, 3, 1, 0.5))
 
 
 def _grown(p: Maker, seed: int, groups: Sequence[Sequence[Row]], theme: Sequence[float]) -> Program:

@@ -5,13 +5,13 @@ shared memory for what it keeps, caches for what it reads again. A GPU is a func
 that programs of a few thousand elements are scheduled in every way that large ones are on real
 devices. Kernels run twice: as the text that a GPU gets, for the host, whose threads meet in
 barriers; and as plain C (tests/support/sequential_c.py), with none of the headers that both targets
-share.
+share. NVRTC compiles them for the GPU.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tests.fuzz.fusions import LONG, FusionVerdict, fusion_case, judged
@@ -21,8 +21,12 @@ from tests.support.generator import Case, random_case
 from tests.support.generator_program import SIZES
 from tests.support.generator_rows import rows_case
 from tests.support.sequential_c_tables import CTYPES
+from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import A10, A100, B200, H200, T4
+from thunder_fuser.errors import CompileError, TargetError
+from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
+from thunder_fuser.runtime.executable import Executable
 
 _KIB = 1024
 _LITTLE = 0.75
@@ -59,12 +63,18 @@ def gpu(seed: int) -> DeviceInfo:
     )
 
 
+def gpu_of(seed: int) -> Device:
+    """The same to plan and to schedule for."""
+    info = gpu(seed)
+    return Device(info.name, info, info)
+
+
 def gpu_case(seed: int) -> Case:
     """Rows for two seeds of three, else any fusion, half of them of numbers that C has."""
     if seed % 3 < 2:
         return rows_case(seed)
     if seed % 2:
-        return fusion_case(seed // 6)
+        return replace(fusion_case(seed // 6), seed=seed)
     return random_case(
         seed,
         max_numel=4000,
@@ -81,20 +91,48 @@ def judge_on_gpus(
     seeds: Sequence[int], device: int = 0, *, optimised: bool = False
 ) -> list[FusionVerdict]:
     """One verdict for each seed, which has a GPU of its own."""
+    made: dict[int, Sequence[Kernel]] = {}
 
-    def chosen(seed: int) -> Device:
-        info = gpu(seed)
-        return Device(f"{info.name}", info, info)
+    def seen(seed: int, executable: Executable) -> None:
+        made[seed] = executable.kernels
 
-    in_cuda = judged(seeds, gpu_case, chosen, optimised=optimised)
-    in_c = judged(seeds, gpu_case, chosen, batch=PlainCBatch)
-    return [_both(*pair) for pair in zip(in_cuda, in_c, strict=True)]
+    in_cuda = judged(seeds, gpu_case, gpu_of, optimised=optimised, seen=seen)
+    in_c = judged(seeds, gpu_case, gpu_of, batch=PlainCBatch)
+    rejected = rejections(made)
+    return [_all_of(a, b, rejected.get(a.seed, "")) for a, b in zip(in_cuda, in_c, strict=True)]
 
 
-def _both(in_cuda: FusionVerdict, in_c: FusionVerdict) -> FusionVerdict:
-    """What is wrong in either; not every kernel has words in C."""
-    if in_cuda.outcome != "right" or in_c.outcome == "right":
+def rejections(kernels: Mapping[int, Sequence[Kernel]]) -> dict[int, str]:
+    """What NVRTC says of the kernels of a seed that it does not take; nothing where it is not
+    installed.
+    """
+    by_arch: dict[str, list[int]] = {}
+    for seed, found in kernels.items():
+        if found:
+            by_arch.setdefault(gpu(seed).arch, []).append(seed)
+    said: dict[int, str] = {}
+    for arch, seeds in by_arch.items():
+        for group in (seeds, *([seed] for seed in seeds)):
+            together = {k.name: k for seed in group for k in kernels[seed]}
+            try:
+                compile_cubin(list(together.values()), arch)
+            except TargetError:
+                return {}
+            except CompileError as error:
+                if len(group) == 1:
+                    said[group[0]] = str(error)
+            else:
+                if len(group) == len(seeds):
+                    break
+    return said
+
+
+def _all_of(in_cuda: FusionVerdict, in_c: FusionVerdict, rejected: str) -> FusionVerdict:
+    """What is wrong in any of them; not every kernel has words in C."""
+    if in_cuda.outcome != "right":
         return in_cuda
+    if rejected:
+        return replace(in_cuda, outcome="exception of NVRTC", message=rejected)
     if in_c.outcome == "unprintable":
         return replace(in_c, outcome="right as CUDA C++ alone")
-    return replace(in_c, outcome=f"{in_c.outcome} in plain C")
+    return in_c if in_c.outcome == "right" else replace(in_c, outcome=f"{in_c.outcome} in plain C")

@@ -17,7 +17,7 @@ import torch
 
 import thunder_fuser
 from tests.fuzz.compare import Difference, differences
-from tests.fuzz.kernels import Rehearsal, compiled_together, devices
+from tests.fuzz.kernels import Device, Rehearsal, compiled_together, devices
 from tests.fuzz.maker import is_bad_index
 from tests.fuzz.memory import misjudged_peaks
 from tests.fuzz.observe import Run, run
@@ -45,29 +45,35 @@ class Verdict:
 
 def judge(
     programs: Sequence[Program],
-    device: int = 0,
+    device: int | Callable[[int], Device] = 0,
     *,
     optimised: bool = False,
     memory: bool = False,
 ) -> list[Verdict]:
-    """One verdict for each program, planned for the device of that number; `memory`: also whether
-    it holds what its plans say.
+    """One verdict for each program, planned for the device of that number, or of its seed;
+    `memory`: also whether it holds what its plans say.
     """
     jitted: list[Callable[..., Any]] = [
         thunder.jit(p.function(), executors=[thunder_fuser.executor], **p.options) for p in programs
     ]
-    chosen = devices()[device % len(devices())]
-    with compiled_together(chosen, optimised=optimised) as rehearsal:
+
+    def chosen(program: Program) -> Device:
+        return (
+            devices()[device % len(devices())] if isinstance(device, int) else device(program.seed)
+        )
+
+    def both(program: Program, function: Callable[..., Any]) -> list[Run]:
+        rehearsal.plan_for(chosen(program))
+        return [run(program, function, layout) for layout in LAYOUTS]
+
+    with compiled_together(chosen(programs[0]), optimised=optimised) as rehearsal:
         for is_on in (True, False):
             rehearsal.is_on = is_on
-            ours = [
-                [run(p, fn, layout) for layout in LAYOUTS]
-                for p, fn in zip(programs, jitted, strict=True)
-            ]
+            ours = [both(p, fn) for p, fn in zip(programs, jitted, strict=True)]
         verdicts = [_verdict(p, runs) for p, runs in zip(programs, ours, strict=True)]
         if memory:
             verdicts = [
-                _with_memory(*both, rehearsal) for both in zip(verdicts, jitted, strict=True)
+                _with_memory(*pair, rehearsal) for pair in zip(verdicts, jitted, strict=True)
             ]
         return verdicts
 

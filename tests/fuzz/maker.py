@@ -51,8 +51,13 @@ class Maker:
     """Lines and arguments so far, and the tensors that they give."""
 
     def __init__(
-        self, seed: int, gradients: bool, ranks: Sequence[int] = (1, 2, 2, 2, 3, 3, 4)
+        self,
+        seed: int,
+        gradients: bool,
+        ranks: Sequence[int] = (1, 2, 2, 2, 3, 3, 4),
+        sizes: Sequence[int] = (),
     ) -> None:
+        """`sizes`: of which the first tensor has its own; none of its dimensions is empty then."""
         self.rng = random.Random(seed)
         self.gradients = gradients
         self.lines: list[Line] = []
@@ -71,7 +76,8 @@ class Maker:
         self.dtypes = [*floats, *floats, *integers, *complexes]
         self.dtypes += [torch.bool] * (self.rng.random() < 0.5)
         self._ranks = ranks
-        self.sizes = self._base()
+        self._emptied = 0.0 if sizes else 0.03
+        self.sizes = self._drawn(sizes) if sizes else self._base()
         first = floats[0] if gradients else self.rng.choice(self.dtypes)
         self.argument(self.sizes, first)
         if not gradients and self.chance(0.04):
@@ -79,6 +85,12 @@ class Maker:
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
+
+    def _drawn(self, sizes: Sequence[int]) -> list[int]:
+        drawn = [self.rng.choice(sizes) for _ in range(self.rng.choice(self._ranks))]
+        while math.prod(drawn) > MAX_NUMEL:
+            drawn[self.rng.randrange(len(drawn))] = self.rng.choice((2, 3, 4, 8))
+        return drawn
 
     def _base(self) -> list[int]:
         drawn = self.rng.random()
@@ -101,7 +113,7 @@ class Maker:
     ) -> str:
         """A new argument, laid out in two ways; `dense`: without gaps and repetitions."""
         name = f"a{len(self.arguments)}"
-        if self.chance(0.03) and len(sizes) and data is None:
+        if self.chance(self._emptied) and len(sizes) and data is None:
             sizes = list(sizes)
             sizes[self.rng.randrange(len(sizes))] = 0
         numbers = random_numbers(self.rng, sizes, dtype) if data is None else data

@@ -49,7 +49,8 @@ OPERATIONS: dict[str, str] = {
     "remainder": "({{ __auto_type r_ = " + _REST + "; __auto_type b_ = {1}; "
     "r_ != 0 && (r_ < 0) != (b_ < 0) ? r_ + b_ : r_; }})",
     "pow": _BY_KIND.format("power", "pow({0}, {1})"),
-    "signbit": "_Generic({0}, int: {0} < 0, long long: {0} < 0, _Bool: 0, default: signbit({0}))",
+    "signbit": "_Generic({0}, int: {0} < 0, long long: {0} < 0, _Bool: 0, "
+    "default: signbit((double){0}))",
     "bitwise_not": "_Generic({0}, _Bool: !{0}, int: ~(int){0}, default: ~(long long){0})",
     **{name: _WHOLE.format(name) for name in ("ceil", "floor", "trunc")},
     "round": _WHOLE.format("rint"),
