@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.fusions import judge_fusions
-from tests.fuzz.generate import program_with_calls, random_program
+from tests.fuzz.generate import program_of_norms, program_with_calls, random_program
+from tests.fuzz.gpus import gpu_of, judge_on_gpus
 from tests.fuzz.judge import judge
 from tests.fuzz.kernels import devices
 from tests.fuzz.open_sizes import judge_sizes
 
 FUSIONS, FUNCTIONS, CALLS, SIZES = 150, 75, 40, 50
+ON_GPUS, NORMS = 40, 15
 
 each_device = pytest.mark.parametrize(
     "device", range(len(devices())), ids=lambda k: devices()[k].name
@@ -52,3 +54,16 @@ def test_functions_with_calls_do_what_torch_does_in_the_memory_of_their_plans(de
 def test_definitions_of_open_sizes(device: int) -> None:
     verdicts = judge_sizes(seeds(device, SIZES), device)
     assert [v for v in verdicts if v.outcome not in ("right", "refused")] == []
+
+
+def test_definitions_with_the_schedules_of_random_gpus() -> None:
+    """As CUDA C++ on the host, as plain C, and for NVRTC."""
+    verdicts = judge_on_gpus(range(ON_GPUS))
+    assert [v for v in verdicts if not v.outcome.startswith("right")] == []
+    assert sum(v.outcome == "right" for v in verdicts) > 0.7 * ON_GPUS
+
+
+def test_norms_with_the_schedules_of_random_gpus() -> None:
+    verdicts = judge(list(map(program_of_norms, range(NORMS))), gpu_of)
+    assert [(v.program.seed, v.found) for v in verdicts if v.outcome == "wrong"] == []
+    assert sum(v.outcome == "right" for v in verdicts) > len(verdicts) // 2

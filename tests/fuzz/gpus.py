@@ -39,11 +39,13 @@ def gpu(seed: int) -> DeviceInfo:
     like = rng.choice((H200, H200, H200, B200, A100, A10, T4))
     if rng.random() > _LITTLE:
         return like
-    shared = rng.choice((4, 8, 16, 24, 48, 96)) * _KIB
+    # Rows of a few thousand elements have no room in one multiprocessor of these.
+    is_crowded = rng.random() < 0.3
+    shared = rng.choice((16, 24) if is_crowded else (4, 8, 16, 24, 48, 96)) * _KIB
     shared = min(shared, like.shared_bytes_per_block)
-    multiprocessors = rng.choice((1, 2, 3, 4, 8, 8, 8, 16, 132))
+    multiprocessors = 8 if is_crowded else rng.choice((1, 2, 3, 4, 8, 8, 8, 16, 132))
     clusters = tuple((n, multiprocessors // n) for n in (2, 4, 8) if n <= multiprocessors)
-    few_threads = rng.random() < 0.3
+    few_threads = not is_crowded and rng.random() < 0.3
     return replace(
         like,
         name=f"{like.arch} {seed}",
@@ -51,7 +53,7 @@ def gpu(seed: int) -> DeviceInfo:
         clusters=clusters if like.clusters and rng.random() < 0.7 else (),
         shared_bytes_per_block=shared,
         shared_bytes_per_sm=shared + rng.choice((1, 8)) * _KIB,
-        registers_per_sm=rng.choice((16, 32, 64)) * _KIB,
+        registers_per_sm=32 * _KIB if is_crowded else rng.choice((16, 32, 64)) * _KIB,
         max_threads_per_block=256 if few_threads else like.max_threads_per_block,
         threads_per_sm=512 if few_threads else like.threads_per_sm,
         l2_bytes=rng.choice((64, 4 * _KIB, 64 * _KIB, like.l2_bytes)),

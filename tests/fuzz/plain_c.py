@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,6 +27,17 @@ def _key(kernel: Kernel) -> _Key:
     return (kernel.name, kernel.grid, kernel.block, kernel.shared_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class PlainCLaunch:
+    """The function of a kernel. Implements `Launch`."""
+
+    kernel: Kernel
+    function: sequential_c.Function
+
+    def __call__(self, *args: int | float | bool) -> None:
+        self.function(*args)
+
+
 class PlainCBatch(TolerantBatch):
     """Compiles at the first launch the statements of all kernels that were lowered so far."""
 
@@ -33,7 +45,7 @@ class PlainCBatch(TolerantBatch):
         super().__init__(device, info)
         self._lowered: KernelIR | None = None
         self._pending: dict[_Key, KernelIR] = {}
-        self._functions: dict[_Key, Launch | Exception] = {}
+        self._functions: dict[_Key, sequential_c.Function | Exception] = {}
         self._folder = tempfile.TemporaryDirectory()
         self._programs = 0
 
@@ -56,7 +68,7 @@ class PlainCBatch(TolerantBatch):
         found = self._functions[_key(kernel)]
         if isinstance(found, Exception):
             raise found
-        return found
+        return PlainCLaunch(kernel, found)
 
     def _compile(self) -> None:
         printable: dict[_Key, KernelIR] = {}
@@ -77,7 +89,7 @@ class PlainCBatch(TolerantBatch):
                 except RuntimeError as error:
                     self._functions[key] = error
 
-    def _made(self, kernels: dict[_Key, KernelIR]) -> dict[_Key, Launch | Exception]:
+    def _made(self, kernels: dict[_Key, KernelIR]) -> dict[_Key, sequential_c.Function]:
         self._programs += 1
         folder, name = Path(self._folder.name), f"program{self._programs}"
         made = sequential_c.compiled(list(kernels.values()), folder, name)

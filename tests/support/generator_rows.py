@@ -15,7 +15,8 @@ from thunder_fuser.ir.fusion import TensorView
 
 _ROWS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40, 64, 129, 300)
 _COLUMNS = (1, 2, 3, 6, 8, 12, 31, 32, 36, 48, 64, 96, 100, 128, 250, 256, 257, 512, 1000, 2048)
-_MOST = 20_000
+_LONG = (3000, 4096, 5003, 6001, 8192, 12_000, 16_384)
+_MOST, _MOST_OF_LONG = 20_000, 150_000
 _BINARY = ("mul", "add", "sub")
 _UNARY = ("neg", "tanh", "sigmoid", "relu", "abs", "sin")
 
@@ -25,12 +26,14 @@ def rows_case(seed: int) -> Case:
     them: weights of columns, numbers of rows, channels. Folds of rows and what their elements make
     of them; totals of columns and of groups; results in 16 bits as in 32.
     """
-    p = Program(seed, 4 * _MOST, (), ())
+    p = Program(seed, _MOST_OF_LONG, (), ())
     sizes = _sizes(p)
     columns = sorted(_columns(p, len(sizes)))
     dtype = p.rng.choice((DataType.BFloat16, DataType.BFloat16, DataType.Float))
     whole = [p.tensor(sizes, dtype) for _ in range(p.rng.randint(1, 2))]
-    parts = [p.tensor(_without_some(p, sizes), _sometimes_wide(p, dtype)) for _ in range(3)]
+    weight = [n if k in columns else 1 for k, n in enumerate(sizes)]
+    lacking = [weight if p.chance(0.5) else _without_some(p, sizes) for _ in range(3)]
+    parts = [p.tensor(each, _sometimes_wide(p, dtype)) for each in lacking]
     made, folded = list(whole), list(parts)
     for _ in range(p.rng.randint(2, 7)):
         kind = p.rng.random()
@@ -40,7 +43,7 @@ def rows_case(seed: int) -> Case:
         elif kind < 0.55:
             _add(p, made, _binary(p, p.rng.choice(made), p.rng.choice(made)))
         elif kind < 0.65:
-            _add(p, made, p.builder.pointwise(p.rng.choice(_UNARY), p.rng.choice(made)))
+            _add(p, made, _unary(p, p.rng.choice(made)))
         else:
             _add(p, folded, _folded(p, p.rng.choice(made[-2:]), columns))
     if folded == parts:
@@ -52,12 +55,15 @@ def rows_case(seed: int) -> Case:
 
 def _sizes(p: Program) -> list[int]:
     """Rows, perhaps in groups, and columns, perhaps in two dimensions; any of them may be long."""
+    if p.chance(0.1):
+        return [p.rng.choice((3, 5, 9, 17, 33)), p.rng.choice(_LONG)]
     sizes = [p.rng.choice(_ROWS), p.rng.choice(_COLUMNS)]
     if p.chance(0.6):
         sizes.insert(0, p.rng.choice((2, 3, 4, 8)))
     if p.chance(0.4):
         sizes.append(p.rng.choice((2, 3, 6, 8, 36, 64)))
-    while math.prod(sizes) > _MOST:
+    limit = 3 * _MOST if p.chance(0.2) else _MOST
+    while math.prod(sizes) > limit:
         k = max(range(len(sizes)), key=sizes.__getitem__)
         sizes[k] = max(1, sizes[k] // p.rng.choice((2, 3)))
     return sizes
@@ -83,6 +89,12 @@ def _add(p: Program, to: list[TensorView], made: TensorView) -> None:
     p.keep(made)
     if made in p.pool:
         to.append(made)
+
+
+def _unary(p: Program, x: TensorView) -> TensorView:
+    made = p.builder.pointwise(p.rng.choice(_UNARY), x)
+    assert isinstance(made, TensorView)
+    return made
 
 
 def _binary(p: Program, x: TensorView, y: TensorView) -> TensorView:
@@ -121,7 +133,11 @@ def _square(p: Program, x: object) -> TensorView:
 
 def _rounded(p: Program, x: TensorView, probability: float) -> TensorView:
     """As a call that ends here rounds it."""
-    return p.builder.cast(x, DataType.BFloat16) if p.chance(probability) else x
+    if not p.chance(probability):
+        return x
+    made = p.builder.cast(x, DataType.BFloat16)
+    assert isinstance(made, TensorView)
+    return made
 
 
 def _outputs(
