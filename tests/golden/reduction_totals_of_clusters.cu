@@ -1,5 +1,5 @@
-// reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 2 blocks; rows split over blocks: 1 grid reductions of 132 partials, 2,162,688 B of workspace
-extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_674b2768(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+// reduction: 1024 rows x 8192 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, clusters of 4 blocks; rows split over blocks: 1 grid reductions of 128 partials, 1,048,576 B of workspace
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_a9637a12(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -22,8 +22,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) t
     }
   }
   TF_UNROLL_BY(1)
-  for (int first = (int)part; first < 1024; first += 132) {
-    const int turn = (unsigned)first / 132u % 2u;
+  for (int first = (int)part; first < 1024; first += 128) {
+    const int turn = (unsigned)first / 128u % 2u;
     const int r = first;
     // prologue: T1, T2, T0, kept in registers
     float x0[4][4];
@@ -37,7 +37,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) t
       tf::load<4>(T2 + 4 * u, x1[k]);
     }
     {
-      const int next = (r + 132 < 1024) ? r + 132 : r;
+      const int next = (r + 128 < 1024) ? r + 128 : r;
       TF_UNROLL
       for (int k = 0; k < 4; ++k) {
         const int u = k * 512 + t;
@@ -90,27 +90,27 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(512, 1) t
       for (int v = 0; v < 4; ++v) meeting0[(k * 512 + t) * 4 + v] = s0[k][v];
     }
     tf::cluster_arrive();
-    tf::cluster_wait(2);
+    tf::cluster_wait(4);
     TF_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const int column = blockIdx.x % 2u * 4096 + (i * 512 + threadIdx.x);
+    for (int i = 0; i < 4; ++i) {
+      const int column = blockIdx.x % 4u * 2048 + (i * 512 + threadIdx.x);
       float* const other = tf::map_shared_rank(meeting0, 0);
       float sum = other[column];
       TF_UNROLL
-      for (int b = 1; b < 2; ++b) {
+      for (int b = 1; b < 4; ++b) {
         float* const other = tf::map_shared_rank(meeting0, b);
         TF_UNROLL
         for (int j = 0; j < 1; ++j) sum = tf::Sum::combine(sum, other[j * 8192 + column]);
       }
-      W0[(long long)(part / 2) * 8192 + column] = sum;
+      W0[(long long)(part / 4) * 8192 + column] = sum;
     }
   }
-  tf::grid_barrier(132u);
+  tf::grid_barrier(128u);
   // epilogue of grid reductions: T12
-  for (int tile = blockIdx.x; tile < 256; tile += gridDim.x) {
-    const int c = tile * 32 + threadIdx.x % 32u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 32, 66>(W0, 8192, c, (float*)(smem + 128)));
-    if (threadIdx.x < 32u) {
+  if (blockIdx.x < 128u) {
+    const int c = (int)blockIdx.x * 64 + threadIdx.x % 64u;
+    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 512, 64, 32>(W0, 8192, c, (float*)(smem + 128)));
+    if (threadIdx.x < 64u) {
       float y0[1];
       const int v = 0;
       y0[v] = g0;

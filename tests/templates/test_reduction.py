@@ -191,7 +191,7 @@ def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
 
 
 @pytest.mark.parametrize(
-    ("rows", "cluster", "share"), [(8192, 1, 0.05), (4096, 2, 0.05), (2048, 4, 0.05), (64, 1, 2.0)]
+    ("rows", "cluster", "share"), [(8192, 2, 0.03), (2048, 8, 0.03), (64, 1, 2.0)]
 )
 def test_blocks_of_clusters_add_up_totals_where_parts_are_many(
     rows: int, cluster: int, share: float

@@ -19,10 +19,10 @@ from thunder_fuser.templates.reduction.thread_mapping import MAX_THREADS, Thread
 
 MappingOf = Callable[[int, int], ThreadMapping | Refusal]
 Scheduled = Callable[[ThreadMapping], ReductionSchedule]
-_MOST_PARTS = 0.05
-"""Of the bytes of rows, that parts of totals may be, written and read. With 0.043, LayerNorm's
-backward of 8,192 x 4,096 takes 60.2 us on an H200 with clusters and 60.0 without; with 0.026, that
-of an RMSNorm behind dropout 52.8 and 52.0.
+_MOST_PARTS = 0.03
+"""Of the bytes of rows, that parts of totals may be, written and read. With 0.026, the backward of
+an RMSNorm behind dropout takes 52.8 us on an H200 with clusters and 52.0 without; with 0.043,
+LayerNorm's of 8,192 x 4,096 60.2 and 60.0.
 """
 _BESIDE_SHARED = 28
 """Registers of a thread that keep a part of a row, where shared memory keeps the rest."""
