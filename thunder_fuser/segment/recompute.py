@@ -377,9 +377,9 @@ class _Subgraph:
         read += _L1_READ * v.dtype.itemsize * self._points.get(v, 0)
         write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
-        if operands or v in self.roots or can_be_stored:
-            arithmetic = self._arithmetic(v) if operands or v in self.roots else None
-            return Value(operands, write, read, arithmetic)
+        is_computed = bool(operands) or v in self.roots
+        if is_computed or can_be_stored:
+            return Value(operands, write, read, self._arithmetic(v) if is_computed else None)
         # A constant is a function of nothing.
         free = v in self.program.definitions and v not in self.stops
         return Value((), 0, read, 0 if free else None)

@@ -100,7 +100,7 @@ def _compiled(
     while True:
         text = program_text(given)
         image, log = _run_nvrtc(given, text, headers, arch)
-        if _spilled_bytes(log) and _is_last_try(given, log):
+        if _spilled_bytes(log) and _is_worth_more_effort(given, log):
             for option in _FEWER_OR_MORE:
                 spilled = _spilled_bytes(log)
                 if 0 < spilled <= _FEW_BYTES:
@@ -112,7 +112,7 @@ def _compiled(
         given = roomier
 
 
-def _is_last_try(kernels: Sequence[Kernel], log: str) -> bool:
+def _is_worth_more_effort(kernels: Sequence[Kernel], log: str) -> bool:
     """Whether ptxas should try harder before kernels get other bounds: for an occupancy that they
     ask for, and where there are no others.
     """
@@ -239,6 +239,7 @@ _BOUNDS, _ROOMY = re.compile(r"__launch_bounds__\((\d+)\)"), r"__launch_bounds__
 """One block a multiprocessor will do.  Left alone, ptxas spills a register or two of one kernel in
 fifty where that makes room for another block; for all kernels it would make half the room."""
 _ASKING, _PLAIN = re.compile(r"__launch_bounds__\((\d+), \d+\)"), r"__launch_bounds__(\1)"
+"""Launch bounds that ask for blocks a multiprocessor, and the same without."""
 _FEWER_OR_MORE = ("--register-usage-level=2", "--register-usage-level=8")
 """How much ptxas keeps that it could compute again: where it is a register or two that it spills,
 less or more of it may need none."""
