@@ -33,7 +33,14 @@ TF_DEVICE void philox(unsigned long long seed, unsigned long long subsequence,
   words[3] = c3;
 }
 
-// ---- standard numbers: all that N subsequences give, 4 floats or 2 doubles each
+// ---- standard numbers: all that N subsequences give, 4 words, 4 floats or 2 doubles each
+
+template <int N>
+TF_DEVICE void words(unsigned long long seed, unsigned long long first, unsigned long long offset,
+                     unsigned* drawn) {
+  TF_VEC
+  for (int n = 0; n < N; ++n) philox(seed, first + n, offset, drawn + 4 * n);
+}
 
 // Words as a number in (0, 1]: the middle of one of 2^32 or 2^53 intervals, rounded.
 TF_DEVICE float unit(const unsigned* words, float) {
@@ -47,12 +54,11 @@ TF_DEVICE double unit(const unsigned* words, double) {
 template <int N, class F>
 TF_DEVICE void uniforms(unsigned long long seed, unsigned long long first,
                         unsigned long long offset, F* numbers) {
-  constexpr int words = sizeof(F) / 4;
+  constexpr int each = sizeof(F) / 4;
   unsigned drawn[4 * N];
+  words<N>(seed, first, offset, drawn);
   TF_VEC
-  for (int n = 0; n < N; ++n) philox(seed, first + n, offset, drawn + 4 * n);
-  TF_VEC
-  for (int n = 0; n < 4 * N / words; ++n) numbers[n] = unit(drawn + words * n, F());
+  for (int n = 0; n < 4 * N / each; ++n) numbers[n] = unit(drawn + each * n, F());
 }
 
 TF_DEVICE float radius(float u) { return sqrtf(-2.0f * logf(u)); }
@@ -85,9 +91,10 @@ TF_DEVICE void normals(unsigned long long seed, unsigned long long first,
 }
 
 // The k-th number of one subsequence by selection: registers have no addresses.
-TF_DEVICE float selected(const float* numbers, int k) {
-  const float low = k & 1 ? numbers[1] : numbers[0];
-  const float high = k & 1 ? numbers[3] : numbers[2];
+template <class T>
+TF_DEVICE T selected(const T* numbers, int k) {
+  const T low = k & 1 ? numbers[1] : numbers[0];
+  const T high = k & 1 ? numbers[3] : numbers[2];
   return k & 2 ? high : low;
 }
 TF_DEVICE double selected(const double* numbers, int k) { return k ? numbers[1] : numbers[0]; }
@@ -118,6 +125,11 @@ TF_DEVICE F uniform(F u, F low, F high) {
 template <class T, class F>
 TF_DEVICE F normal(F z, F mean, F std) {
   return stored_as<T>(multiplied_and_added(z, std, mean));
+}
+
+// Whether a word is one of `count` from `first` on; behind the last word comes the first.
+TF_DEVICE bool bernoulli(unsigned word, unsigned first, unsigned count) {
+  return word - first < count;
 }
 
 }  // namespace tf

@@ -124,7 +124,9 @@ def test_text_does_not_depend_on_hashes() -> None:
     text += "from tests.support.generator import random_case\n"
     text += "for k in range(6):\n    f = random_case(k, draws=True, reductions=k % 2 == 0).fusion\n"
     text += "    print(*(k.source for k in kernels_of(f)))"
-    assert printed_under_any(text).count("tf::uniforms<") > 6
+    printed = printed_under_any(text)
+    assert printed.count("tf::uniforms<") > 4
+    assert "tf::words<" in printed
 
 
 # ---- machine code

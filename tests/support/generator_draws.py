@@ -5,20 +5,29 @@ from __future__ import annotations
 from tests.support.generator_program import Program
 from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar
-from thunder_fuser.ir.tables.random import DTYPES, TABLE
+from thunder_fuser.ir.tables.random import TABLE, WORDS
 
 
 def draw_step(p: Program) -> None:
-    dtypes = [d for d in p.dtypes if d in DTYPES]
+    op = p.rng.choice(list(TABLE))
+    dtypes = [d for d in p.dtypes if d in TABLE[op].dtypes]
     if not dtypes:
         return
-    op, like = p.rng.choice(list(TABLE)), p.recent()
+    sizes, state = p.recent().sizes, (_integer(p), _integer(p))
+    drawn = p.builder.random(op, sizes, _parameters(p, op), state, p.rng.choice(dtypes))
+    if op == "uniform" and p.chance(0.4):
+        # A mask, which passes draw as such.
+        comparison, constant = p.rng.choice(("lt", "le", "gt", "ge")), p.rng.random()
+        drawn = p.builder.pointwise(comparison, drawn, constant)  # type: ignore[assignment]
+    p.keep(drawn)
+
+
+def _parameters(p: Program, op: str) -> tuple[Number, Number]:
+    if op == "bernoulli":
+        return p.rng.randrange(WORDS), p.rng.choice((0, 1, WORDS - 1, p.rng.randrange(WORDS)))
     first, second = p.constant(DataType.Double), p.rng.choice((0.0, 0.5, 1.0, 3.0))
-    if op == "uniform":
-        assert isinstance(first, float)
-        second += first
-    state = (_integer(p), _integer(p))
-    p.keep(p.builder.random(op, like.sizes, (first, second), state, p.rng.choice(dtypes)))
+    assert isinstance(first, float)
+    return first, second + first if op == "uniform" else second
 
 
 def _integer(p: Program) -> Scalar | Number:

@@ -42,7 +42,7 @@ from thunder_fuser.ir.fusion import (
     ViewOp,
 )
 from thunder_fuser.ir.reference import Evaluator, gathered, moved
-from thunder_fuser.ir.tables import pointwise
+from thunder_fuser.ir.tables import pointwise, random
 from thunder_fuser.ir.tables.pointwise import Fact
 
 _ROUNDED_ONCE = frozenset({
@@ -134,9 +134,9 @@ class Oracle:
         return self._stored(expr.output, come + own)
 
     def _random(self, expr: RandomOp) -> torch.Tensor:
-        """uniform has exact bits; normal those that logarithm and sine leave it."""
+        """Exact bits, or, of normal, those that logarithm and sine leave it."""
         dtype, value = expr.output.dtype, self.value(expr.output)
-        if expr.op == "uniform":
+        if random.lookup(expr.op).reproducible:
             assert all(isinstance(v, Scalar) and v.is_constant for v in expr.parameters)
             return torch.zeros(value.shape, dtype=torch.float64)
         mean, std = (self.value(v) for v in expr.parameters)

@@ -148,7 +148,7 @@ def test_a_gpu_keeps_a_value_in_the_registers_of_what_it_is_computed_from(column
     assert [v.op for v in made.row_cache.kept] == ["cast"]  # type: ignore[union-attr]
     assert made.row_cache.in_place == made.row_cache.kept
     text = source(fusion, H200)
-    assert text.count("tf::uniforms<") == 1
+    assert text.count("tf::words<") == 1
     cpu = torch.device("cpu")
     data = [torch.randn(9, columns).bfloat16() for _ in range(2)]
     found = executable(CompiledFusion(fusion), data, Batch(cpu, H200), cpu)(data)

@@ -16,7 +16,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from thunder_fuser.errors import InternalError
 from thunder_fuser.ir.domain import Extent, Transform
-from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype, of_number
+from thunder_fuser.ir.dtypes import DataType, Number, of_number
 from thunder_fuser.ir.fusion import (
     CatOp,
     CopyOp,
@@ -227,7 +227,7 @@ class _Printer:
                 )
 
     def _drawn(self, expr: RandomOp) -> dict[str, str]:
-        names, wide = random.lookup(expr.op).parameters, compute_dtype(expr.output.dtype)
+        names, wide = random.lookup(expr.op).parameters, random.standard_dtype(expr.output.dtype)
         shown = {
             name: self._converted(value, wide)
             for name, value in zip(names, expr.parameters, strict=True)

@@ -311,7 +311,7 @@ class Evaluator:
         """In double mode too the numbers are those of the output's dtype: another dtype would draw
         others.
         """
-        dtype, wide = expr.output.dtype, compute_dtype(expr.output.dtype)
+        dtype, wide = expr.output.dtype, random.standard_dtype(expr.output.dtype)
         seed, offset = (self[v] for v in (expr.seed, expr.offset))
         first, second = (self.convert(self[v], v.dtype, wide) for v in expr.parameters)
         row = random.lookup(expr.op)

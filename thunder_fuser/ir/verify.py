@@ -27,7 +27,7 @@ from thunder_fuser.ir.domain import (
     constant_if_known,
     replay,
 )
-from thunder_fuser.ir.dtypes import DataType, compute_dtype
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import (
     CatOp,
     Expr,
@@ -300,7 +300,7 @@ def _randoms(fusion: Fusion) -> Iterator[tuple[Expr | None, str]]:
         except FuserError as error:
             yield expr, str(error)
             continue
-        wide = compute_dtype(expr.output.dtype)
+        wide = random.standard_dtype(expr.output.dtype)
         for value, wanted in zip(
             expr.inputs, (DataType.Int, DataType.Int, wide, wide), strict=True
         ):

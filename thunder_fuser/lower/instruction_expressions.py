@@ -364,9 +364,7 @@ class ExpressionMix:
 
     def _random_number(self, e: ir.RandomNumber) -> Value:
         operands = [self.expr(x) for x in (*e.parameters, e.number)]
-        # A uniform number that was rounded to the upper end is the lower one.
-        mixed = table.mix(0, 3) if e.op == "uniform" else table.mix(1, 1)
-        return self._apply_to((e.op,), mixed, operands)
+        return self._apply_to((e.op,), table.NUMBER[e.op], operands)
 
     # ---- expressions: reductions
 

@@ -164,10 +164,11 @@ class InstructionMix(ExpressionMix):
         counters = tuple(self.expr(e) for e in (s.seed, s.first, s.offset))
         operands = list(map(self.register, counters))
         size = random.numbers_per_call(s.dtype) * s.calls
-        # Ten rounds of two products of 64 bits for four numbers, then each of them from its bits.
-        # The keys of the rounds are the same for all threads.
+        # Ten rounds of two products of 64 bits for four numbers, then each of them from its bits,
+        # if it is no word. The keys of the rounds are the same for all threads.
         each = Mix({Pipe.FMA: 20.0 / 4, Pipe.ALU: 20.0 / 4, Pipe.OTHER: 4.0 / 4})
-        each.update(table.mix(1, 0, 1))
+        if s.dtype.is_floating:
+            each.update(table.mix(1, 0, 1))
         self.types[s.array] = s.dtype
         # A later pass that draws the same numbers has them in registers.
         self.environment[s.array] = {

@@ -160,6 +160,8 @@ def of_conversion(source: DataType, dtype: DataType, arch: str) -> Mix:
     return mix(0, 1, 1)
 
 
+# From a standard number. A uniform one that was rounded to the upper end is the lower one.
+NUMBER = {"uniform": mix(0, 3), "normal": mix(1, 1), "bernoulli": mix(0, 2)}
 ROUND = mix(0, 1)
 """To a narrower float and back, in one register."""
 NARROW = mix(0, 0.5)

@@ -285,7 +285,8 @@ class Pull:
         for i, size in zip(index, expr.output.sizes, strict=True):
             element = element * size + i
         count = random.numbers_per_call(dtype)
-        draw = self.graph.draw(expr.op, seed, offset, element // count, compute_dtype(dtype))
+        standard = random.standard_dtype(dtype)
+        draw = self.graph.draw(expr.op, seed, offset, element // count, standard)
         return self.graph.random(draw, element % count, (first, second), dtype)
 
     def _folded(self, expr: FoldOp, index: tuple[Index, ...]) -> Pulling:

@@ -26,6 +26,7 @@ from thunder_fuser.passes.common_subexpressions import common_subexpressions
 from thunder_fuser.passes.dead_code import dead_code
 from thunder_fuser.passes.fold_broadcasts import fold_broadcasts
 from thunder_fuser.passes.fold_constants import fold_constants
+from thunder_fuser.passes.random_masks import random_masks
 from thunder_fuser.passes.rewrite import Precision
 from thunder_fuser.passes.rfactor_reductions import rfactor_reductions
 from thunder_fuser.passes.short_sums import short_sums
@@ -43,6 +44,7 @@ PIPELINE: tuple[Callable[[Fusion, Precision], Fusion], ...] = (
     fold_constants,
     # After folding: an identity between two casts hides that they are neighbours.
     cast_chains,
+    random_masks,
     # After casts, which may stand between views only because they did nothing.
     view_chains,
     # After views, which say how what is summed lies.

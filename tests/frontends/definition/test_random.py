@@ -77,6 +77,23 @@ def test_normal_is_the_reference_up_to_logarithm_and_sine(
         fd.validate([], device=device)
 
 
+@pytest.mark.parametrize("words", [(0, 0), (7, 2**31), (2**32 - 9, 2**32 - 1)], ids=str)
+@pytest.mark.parametrize("shape", [[7], [3, 5, 11]], ids=str)
+def test_bernoulli_has_the_bits_of_the_reference(
+    device: torch.device, words: tuple[int, int], shape: list[int]
+) -> None:
+    fd = drawn("bernoulli", shape, dtype=DataType.Bool, parameters=words)
+    (expected,) = evaluate(fd.fusion, []).outputs
+    (found,) = fd.execute([], device=device)
+    assert torch.equal(found.cpu(), expected)
+    fd.validate([], device=device)
+
+
+def test_bernoulli_is_true_as_often_as_it_says() -> None:
+    found = numbers("bernoulli", [COUNT], dtype=DataType.Bool, parameters=(2**31, 3 << 30))
+    assert within(found.float().mean(), 0.75, 0.75 * 0.25)
+
+
 def test_an_element_has_its_number_whatever_the_shape_is() -> None:
     for op, dtype in [("uniform", DataType.Double), ("normal", DataType.Float)]:
         flat = numbers(op, [1000], dtype=dtype)
@@ -381,6 +398,10 @@ def test_bounds_and_deviations_are_checked() -> None:
         fd.ops.uniform(2.0, 1.0, [4])
     with pytest.raises(FuserValueError, match="std must not be negative"):
         fd.ops.normal(0.0, -1.0, [4])
+    with pytest.raises(FuserValueError, match=r"first must be in 0\.\.2\^32 - 1, got -1"):
+        fd.ops.bernoulli(-1, 5, [4])
+    with pytest.raises(FuserValueError, match=r"count must be in 0\.\.2\^32 - 1, got 4294967296"):
+        fd.ops.bernoulli(0, 2**32, [4])
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["random", "counts"])

@@ -174,8 +174,8 @@ def test_cuda_forward_is_one_kernel_that_shares_calls_of_the_generator(dtype: to
         (kernel,) = report.kernels
     assert report.plan.bytes == 3 * x.nbytes
     lane_loop = kernel.source[kernel.source.index("y0[") :]
-    assert "tf::uniforms<" in kernel.source
-    assert "tf::uniforms<" not in lane_loop
+    assert "tf::words<" in kernel.source
+    assert "tf::words<" not in lane_loop
 
 
 def saved_bytes(forward: FusionReport, backward: FusionReport) -> int:
@@ -217,7 +217,7 @@ def test_cuda_training_compiles_without_spills() -> None:
         with options(cuda_arch="sm_90"):
             reports = traced(program, *inputs)
             kernels = [k for report in reports for k in report.kernels]
-        assert "tf::uniforms<" in kernels[0].source
+        assert "tf::words<" in kernels[0].source
         cubin = compile_cubin(kernels, "sm_90")
         assert not any(r.spills for r in cubin.resources.values())
 

@@ -41,6 +41,18 @@ def normal(
     return b.random("normal", sizes("shape", shape), (mean, std), state, _storage(dtype))
 
 
+def bernoulli(
+    b: FusionBuilder, first: Val, count: Val, shape: Sequence[Any], *,
+    rng_seed: Scalar | int | None = None, rng_offset: Scalar | int | None = None,
+    dtype: DataType = DataType.Bool,
+) -> TensorView:  # fmt: skip
+    """True with probability count / 2^32: for elements whose word, of 32 bits, is one of `count`
+    from `first` on. `uniform(0, 1) < p` is one such mask. nvFuser has no such operation.
+    """
+    state = _state(b, rng_seed, rng_offset)
+    return b.random("bernoulli", sizes("shape", shape), (first, count), state, _storage(dtype))
+
+
 def rand_like(b: FusionBuilder, arg: TensorView) -> TensorView:
     """Uniform numbers in [0, 1) with the sizes and the dtype of `arg`."""
     return b.random("uniform", _sizes(b, arg), (0.0, 1.0), b.drawn_state(), arg.dtype)
@@ -82,6 +94,9 @@ def _integer(what: str, value: Scalar | int) -> Scalar | int:
 
 
 RANDOM: MappingProxyType[str, Callable[..., TensorView]] = MappingProxyType(
-    {function.__name__: function for function in (uniform, normal, rand_like, randn_like)}
+    {
+        function.__name__: function
+        for function in (uniform, normal, bernoulli, rand_like, randn_like)
+    }
 )
 """By name; each takes the builder first."""

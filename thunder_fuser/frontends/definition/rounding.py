@@ -82,6 +82,8 @@ class ErrorAnalysis(Evaluator):
                 return None if error is None else gathered(expr, error, self[expr.index])
             case OpaqueOp():
                 return self._of_call(expr)
+            case RandomOp("bernoulli"):
+                return None
             case RandomOp():
                 sizes = [self[v].abs() for v in (*expr.parameters, expr.output)]
                 return 2 * self._rounding("normal", expr.output.dtype, sum(sizes))

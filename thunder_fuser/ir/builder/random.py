@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from thunder_fuser.errors import FuserValueError
 from thunder_fuser.ir.builder.values import Size, ValueBuilder
 from thunder_fuser.ir.domain import iteration, tensor_domain
-from thunder_fuser.ir.dtypes import DataType, Number, compute_dtype
+from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import RandomOp, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Context
 from thunder_fuser.ir.tables import random
@@ -44,7 +44,7 @@ class RandomBuilder(ValueBuilder):
         """Numbers of a distribution. `state` is (seed, offset): the same one, the same numbers."""
         row = random.lookup(op)
         row.check(dtype)
-        wide = compute_dtype(dtype)
+        wide = random.standard_dtype(dtype)
         first, second = (self._number(op, v, wide) for v in parameters)
         _check_parameters(row, first, second)
         seed, offset = (self._number(op, v, DataType.Int) for v in state)
@@ -63,3 +63,7 @@ def _check_parameters(row: random.Distribution, first: Val, second: Val) -> None
             raise FuserValueError(f"uniform: {a} must not be above {b}, got {low} and {high}")
         case "normal", [_, float(std)] if std < 0:
             raise FuserValueError(f"normal: {b} must not be negative, got {std}")
+        case "bernoulli", _:
+            for name, word in zip((a, b), known, strict=True):
+                if isinstance(word, int) and not 0 <= word < random.WORDS:
+                    raise FuserValueError(f"bernoulli: {name} must be in 0..2^32 - 1, got {word}")

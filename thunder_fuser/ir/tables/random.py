@@ -7,6 +7,9 @@ is computed, and how often, it is the same. This is nvFuser's convention, and th
 `uniform_philox`. Numbers that nvFuser gives outside of a distribution's range differ: its uniform
 Float may round to the upper bound, and its normal is infinite once in 2^25.
 
+bernoulli is a uniform number of 32 bits that was compared with a constant (passes/random_masks.py):
+it asks whether the element's word is one of some neighbours.
+
 uniform has the same bits on every target and in `reference`. The last bits of normal are those of
 the logarithm and the sine at hand.
 """
@@ -26,6 +29,17 @@ from thunder_fuser.ir import philox
 from thunder_fuser.ir.dtypes import DataType, compute_dtype
 
 DTYPES = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16)
+"""Of the numbers that are drawn."""
+
+WORDS = 2**32
+"""How many words there are for an element, but for those of Double."""
+
+
+def standard_dtype(dtype: DataType) -> DataType:
+    """The type of a standard number, and of a distribution's parameters: the type that computes for
+    the numbers' own, and words for a mask.
+    """
+    return DataType.UInt32 if dtype is DataType.Bool else compute_dtype(dtype)
 
 
 def numbers_per_call(dtype: DataType) -> int:
@@ -49,6 +63,7 @@ class Distribution:
     spelling    C++ over {ctype}, {number} (a standard one) and the parameters {0} and {1}; gives a
                 value that is rounded already
     reproducible  the same bits on every target and in `reference`
+    dtypes      what is drawn
     """
 
     name: str
@@ -58,11 +73,12 @@ class Distribution:
     standard: str
     spelling: str
     reproducible: bool = False
+    dtypes: tuple[DataType, ...] = DTYPES
 
     def check(self, dtype: DataType) -> None:
         """FuserTypeError for a dtype that is not drawn."""
-        if dtype not in DTYPES:
-            known = ", ".join(d.name for d in DTYPES)
+        if dtype not in self.dtypes:
+            known = ", ".join(d.name for d in self.dtypes)
             raise FuserTypeError(f"{self.name}: expected one of {known}, got {dtype.name}")
 
     def numbers(
@@ -113,6 +129,13 @@ def _normal(
     return both * std + mean
 
 
+def _bernoulli(
+    words: torch.Tensor, first: torch.Tensor, count: torch.Tensor, dtype: DataType
+) -> torch.Tensor:
+    """Whether the word is one of `count` neighbours; behind the last word comes the first."""
+    return (words[..., 0] - first) % WORDS < count
+
+
 def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """a * b + c, rounded once (in Double as good as always)."""
     if a.dtype is torch.float32:
@@ -146,6 +169,10 @@ _ROWS = (
     Distribution(
         *("normal", ("mean", "std"), _normal, 60),
         *("tf::normals", "tf::normal<{ctype}>({number}, {0}, {1})"),
+    ),
+    Distribution(
+        *("bernoulli", ("first", "count"), _bernoulli, 21),
+        *("tf::words", "tf::bernoulli({number}, {0}, {1})", True, (DataType.Bool,)),
     ),
 )
 

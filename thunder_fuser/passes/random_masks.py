@@ -1,0 +1,128 @@
+"""random_masks: uniform numbers that are only compared with a constant are a mask, drawn at once.
+
+Needs: nothing.
+Leaves: no comparison of a constant with uniform numbers of 32 bits that nobody else reads.
+
+Dropout draws a number for each element to ask whether it is below 1 - p. The number grows with the
+word that it is made of, so the words for which the answer is yes are neighbours (the last words,
+whose numbers round to the upper end and become the lower one, are neighbours of the first). A
+"bernoulli" tells them by two integer instructions, where the number takes a conversion, a product,
+a rounding and two comparisons. Which words they are, the reference evaluator says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Expr, Fusion, PointwiseOp, RandomOp, Scalar, TensorView, Val
+from thunder_fuser.ir.reference import Evaluator
+from thunder_fuser.ir.tables.random import WORDS, lookup
+from thunder_fuser.passes.rewrite import Precision, Rewrite, where
+
+_DTYPES = (DataType.Float, DataType.Half, DataType.BFloat16)
+_COMPARISONS = ("lt", "le", "gt", "ge")
+
+Test = Callable[[torch.Tensor], torch.Tensor]
+"""What holds of some words."""
+
+
+@where(lambda expr: expr.op == "uniform")
+def random_masks(fusion: Fusion, precision: Precision = "strict") -> Fusion:
+    rewrite = Rewrite(fusion)
+    uses, definitions = fusion.uses(), fusion.definitions()
+    for expr in rewrite.walk():
+        if expr.op not in _COMPARISONS or not _replaced(expr, uses, definitions, rewrite):
+            rewrite.copy(expr)
+    return rewrite.result()
+
+
+def _replaced(
+    expr: Expr,
+    uses: Mapping[Val, list[Expr]],
+    definitions: Mapping[Val, Expr],
+    rewrite: Rewrite,
+) -> bool:
+    numbers = [v for v in expr.inputs if isinstance(v, TensorView)]
+    drawn = definitions.get(numbers[0]) if len(numbers) == 1 else None
+    constants = [v for v in expr.inputs if v not in numbers]
+    out = expr.output
+    if not (
+        isinstance(expr, PointwiseOp)
+        and isinstance(drawn, RandomOp)
+        and isinstance(out, TensorView)
+    ):
+        return False
+    is_private = len(uses[drawn.output]) == 1 and drawn.output not in rewrite.results
+    if not is_private or not _is_known(drawn) or not all(map(_is_number, constants)):
+        return False
+    first, count = _accepted(drawn, expr)
+    b = rewrite.builder
+    if 0 < count < WORDS:
+        state = (rewrite[drawn.seed], rewrite[drawn.offset])
+        made = b.random("bernoulli", out.sizes, (first, count), state, DataType.Bool)
+    else:
+        made = b.full(out.sizes, count > 0, DataType.Bool)
+    if not rewrite.may_become(out, made):
+        return False
+    rewrite.replace(out, made)
+    return True
+
+
+def _is_number(value: Val) -> bool:
+    return isinstance(value, Scalar) and isinstance(value.value, (int, float))
+
+
+def _is_known(drawn: RandomOp) -> bool:
+    """Whether its numbers, all but the last, grow with their words."""
+    low, high = (v.value if isinstance(v, Scalar) else None for v in drawn.parameters)
+    is_interval = isinstance(low, float) and isinstance(high, float) and low < high
+    return drawn.op == "uniform" and drawn.output.dtype in _DTYPES and is_interval
+
+
+def _accepted(drawn: RandomOp, comparison: PointwiseOp) -> tuple[int, int]:
+    """The first of the words whose numbers pass the comparison, and how many they are; behind the
+    last of all words comes the first.
+    """
+    evaluator = Evaluator(False, torch.device("cpu"))
+    low, high = (evaluator[v] for v in drawn.parameters)
+    (tensor,) = (v for v in comparison.inputs if isinstance(v, TensorView))
+
+    def numbers(words: torch.Tensor) -> torch.Tensor:
+        made = lookup(drawn.op).reference(words[:, None, None], low, high, tensor.dtype)
+        return evaluator.convert(made.flatten(), DataType.Float, tensor.dtype)
+
+    def passes(words: torch.Tensor) -> torch.Tensor:
+        evaluator.values[tensor] = numbers(words)
+        return evaluator.pointwise(comparison, evaluator.operands(comparison))
+
+    def passing(word: int) -> bool:
+        return bool(passes(torch.tensor([word])))
+
+    lowest = evaluator.convert(low, DataType.Float, tensor.dtype)
+    # From here on numbers round to the upper end, and are the lower one.
+    end = _first(lambda words: numbers(words) == lowest, WORDS // 2, WORDS)
+    starts_with = passing(0)
+    change = _first(lambda words: passes(words) != starts_with, 0, end)
+    begin, stop = (0, change) if starts_with else (change, end)
+    if end == WORDS or not passing(WORDS - 1):
+        return begin, stop - begin
+    if starts_with:
+        return end, stop + WORDS - end
+    return begin, WORDS - begin
+
+
+def _first(test: Test, begin: int, end: int) -> int:
+    """The first word from `begin` on for which a test holds that holds for all behind it; `end` if
+    it holds for none before that.
+    """
+    while begin < end:
+        words = torch.arange(begin, end, max((end - begin) // 4096, 1))
+        failed = int((~test(words)).sum())
+        if failed < len(words):
+            end = int(words[failed])
+        if failed:
+            begin = int(words[failed - 1]) + 1
+    return end
