@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -194,3 +195,47 @@ def test_values_of_a_portion_are_computed_before_its_rows() -> None:
     # Of the rows each pass reads it.
     assert "1.0f +" not in rows
     assert rows.count(f"= {value};") == 2
+
+
+def test_the_next_portion_is_on_its_way_while_totals_meet() -> None:
+    """Its first row was asked for only when this portion had left what it adds up, three times a
+    block: memory then had nothing to do.
+    """
+    plan = full_plan()
+    (segment,) = plan.segments
+    schedule = schedule_segment(segment, H200)
+    assert isinstance(schedule, ReductionSchedule)
+    assert schedule.has_portions_ahead
+    (kernel,) = generate_kernels(plan, H200).values()
+    before, portions = kernel.kernel.source.split("for (int portion")
+    common, rows = portions.split("for (int first")
+    rows, meeting = rows.split("// partial results of the portion")
+    copies = [text.count("copies.copy<8>(") for text in (before, common, rows, meeting)]
+    assert copies == [2, 0, 2, 0]
+    assert "(following < 0) ? r : following" in rows
+    # A portion that no row is left for has none to wait for.
+    mapping = replace(schedule.mapping, portions=56 * 257, rows_per_block=4)
+    assert not replace(schedule, mapping=mapping).has_portions_ahead
+
+
+def test_groups_of_threads_meet_for_all_totals_at_once() -> None:
+    """Two barriers of a block for the totals of a portion, and two for the others."""
+    (kernel,) = generate_kernels(full_plan(), H200).values()
+    source = kernel.kernel.source
+    totals = source[source.index("// partial results of the portion") :]
+    totals = totals[: totals.index("tf::grid_barrier")]
+    assert totals.count("__syncthreads()") == 4
+    places = [f"float* const meeting{n} = (float*)(smem + " for n in range(4)]
+    offsets = [int(totals.split(place)[1].split(")")[0]) for place in places]
+    # Four groups of threads bring 1,024 columns each.
+    assert [b - a for a, b in pairwise(offsets)] == [4 * 1024 * 4] * 3
+
+
+def test_tiles_of_all_totals_are_shared_out_among_blocks() -> None:
+    """32 tiles of weights' gradients, and behind them 112 of 512 points of the modulation's."""
+    (kernel,) = generate_kernels(full_plan(), H200).values()
+    epilogues = kernel.kernel.source.split("tf::grid_barrier")[1].split("// epilogue of")[1:]
+    assert len(epilogues) == 2
+    assert "if (blockIdx.x < 32u)" in epilogues[0]
+    assert f"(blockIdx.x + {132 - 32}) % 132u" in epilogues[1]
+    assert "if (first < 112)" in epilogues[1]

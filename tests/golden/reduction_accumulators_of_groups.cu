@@ -1,5 +1,5 @@
 // reduction: 38400 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 3 grid reductions of 132 partials, 2,998,848 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_293e666d(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_e0583ac2(const float* __restrict__ T0, const float* __restrict__ T1, float* __restrict__ T6, float* __restrict__ T8, float* __restrict__ T7, float* __restrict__ T9, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   float* const W1 = (float*)(workspace + 2457600);
@@ -7,6 +7,18 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
   const int t = threadIdx.x % 256u;
   const int g = threadIdx.x / 256u;
   const int part = blockIdx.x;
+  tf::AsyncCopies<2> copies(smem);
+  {
+    const int r = (int)(part / 1) * 64 + g;
+    const int from0 = 1024 * r + 4 * t;
+    const int from1 = 1024 * r + 4 * t;
+    TF_UNROLL
+    for (int k = 0; k < 1; ++k) {
+      const int u = k * 256 + t;
+      copies.copy<4>(37120 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
+      copies.copy<4>(53504 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
+    }
+  }
   int turn = 1;
   float s1[1][4];
   TF_UNROLL
@@ -23,18 +35,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
       for (int v = 0; v < 4; ++v) s0[k][v] = 0.0f;
     }
     const int bound = (int)(portion / 1 + 1) * 64;
-    tf::AsyncCopies<2> copies(smem);
-    {
-      const int r = (int)(portion / 1) * 64 + g;
-      const int from0 = 1024 * r + 4 * t;
-      const int from1 = 1024 * r + 4 * t;
-      TF_UNROLL
-      for (int k = 0; k < 1; ++k) {
-        const int u = k * 256 + t;
-        copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
-        copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
-      }
-    }
+    const int following = (portion + 132 < 600) ? (int)((portion + 132) / 1) * 64 + g : -1;
     TF_UNROLL_BY(1)
     for (int first = (int)(portion / 1) * 64; first < bound; first += 4) {
       turn ^= 1;
@@ -46,19 +47,19 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         const int u = k * 256 + t;
-        tf::load<4>((float*)(smem + (16640 + threadIdx.x * 16 + k * 16384)), x0[k]);
-        tf::load<4>((float*)(smem + (33024 + threadIdx.x * 16 + k * 16384)), x1[k]);
+        tf::load<4>((float*)(smem + (37120 + threadIdx.x * 16 + k * 16384)), x0[k]);
+        tf::load<4>((float*)(smem + (53504 + threadIdx.x * 16 + k * 16384)), x1[k]);
       }
       {
-        const int next = (r + 4 < bound) ? r + 4 : r;
-        if (r < next) {
+        const int next = (r + 4 < bound) ? r + 4 : (following < 0) ? r : following;
+        if (r != next) {
           const int from0 = 1024 * next + 4 * t;
           const int from1 = 1024 * next + 4 * t;
           TF_UNROLL
           for (int k = 0; k < 1; ++k) {
             const int u = k * 256 + t;
-            copies.copy<4>(16640 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
-            copies.copy<4>(33024 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
+            copies.copy<4>(37120 + threadIdx.x * 16 + k * 16384, T0 + from0 + k * 1024);
+            copies.copy<4>(53504 + threadIdx.x * 16 + k * 16384, T1 + from1 + k * 1024);
           }
         }
       }
@@ -99,43 +100,43 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
     }
     // partial results of the portion, for the workspace
     {
-      float* const meeting = (float*)(smem + 256);
       __syncthreads();
+      float* const meeting0 = (float*)(smem + 256);
       TF_UNROLL
       for (int k = 0; k < 1; ++k) {
         TF_UNROLL
-        for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
+        for (int v = 0; v < 4; ++v) meeting0[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
       }
       __syncthreads();
       TF_UNROLL
       for (int i = 0; i < 1; ++i) {
         const int column = i * 1024 + threadIdx.x;
-        float sum = meeting[column];
-        for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+        float sum = meeting0[column];
+        for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting0[j * 1024 + column]);
         W0[(long long)portion * 1024 + column] = sum;
       }
     }
   }
   // partial results of the block, for the workspace
   {
-    float* const meeting = (float*)(smem + 256);
     __syncthreads();
+    float* const meeting1 = (float*)(smem + 16640);
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s1[k][v];
+      for (int v = 0; v < 4; ++v) meeting1[g * 1024 + ((k * 256 + t) * 4 + v)] = s1[k][v];
     }
     __syncthreads();
     TF_UNROLL
     for (int i = 0; i < 1; ++i) {
       const int column = i * 1024 + threadIdx.x;
-      float sum = meeting[column];
-      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+      float sum = meeting1[column];
+      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting1[j * 1024 + column]);
       W1[(long long)part * 1024 + column] = sum;
     }
   }
   {
-    float* const meeting = (float*)(smem + 256);
+    float* const meeting = (float*)(smem + 33024);
     __syncthreads();
     if (t == 0 && g > 0) meeting[g - 1] = s2;
     __syncthreads();
@@ -155,26 +156,32 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_2
     }
   }
   // epilogue of grid reductions: T7
-  for (int tile = blockIdx.x; tile < 600; tile += gridDim.x) {
-    const int c = tile * 1024 + threadIdx.x % 1024u;
-    const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256)));
-    {
-      float y0[1];
-      const int v = 0;
-      y0[v] = g0;
-      T7[c] = y0[0];
+  {
+    const int first = (unsigned)(blockIdx.x + 100) % 132u;
+    for (int tile = first; tile < 600; tile += gridDim.x) {
+      const int c = tile * 1024 + threadIdx.x % 1024u;
+      const float g0 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 1024, 1>(W0 + (long long)(c / 1024) * 1 * 1024, 1024, c % 1024, (float*)(smem + 256)));
+      {
+        float y0[1];
+        const int v = 0;
+        y0[v] = g0;
+        T7[c] = y0[0];
+      }
     }
   }
   // epilogue of grid reductions: T9
-  if (blockIdx.x < 1u) {
-    const int at = (int)blockIdx.x * 32 + threadIdx.x % 32u;
-    const int c = at < 0 ? at : 0;
-    const float g2 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256)));
-    if (threadIdx.x < 32u && at < 1) {
-      float y0[1];
-      const int v = 0;
-      y0[v] = g2;
-      T9[0] = y0[0];
+  {
+    const int first = (unsigned)(blockIdx.x + 28) % 132u;
+    if (first < 1) {
+      const int at = (int)first * 32 + threadIdx.x % 32u;
+      const int c = at < 0 ? at : 0;
+      const float g2 = (float)tf::Sum::finish(tf::sum_parts<tf::Sum, 1024, 32, 132>(W2, 1, c, (float*)(smem + 256)));
+      if (threadIdx.x < 32u && at < 1) {
+        float y0[1];
+        const int v = 0;
+        y0[v] = g2;
+        T9[0] = y0[0];
+      }
     }
   }
 }

@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_b5e9abb6(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_b6575c7a(const float* __restrict__ T0, float* __restrict__ T1, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -31,19 +31,19 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_b5e9abb6(
   }
   // partial results of the block, for the workspace
   {
-    float* const meeting = (float*)(smem + 0);
     __syncthreads();
+    float* const meeting0 = (float*)(smem + 0);
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
+      for (int v = 0; v < 4; ++v) meeting0[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
     }
     __syncthreads();
     TF_UNROLL
     for (int i = 0; i < 1; ++i) {
       const int column = i * 1024 + threadIdx.x;
-      float sum = meeting[column];
-      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+      float sum = meeting0[column];
+      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting0[j * 1024 + column]);
       W0[(long long)part * 1024 + column] = sum;
     }
   }

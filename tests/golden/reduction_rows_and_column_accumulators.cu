@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 1024 columns, lanes are columns, vector 4, 256 threads a row, 4 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 540,672 B of workspace
-extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_87368c6a(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_856a9074(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x % 256u;
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_8
     }
     {
       const int next = (r + 528 < 4096) ? r + 528 : r;
-      if (r < next) {
+      if (r != next) {
         const int from0 = 1024 * next + 4 * t;
         const int from2 = 1024 * next + 4 * t;
         TF_UNROLL
@@ -90,19 +90,19 @@ extern "C" __global__ void __launch_bounds__(1024, 1) tf_reduction_sum_mul_sub_8
   }
   // partial results of the block, for the workspace
   {
-    float* const meeting = (float*)(smem + 256);
     __syncthreads();
+    float* const meeting0 = (float*)(smem + 256);
     TF_UNROLL
     for (int k = 0; k < 1; ++k) {
       TF_UNROLL
-      for (int v = 0; v < 4; ++v) meeting[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
+      for (int v = 0; v < 4; ++v) meeting0[g * 1024 + ((k * 256 + t) * 4 + v)] = s0[k][v];
     }
     __syncthreads();
     TF_UNROLL
     for (int i = 0; i < 1; ++i) {
       const int column = i * 1024 + threadIdx.x;
-      float sum = meeting[column];
-      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting[j * 1024 + column]);
+      float sum = meeting0[column];
+      for (int j = 1; j < 4; ++j) sum = tf::Sum::combine(sum, meeting0[j * 1024 + column]);
       W0[(long long)part * 1024 + column] = sum;
     }
   }

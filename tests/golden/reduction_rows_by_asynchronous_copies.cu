@@ -1,5 +1,5 @@
 // reduction: 4096 rows x 10240 columns, lanes are columns, vector 4, 512 threads a row, 1 rows a block, 1 stages, persistent in registers, next row by asynchronous copies; rows split over blocks: 1 grid reductions of 132 partials, 5,406,720 B of workspace
-extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_34a9f712(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
+extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_293b971f(const float* __restrict__ T0, const float* __restrict__ T1, const float* __restrict__ T2, float* __restrict__ T10, float* __restrict__ T12, unsigned char* workspace) {
   TF_SHARED(smem);
   float* const W0 = (float*)(workspace + 0);
   const int t = threadIdx.x;
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) tf_reduction_sum_mul_sub_34
     }
     {
       const int next = (r + 132 < 4096) ? r + 132 : r;
-      if (r < next) {
+      if (r != next) {
         const int from0 = 10240 * next + 4 * t;
         const int from2 = 10240 * next + 4 * t;
         TF_UNROLL

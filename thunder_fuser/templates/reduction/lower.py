@@ -62,7 +62,8 @@ class ReductionLowering(RowLowering):
             found += self._loops.over_blocks_of_rows(body)
         elif schedule.grid_split == "rows":
             once = [*resident, *self._others_began]
-            found += self._loops.over_rows(body, self._first_row(), once)
+            common = self._of_portion()
+            found += self._loops.over_rows(body, common, self._first_row(), once)
         elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
             found += self._loops.owned_rows()
             exact = schedule.blocks * schedule.rows_per_block == self.lanes.vectors
@@ -73,8 +74,11 @@ class ReductionLowering(RowLowering):
             found += [*self._loops.owned_rows(), *body]
         if schedule.totals:
             found.append(ir.GridBarrier(schedule.blocks))
+        tiles = 0
         for finish in schedule.epilogues:
-            found += EpilogueLowering(schedule, finish, self._frame).body()
+            epilogue = EpilogueLowering(schedule, finish, self._frame)
+            found += epilogue.body(tiles)
+            tiles += epilogue.tiles
         return found
 
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:

@@ -35,7 +35,7 @@ from thunder_fuser.templates.reduction.shared_memory import parts_offset
 
 WORKSPACE = "workspace"
 """The parameter of kernels that have totals: memory for the parts."""
-_C, _AT = ir.Var("c"), ir.Var("at")
+_C, _AT, _FIRST = ir.Var("c"), ir.Var("at"), ir.Var("first")
 _INT = DataType.Int32
 _PARTS_AHEAD = 8
 """Parts of one point that a thread has under way at a time (reduce.cuh)."""
@@ -167,16 +167,31 @@ class EpilogueLowering(LaneLowering):
         self.finish = finish
         self._totals = {t.tensor: n for n, t in enumerate(schedule.totals)}
 
-    def body(self) -> list[ir.Stmt]:
-        """A tile of points for each block, until all have been done."""
-        return [self._section("epilogue of grid reductions", self.finish.stores), self._points()]
+    def body(self, before: int) -> list[ir.Stmt]:
+        """A tile of points for each block, until all have been done. The first block that works is
+        that behind so many tiles of other epilogues.
+        """
+        head = self._section("epilogue of grid reductions", self.finish.stores)
+        blocks = self.schedule.blocks
+        if before % blocks == 0:
+            return [head, self._points(ir.LaunchIndex.BLOCK)]
+        behind = add(ir.LaunchIndex.BLOCK, ir.Int(blocks - before % blocks))
+        first = ir.Let(_FIRST.name, _INT, ir.UnsignedBinary("%", behind, ir.Int(blocks)))
+        return [head, ir.Scope((first, self._points(_FIRST)))]
 
-    def _points(self) -> ir.Stmt:
+    @property
+    def tiles(self) -> int:
+        """How many tiles of points there are."""
+        return self._tiles(self._width)
+
+    def _tiles(self, width: int) -> int:
+        return -(-self.finish.points // width)
+
+    def _points(self, block: ir.Expr) -> ir.Stmt:
         schedule, points = self.schedule, self.finish.points
-        width = self._width
-        tiles = -(-points // width)
+        width, tiles = self._width, self.tiles
         alone = tiles <= schedule.blocks
-        own: ir.Expr = ir.IntCast(ir.LaunchIndex.BLOCK, self._index) if alone else TILE
+        own: ir.Expr = ir.IntCast(block, self._index) if alone else TILE
         own = times(own, ir.Int(width))
         if width > 1:
             own = add(own, ir.UnsignedBinary("%", ir.LaunchIndex.THREAD, ir.Int(width)))
@@ -192,12 +207,12 @@ class EpilogueLowering(LaneLowering):
         stores = tuple(self._stored_point(self._arithmetic()))
         body.append(ir.If(tuple(mine), stores) if mine else ir.Scope(stores))
         if alone:
-            return ir.If((less(ir.LaunchIndex.BLOCK, tiles),), tuple(body))
+            return ir.If((less(block, tiles),), tuple(body))
         return ir.Loop(
             "tile",
             ir.Int(tiles),
             tuple(body),
-            begin=ir.LaunchIndex.BLOCK,
+            begin=block,
             step=ir.LaunchIndex.BLOCKS,
             type=self._index,
         )
@@ -205,17 +220,16 @@ class EpilogueLowering(LaneLowering):
     @property
     def _width(self) -> int:
         """Points of a tile: as few as make whole cache lines, so that many threads share the parts
-        of one; more where parts are few and blocks have enough to do anyway.
+        of one; more where parts are few and blocks would have more than a tile each.
         """
         threads, blocks = self.schedule.block_threads, self.schedule.blocks
         most = max(self._parts_of_point(total) for total, _ in self._wanted())
         width = min(WARP_SIZE, threads)
 
-        def has_enough(width: int) -> bool:
-            at_once = threads // width * _PARTS_AHEAD >= most
-            return at_once and self.finish.points >= width * blocks
+        def at_once(width: int) -> bool:
+            return threads // width * _PARTS_AHEAD >= most
 
-        while width < threads and has_enough(2 * width):
+        while width < threads and at_once(2 * width) and self._tiles(width) > blocks:
             width *= 2
         return width
 

@@ -25,6 +25,8 @@ from thunder_fuser.templates.reduction.shared_memory import takes_turns
 _AT, _BEGIN, _BLOCK, _BOUND = (Var(name) for name in ("at", "begin", "block", "bound"))
 _END, _FIRST, _FROM, _OWN = (Var(name) for name in ("end", "first", "from", "own"))
 _R, _STOP, _TO = (Var(name) for name in ("r", "stop", "to"))
+FOLLOWING = Var("following")
+"""The first row of a thread in its block's next portion; -1 where there is none."""
 _INT = DataType.Int32
 Unrolling = tuple[LoopKind, int | None]
 """Kind of a loop, and for a serial one how many iterations are written out together."""
@@ -70,10 +72,15 @@ class ReductionLoops:
     # ---- rows
 
     def over_rows(
-        self, body: Sequence[ir.Stmt], before: Sequence[ir.Stmt], once: Sequence[ir.Stmt]
+        self,
+        body: Sequence[ir.Stmt],
+        common: Sequence[ir.Stmt],
+        first_row: Sequence[ir.Stmt],
+        once: Sequence[ir.Stmt],
     ) -> list[ir.Stmt]:
-        """Rows one after the other, with totals kept in registers until the last. `before`: what is
-        done before the first of each portion; `once`: before all of them.
+        """Rows one after the other, with totals kept in registers until the last. What comes before
+        them: `common`, of each portion; `first_row`, which is on its way before rows are worked on;
+        `once`, of all.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         threads, groups = mapping.threads_per_row, mapping.rows_per_block
@@ -91,7 +98,11 @@ class ReductionLoops:
         if mapping.row_groups > 1:
             rows.append(self._let("bound", bound))
             bound = _BOUND
-        rows += before
+        if schedule.has_portions_ahead:
+            found += first_row
+            rows += [self._following(), *common]
+        else:
+            rows += [*common, *first_row]
         stride = self._stride
         here = self._place_of_row(_FIRST)
         if takes_turns(schedule):
@@ -180,7 +191,7 @@ class ReductionLoops:
         return ir.Loop(axis, end, tuple(body), kind, begin, step, self._index, unroll)
 
     def place_of(self, row: str) -> list[ir.Stmt]:
-        """The declaration of the row of a thread that comes first, `r`, or of the `next` one, or
+        """The declaration of the first row of a thread in a portion, `r`, or of its `next` one, or
         that `after` it; behind the last that is this one again.
         """
         begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block)
@@ -188,7 +199,30 @@ class ReductionLoops:
             return self._place_of_row(begin)
         bound = _BOUND if self._schedule.mapping.row_groups > 1 else bound
         later = add(_R, ir.Int(self._stride * (2 if row == "after" else 1)))
-        return [self._let(row, ir.Select(less(later, bound), later, _R))]
+        behind: ir.Expr = _R
+        if row == "next" and self._schedule.has_portions_ahead:
+            behind = ir.Select(less(FOLLOWING, 0), _R, FOLLOWING)
+        return [self._let(row, ir.Select(less(later, bound), later, behind))]
+
+    def place_of_first(self) -> list[ir.Stmt]:
+        """The declaration of the row that is on its way first."""
+        if not self._schedule.has_portions_ahead:
+            return self.place_of("r")
+        begin, bound = self._rows_of_portion(self._schedule.mapping.rows_per_block, PART)
+        is_bounded = self._schedule.has_spare_rows and self._schedule.mapping.row_groups > 1
+        bounds = [self._let("bound", bound)] if is_bounded else []
+        return [*bounds, *self._place_of_row(begin)]
+
+    def _following(self) -> ir.Let:
+        mapping = self._schedule.mapping
+        portion = add(lower_parts.portion(self._schedule), ir.Int(mapping.partials))
+        row, bound = self._rows_of_portion(mapping.rows_per_block, portion)
+        if mapping.rows_per_block > 1:
+            row = add(row, G)
+        if self._schedule.has_spare_rows:
+            row = ir.Min(row, ir.Binary("-", bound, ir.Int(1)))
+        is_there = less(portion, mapping.portions)
+        return self._let("following", ir.Select(is_there, row, ir.Int(-1)))
 
     @property
     def _stride(self) -> int:
@@ -250,10 +284,14 @@ class ReductionLoops:
             rows.append(blocks(_BEGIN, _END))
         return [*self._tile_and_part(), *self._over_portions(rows)]
 
-    def _rows_of_portion(self, share: int) -> tuple[ir.Expr, ir.Expr]:
-        """The first row of a portion that has `share` rows at a time, and the end of its group."""
+    def _rows_of_portion(
+        self, share: int, portion: ir.Expr | None = None
+    ) -> tuple[ir.Expr, ir.Expr]:
+        """The first row of a portion, the one at hand, which has `share` rows at a time, and the
+        end of its group.
+        """
         mapping, rows = self._schedule.mapping, self._schedule.rows
-        portion = lower_parts.portion(self._schedule)
+        portion = lower_parts.portion(self._schedule) if portion is None else portion
         if mapping.row_groups == 1:
             return self._shared_out(portion, share), ir.Int(rows)
         each, size = mapping.portions_of_group, ir.Int(rows // mapping.row_groups)

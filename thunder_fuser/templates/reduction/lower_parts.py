@@ -1,8 +1,8 @@
 """Lowering of the parts of grid reductions that blocks leave in the workspace: the accumulators of
 a block's groups meet in its shared memory, those of a cluster's blocks in that of all of them.
 
-s<n> are the accumulators of the n-th total, W<n> its parts as [parts, points], meeting<n> what a
-block of a cluster brings.
+s<n> are the accumulators of the n-th total, W<n> its parts as [parts, points], meeting<n> what the
+groups of a block bring.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from thunder_fuser.templates.reduction.schedule import GridReduction, ReductionS
 from thunder_fuser.templates.reduction.shared_memory import (
     meeting_offset,
     owned_points,
-    slot_bytes,
 )
 
 PART, PORTION, SPAN = (ir.Var(name) for name in ("part", "portion", "span"))
@@ -61,17 +60,18 @@ def left_by_rows(
     schedule: ReductionSchedule, totals: Sequence[int], vector_of_step: ir.Expr
 ) -> list[ir.Stmt]:
     """What the groups of a block have accumulated, as the block's part in the workspace."""
-    if totals and schedule.mapping.meets_in_clusters:
-        return [_met_in_cluster(schedule, totals)]
+    if schedule.mapping.meets_in_clusters:
+        return [_met(schedule, totals)] if totals else []
     found: list[ir.Stmt] = []
+    columns = [n for n in totals if schedule.totals[n].is_of_columns]
+    if schedule.rows_per_block > 1:
+        together = [columns] if schedule.meets_at_once else [[n] for n in columns]
+        found += [_met(schedule, met) for met in together if met]
+    elif not schedule.mapping.is_alone:
+        found += [_left_by_group(schedule, schedule.totals[n], n, vector_of_step) for n in columns]
     for n in totals:
-        total = schedule.totals[n]
-        if not total.is_of_columns:
-            found += _left_by_block(schedule, total, n)
-        elif schedule.rows_per_block > 1:
-            found.append(_met_by_column(schedule, total, n))
-        elif not schedule.mapping.is_alone:
-            found.append(_left_by_group(schedule, total, n, vector_of_step))
+        if n not in columns:
+            found += _left_by_block(schedule, schedule.totals[n], n)
     return found
 
 
@@ -92,76 +92,56 @@ def _left_by_group(
     return each_step(schedule, ir.Let("u", _INT, vector_of_step), guarded)
 
 
-def _met_by_column(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Scope:
-    """The accumulators of all groups meet in shared memory, where threads take a column each: those
-    of the first group would do as much as all of them, one group after the other.
+def _met(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
+    """The accumulators of all groups of a block, or of those of a cluster's blocks, meet, each
+    total's at a place of its own in the block's shared memory. There threads take a column each:
+    those of one group would do as much as all of them, one group after the other.
     """
-    groups, one, points = schedule.rows_per_block, lowered.reducer(total), owned_points(schedule)
-    added = ir.Element(_MEETING, add(times(_J, ir.Int(points)), _COLUMN))
-    body: list[ir.Stmt] = [
-        ir.Let("sum", one, ir.Element(_MEETING, _COLUMN), variable=True),
-        ir.Loop(
-            "j",
-            ir.Int(groups),
-            (ir.Assign(_SUM, lowered.combination(total, _SUM, added)),),
-            begin=ir.Int(1),
-        ),
-        *_put_in_workspace(schedule, total, n),
-    ]
-    return ir.Scope(
-        (
-            _meeting(schedule, one),
-            ir.Barrier(),
-            _brought(schedule, total, n, _MEETING),
-            ir.Barrier(),
-            _over_own_columns(schedule, points, ir.Int(0), body),
-        )
-    )
-
-
-def _met_in_cluster(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
-    """The accumulators of all groups of a cluster's blocks meet, each total's at a place of its own
-    in the shared memory of the block.
-    """
-    cluster = schedule.mapping.cluster
     brought: list[ir.Stmt] = []
     for n in totals:
-        total, meeting = schedule.totals[n], ir.Var(f"meeting{n}")
-        one = lowered.reducer(total)
-        place = ir.Reinterpret(one, add(SMEM, ir.Int(meeting_offset(schedule, n))))
-        brought.append(ir.LetPointer(meeting.name, one, place))
+        total, meeting = schedule.totals[n], _meeting_of(n)
+        brought.append(_meeting(schedule, meeting, lowered.reducer(total), n))
         brought.append(_brought(schedule, total, n, meeting))
-    summed = [_summed_in_cluster(schedule, schedule.totals[n], n) for n in totals]
-    return ir.Scope((*brought, ir.ClusterArrive(), ir.ClusterWait(cluster), *summed))
-
-
-def _summed_in_cluster(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loop:
-    """A block's share of the columns, of what all blocks of its cluster have brought."""
-    cluster, groups, points = (
-        schedule.mapping.cluster,
-        schedule.rows_per_block,
-        owned_points(schedule),
+    summed = [_summed(schedule, schedule.totals[n], n) for n in totals]
+    if not schedule.mapping.meets_in_clusters:
+        return ir.Scope((ir.Barrier(), *brought, ir.Barrier(), *summed))
+    return ir.Scope(
+        (*brought, ir.ClusterArrive(), ir.ClusterWait(schedule.mapping.cluster), *summed)
     )
-    share, one = points // cluster, lowered.reducer(total)
-    element = ir.Element(_OTHER, add(times(_J, ir.Int(points)), _COLUMN))
-    more = ir.Assign(_SUM, lowered.combination(total, _SUM, element))
+
+
+def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loop:
+    """A block's columns of what its groups have brought, or its share of what all blocks of its
+    cluster have.
+    """
+    groups, points, meeting = schedule.rows_per_block, owned_points(schedule), _meeting_of(n)
+    one, cluster = lowered.reducer(total), schedule.mapping.cluster
+
+    def from_group(first: int, place: ir.Var, kind: LoopKind) -> list[ir.Stmt]:
+        element = ir.Element(place, add(times(_J, ir.Int(points)), _COLUMN))
+        more = ir.Assign(_SUM, lowered.combination(total, _SUM, element))
+        return [ir.Loop("j", ir.Int(groups), (more,), kind, ir.Int(first))] * (first < groups)
 
     def brought_by(rank: ir.Expr) -> ir.LetPointer:
-        return ir.LetPointer(_OTHER.name, one, ir.MappedRank(ir.Var(f"meeting{n}"), rank))
+        return ir.LetPointer(_OTHER.name, one, ir.MappedRank(meeting, rank))
 
-    def groups_from(first: int) -> ir.Loop:
-        return ir.Loop("j", ir.Int(groups), (more,), LoopKind.UNROLLED, ir.Int(first))
+    def first_of(place: ir.Var) -> ir.Let:
+        return ir.Let("sum", one, ir.Element(place, _COLUMN), variable=True)
 
-    others = (brought_by(_B), groups_from(0))
-    body = [
-        brought_by(ir.Int(0)),
-        ir.Let("sum", one, ir.Element(_OTHER, _COLUMN), variable=True),
-        *([groups_from(1)] if groups > 1 else []),
+    put = _put_in_workspace(schedule, total, n)
+    if not schedule.mapping.meets_in_clusters:
+        # Of short rows a block has very many groups.
+        added = [first_of(meeting), *from_group(1, meeting, LoopKind.SERIAL)]
+        return _over_own_columns(schedule, points, ir.Int(0), [*added, *put])
+    others = (brought_by(_B), *from_group(0, _OTHER, LoopKind.UNROLLED))
+    added = [
+        *(brought_by(ir.Int(0)), first_of(_OTHER)),
+        *from_group(1, _OTHER, LoopKind.UNROLLED),
         ir.Loop("b", ir.Int(cluster), others, LoopKind.UNROLLED, ir.Int(1)),
-        *_put_in_workspace(schedule, total, n),
     ]
+    share = points // cluster
     first = times(ir.UnsignedBinary("%", ir.LaunchIndex.BLOCK, ir.Int(cluster)), ir.Int(share))
-    return _over_own_columns(schedule, share, first, body)
+    return _over_own_columns(schedule, share, first, [*added, *put])
 
 
 def _brought(schedule: ReductionSchedule, total: GridReduction, n: int, meeting: ir.Var) -> ir.Stmt:
@@ -235,7 +215,7 @@ def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) ->
     owner = (*first, equal(G, 0))
     met = ir.Scope(
         (
-            _meeting(schedule, one),
+            _meeting(schedule, _MEETING, one, n),
             ir.Barrier(),
             ir.If((*first, ir.Binary(">", G, ir.Int(0))), (ir.Assign(other, sum_),)),
             ir.Barrier(),
@@ -245,10 +225,14 @@ def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) ->
     return [met, ir.If(owner, (left,))]
 
 
-def _meeting(schedule: ReductionSchedule, one: ir.Type) -> ir.LetPointer:
-    """Shared memory where groups leave what they have accumulated."""
-    place = ir.Reinterpret(one, add(SMEM, ir.Int(slot_bytes(schedule))))
-    return ir.LetPointer("meeting", one, place)
+def _meeting_of(n: int) -> ir.Var:
+    return ir.Var(f"meeting{n}")
+
+
+def _meeting(schedule: ReductionSchedule, name: ir.Var, one: ir.Type, n: int) -> ir.LetPointer:
+    """Shared memory where groups leave what they have accumulated of a total."""
+    place = ir.Reinterpret(one, add(SMEM, ir.Int(meeting_offset(schedule, n))))
+    return ir.LetPointer(name.name, one, place)
 
 
 def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt) -> ir.Stmt:

@@ -35,7 +35,7 @@ from thunder_fuser.lower.scalar_graph import (
 from thunder_fuser.lower.vectorize import ALWAYS
 from thunder_fuser.templates.reduction.cached_values import held_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
-from thunder_fuser.templates.reduction.lower_loops import ReductionLoops, StepsAhead
+from thunder_fuser.templates.reduction.lower_loops import FOLLOWING, ReductionLoops, StepsAhead
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
@@ -192,20 +192,24 @@ class RowLowering(LaneLowering):
             return found
         if self.schedule.copied:
             found.insert(0, ir.AwaitCopies(_COPIES))
-        later = [ir.Scope(tuple(self._fetched_row("next"))), *self._row_to_l2()]
+        place = self._loops.place_of("next")
+        later = [ir.Scope((*place, *self._fetched_row("next"))), *self._row_to_l2()]
         return [*found, *taken, *later, ir.Issued()]
 
     def _row_to_l2(self) -> list[ir.Stmt]:
         """Prefetches of the row after the next one."""
+        found = self._prefetches(self.schedule.to_l2, Var("after"))
+        return [ir.Scope((*self._loops.place_of("after"), *found))] if found else []
+
+    def _prefetches(self, accesses: Sequence[int], row: ir.Expr) -> list[ir.Stmt]:
+        """Prefetches to L2 of what this thread reads of a row."""
         vector = self._arithmetic()
-        names = self._names | {"r": Var("after")}
+        names = self._names | {"r": row}
         found: list[ir.Stmt] = []
-        for k in self.schedule.to_l2:
+        for k in accesses:
             source = self._source(k, vector, names)
             found += [*vector.taken(), ir.Prefetch(source)]
-        if not found:
-            return []
-        return [ir.Scope((*self._loops.place_of("after"), *self._loops.over_columns(found)))]
+        return self._loops.over_columns(found) if found else []
 
     def _resident(self) -> list[ir.Stmt]:
         """What all rows have in common, into shared memory: each thread its own vectors, or those
@@ -329,9 +333,8 @@ class RowLowering(LaneLowering):
         """What is on its way before the first row is worked on."""
         steps, elements = self.schedule.steps, self._elements_ahead
         copied = self.schedule.copied
-        common = self._of_portion()
         if not self.schedule.prefetched:
-            return common
+            return []
         arrays: list[ir.Stmt] = [
             ir.Registers(f"n{k}", self.accesses[k].loads[0].dtype, ())
             if k in elements
@@ -341,7 +344,7 @@ class RowLowering(LaneLowering):
         ]
         if copied:
             arrays.append(ir.AsyncCopies(_COPIES, steps * len(copied), SMEM))
-        return [*common, *arrays, ir.Scope(tuple(self._fetched_row("r")))]
+        return [*arrays, ir.Scope((*self._loops.place_of_first(), *self._fetched_row("r")))]
 
     def _of_portion(self) -> list[ir.Stmt]:
         """Vectors that all rows of a portion have in common, by its first row."""
@@ -362,7 +365,10 @@ class RowLowering(LaneLowering):
             self._ready.difference_update(computed)
             loads += self._column_body(computed, (), indices)
         scope = ir.Scope((*self._loops.place_of("r"), *self._loops.over_columns(loads)))
-        return [head, *arrays, scope]
+        if not self.schedule.has_portions_ahead:
+            return [head, *arrays, scope]
+        later = tuple(self._prefetches(common, FOLLOWING))
+        return [head, *arrays, scope, ir.If((less(ir.Int(-1), FOLLOWING),), later)]
 
     def _kept_value(self, value: Value) -> ir.Registers:
         """Registers for this thread's vectors of a value."""
@@ -396,8 +402,8 @@ class RowLowering(LaneLowering):
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
         if self.schedule.copied and row != "r":
             # Behind the last row nothing is on its way: nobody would wait for it.
-            columns = [ir.If((less(Var("r"), Var(row)),), tuple(columns))]
-        return [*self._loops.place_of(row), *elements, *columns]
+            columns = [ir.If((ir.Binary("!=", Var("r"), Var(row)),), tuple(columns))]
+        return [*elements, *columns]
 
     def _loads_ahead(self, roots: Sequence[Value], row: IndexArithmetic, number: int) -> StepsAhead:
         """What the steps that a pass takes together read of memory, as far as registers go, before

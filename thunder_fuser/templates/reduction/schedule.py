@@ -163,6 +163,8 @@ class ReductionSchedule:
     copied_whole    accesses whose row, all of it at once, asynchronous copies bring to where shared
                     memory keeps it
     unhoisted       accesses that are the same for all rows, which are loaded with each of them
+    meets_at_once   what the groups of a block leave of totals of columns meets in shared memory for
+                    all of these at once, not for one after the other
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
     """
 
@@ -193,6 +195,7 @@ class ReductionSchedule:
     to_l2: tuple[int, ...] = ()
     copied_whole: tuple[int, ...] = ()
     unhoisted: tuple[int, ...] = ()
+    meets_at_once: bool = False
     paired: bool = False
 
     @property
@@ -427,6 +430,16 @@ class ReductionSchedule:
             return ()
         every = self.portions_together == 1
         return tuple(n for n, total in enumerate(self.totals) if every or total.at == "group")
+
+    @property
+    def has_portions_ahead(self) -> bool:
+        """Whether the first row of a block's next portion is on its way while what this portion
+        leaves meets in shared memory. Each portion has a row of each block, or this is not known.
+        """
+        mapping = self.mapping
+        before_last = (mapping.portions_of_group - 1) * mapping.rows_per_block
+        has_rows = before_last < self.rows // mapping.row_groups
+        return bool(self.prefetched) and mapping.walks_portions and has_rows
 
     @property
     def portions_together(self) -> int:

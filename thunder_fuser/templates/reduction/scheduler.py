@@ -218,6 +218,7 @@ class _Candidate:
         cache = made.row_cache.sharing(resident, from_registers=not is_one)
         made = replace(made, row_cache=cache)
         made = replace(made, unhoisted=tuple(k for k in crowded if k not in made.resident))
+        made = replace(made, meets_at_once=self._meets_at_once(made))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
 
     def _with_next_row(self, schedule: ReductionSchedule) -> ReductionSchedule:
@@ -231,6 +232,15 @@ class _Candidate:
             return ahead
         copied = copied_ahead(schedule, self.device)
         return copied if copied.copied else ahead
+
+    def _meets_at_once(self, schedule: ReductionSchedule) -> bool:
+        """Whether several totals of columns meet in a block, and have places for all of them."""
+        several = sum(total.is_of_columns for total in schedule.totals) > 1
+        if not several or schedule.rows_per_block == 1 or self.device.threads_are_serial:
+            return False
+        together = max(schedule.mapping.blocks_per_sm, 1)
+        needed = shared_bytes(replace(schedule, meets_at_once=True))
+        return needed <= shared_bytes_of_block(self.device, together)
 
     def _resident(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
         """Those accesses that shared memory has room for, in the place of registers."""

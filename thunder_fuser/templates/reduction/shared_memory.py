@@ -56,8 +56,7 @@ def _held_end(schedule: ReductionSchedule) -> int:
 def exchange_bytes(schedule: ReductionSchedule) -> int:
     """What threads exchange values through, in whole 16-byte vectors."""
     sizes = [_meeting_bytes(schedule, total) for total in schedule.totals]
-    # Blocks of a cluster bring all totals at once.
-    meeting = sum(sizes) if schedule.mapping.meets_in_clusters else max(sizes, default=0)
+    meeting = sum(sizes) if _meets_at_once(schedule) else max(sizes, default=0)
     ends = [
         parts_offset(schedule, n) + _parts_bytes(schedule, total)
         for n, total in enumerate(schedule.totals)
@@ -130,9 +129,16 @@ def owned_points(schedule: ReductionSchedule) -> int:
 
 
 def meeting_offset(schedule: ReductionSchedule, n: int) -> int:
-    """Bytes before the place where the blocks of a cluster bring their accumulators of a total."""
+    """Bytes before the place where groups of threads bring their accumulators of a total."""
+    if not _meets_at_once(schedule):
+        return slot_bytes(schedule)
     before = (_meeting_bytes(schedule, total) for total in schedule.totals[:n])
     return slot_bytes(schedule) + sum(before)
+
+
+def _meets_at_once(schedule: ReductionSchedule) -> bool:
+    """Whether totals have places of their own, where the blocks of a cluster bring all of them."""
+    return schedule.meets_at_once or schedule.mapping.meets_in_clusters
 
 
 def parts_offset(schedule: ReductionSchedule, n: int) -> int:
