@@ -51,8 +51,11 @@ SIZES = [(40, 512), (17, 2000), (9, 4099), (33, 5120), (5, 12_288)]
 def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
     """No worse than eager's, or than a few roundings, beside float64."""
     batch, planned, seen = Batch(CPU, device), [], Counter[str]()
-    sizes = SIZES if device is HASTY or dtype is DataType.Float else SIZES[::2]
-    for (name, program), (rows, columns) in itertools.product(PROGRAMS.items(), sizes):
+    cases = itertools.product(PROGRAMS.items(), SIZES)
+    if device is not CROWDED or dtype is not DataType.Float:
+        # Each size with every other program.
+        cases = itertools.islice(cases, 0, None, 2)
+    for (name, program), (rows, columns) in cases:
         inputs = program.inputs(rows, columns, dtype.torch)
         fusion = program.definition(rows, columns, dtype).fusion
         run = executable(CompiledFusion(fusion), inputs, batch, CPU)
@@ -64,7 +67,7 @@ def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
                 seen["totals"] += made.mapping.meets_in_clusters
         planned.append((name, inputs, run))
     expected = ("rows", "tiles") if device is CROWDED else ("totals",)
-    assert all(seen[kind] >= 4 for kind in expected), seen
+    assert all(seen[kind] >= 2 for kind in expected), seen
     for name, inputs, run in planned:
         assert_beside_float64(name, run, inputs)
 

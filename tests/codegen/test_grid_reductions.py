@@ -58,7 +58,8 @@ def test_one_kernel_is_no_worse_than_eager(
 ) -> None:
     batch = batch_for(device, schedule)
     planned = []
-    for rows, columns in SIZES:
+    # Of four dtypes and schedules, each size has two.
+    for rows, columns in SIZES[(dtype is Float) ^ (schedule == "own") :: 2]:
         inputs = reduction.inputs(rows, columns, dtype.torch)
         fusion = reduction.definition(rows, columns, dtype).fusion
         moved = [x.to(device) for x in inputs]

@@ -155,7 +155,7 @@ def test_many_random_permutations(device: torch.device, info: DeviceInfo | None)
 
 
 @pytest.mark.slow
-@SCHEDULES
+@pytest.mark.parametrize("info", [None, H200], ids=["own", "H200"])
 def test_random_fusions_with_tiles_however_few_points_there_are(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, info: DeviceInfo | None
 ) -> None:

@@ -375,8 +375,10 @@ def test_16_bits_that_are_repeated_lie_as_they_stand(program: Any, dtype: torch.
         itertools.permutations(range(3)),
         itertools.permutations(range(3)),
     )
+    # Layouts of 32 bits, of which other tests have all, are a control.
+    some = 1 if dtype is torch.bfloat16 else 7
     with interpreted():
-        for kept, order, other in layouts:
+        for kept, order, other in itertools.islice(layouts, 0, None, some):
             own = [n if k else 1 for n, k in zip(sizes, kept, strict=True)]
             x = torch.randn(own, dtype=dtype).expand(sizes).permute(order)
             y = torch.randn([x.shape[k] for k in other], dtype=dtype)
