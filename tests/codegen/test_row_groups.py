@@ -33,6 +33,8 @@ from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 CPU = torch.device("cpu")
 THREE = replace(H200_SLICE, sm_count=3)
+WITHOUT_COPIES = replace(T4, sm_count=3)
+"""No asynchronous copies: the next row waits in registers."""
 ALWAYS = 48
 # Groups that blocks have some of, rows that no block has as many of, several blocks a group, rows
 # that are summed in parts, rows of more than a warp, and of one vector.
@@ -54,16 +56,23 @@ def inputs(sizes: tuple[int, int, int], dtype: torch.dtype) -> list[torch.Tensor
 
 @pytest.mark.parametrize(
     ("info", "dtype"),
-    [(None, DataType.Float), (THREE, DataType.BFloat16)],
-    ids=["own", "3 multiprocessors"],
+    [(None, DataType.Float), (THREE, DataType.BFloat16), (WITHOUT_COPIES, DataType.Half)],
+    ids=["own", "3 multiprocessors", "3 of a T4"],
 )
 def test_integers_are_exact(info: DeviceInfo | None, dtype: DataType) -> None:
     """Sums of small integers round nowhere, in whichever order."""
-    batch, planned = Batch(CPU, info), []
+    batch, planned, copied = Batch(CPU, info), [], list[bool]()
     for sizes in SIZES:
         given = inputs(sizes, dtype.torch)
         fusion = grouped(*sizes, dtype).fusion
         planned.append((given, executable(CompiledFusion(fusion), given, batch, CPU)))
+        (segment,) = planned[-1][1].plan.segments
+        made = schedule_segment(segment, info) if info else None
+        # What is on its way from one portion to the next.
+        if isinstance(made, ReductionSchedule) and made.has_portions_ahead:
+            copied.append(bool(made.copied))
+    assert info is None or any(copied) == info.copies_async
+    assert info is None or len(copied) > 2
     for given, run in planned:
         exact = grouped_eager(*(t.double() for t in given))
         for ours, right in zip(run(given), exact, strict=True):
