@@ -37,7 +37,7 @@ def compiled_from(case: Case) -> CompiledFusion:
     return CompiledFusion(with_cuts(case.fusion, case.seed) if case.seed % 4 == 3 else case.fusion)
 
 
-@blocks(CASES, BATCH, always=480)
+@blocks(CASES, BATCH, always=240)
 def test_random_fusions_equal_float64(device: torch.device, first: int) -> None:
     batch = batch_for(device, first)
     planned = []

@@ -11,6 +11,7 @@ import torch
 from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
+from tests.support.seeds import blocks
 from tests.support.simulation import schedule, simulate
 from tests.zoo.workloads import BY_NAME
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -51,7 +52,7 @@ def names(parts: Sequence[PointwisePart]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("device", [H200, CPU], ids=["H200", "host"])
-@pytest.mark.parametrize("first", range(0, CASES, 100))
+@blocks(CASES, 100, always=200)
 def test_schedules_of_random_fusions_compute_the_right_numbers(
     device: DeviceInfo, first: int
 ) -> None:
