@@ -184,7 +184,9 @@ def test_a_modulation_is_loaded_once_for_the_rows_of_a_portion() -> None:
     source = generated.kernel.source
     first, *rows = source.split("for (int first")
     assert "// T2, kept in registers for the rows of the portion" in first
-    assert first.count("(T2 +") == 1
+    assert first.count("tf::load<8>(T2 +") == 1
+    # Of the next portion a prefetch to L2.
+    assert first.count("(T2 +") == 2
     assert not any("(T2 +" in text for text in rows)
 
 

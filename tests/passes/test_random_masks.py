@@ -35,15 +35,22 @@ def compared(
     seed, offset = b.scalar(None, Int), b.scalar(None, Int)
     numbers = b.random("uniform", [8, 60], interval, (seed, offset), dtype)
     operands = (constant, numbers) if swap else (numbers, constant)
-    mask = b.pointwise(op, *operands)
-    assert isinstance(mask, TensorView)
-    b.output(mask)
+    rest = b.pointwise("logical_not", b.pointwise(op, *operands))
+    assert isinstance(rest, TensorView)
+    b.output(rest)
     return b.build()
 
 
+def test_a_mask_that_is_returned_is_drawn() -> None:
+    b = Program()
+    b.output(b.pointwise("lt", b.numbers(), 0.5))  # type: ignore[arg-type]
+    assert ops_of(passes.run(b.build(), verify=True)) == ["bernoulli"]
+
+
 def accepted(fusion: Fusion) -> tuple[int, int]:
-    """The first word and their count, of a fusion that returns a mask."""
-    expr = fusion.definitions()[fusion.outputs[0]]
+    """The first word and their count, of a fusion that returns what a mask is not."""
+    negation = fusion.definitions()[fusion.outputs[0]]
+    expr = fusion.definitions()[negation.inputs[0]]
     if expr.op == "full":
         (fill,) = expr.inputs
         return 0, random.WORDS * bool(isinstance(fill, Scalar) and fill.value)
@@ -102,11 +109,11 @@ def test_masks_of_kernels_are_those_of_the_numbers(dtype: DataType) -> None:
     for op, constant, swap in itertools.product(COMPARED, (0.1, 0.9), (False, True)):
         before = compared(op, constant, (0.0, 1.0), dtype, swap)
         after = passes.run(before, verify=True)
-        assert ops_of(after) == ["bernoulli"]
+        assert ops_of(after) == ["bernoulli", "logical_not"]
         check_same_results(before, after, state)
         (mask,) = CompiledFusion(before)(state, torch.device("cpu"))
         wanted = answers(words, op, constant, (0.0, 1.0), dtype, swap)
-        assert torch.equal(mask.flatten(), wanted), (op, constant, swap)
+        assert torch.equal(~mask.flatten(), wanted), (op, constant, swap)
 
 
 def test_a_mask_that_all_numbers_pass_is_a_constant() -> None:
@@ -144,6 +151,7 @@ OTHERS: dict[str, Callable[[Program], Val]] = {
     "words of 53 bits": lambda b: b.pointwise("lt", b.numbers(dtype=DataType.Double), 0.5),
     "another distribution": lambda b: b.pointwise("lt", b.numbers("normal"), 0.5),
     "no interval": lambda b: b.pointwise("lt", b.numbers(high=0.0), 0.5),
+    "a constant that is returned": lambda b: b.pointwise("lt", b.numbers(), 2.0),
     "no neighbours": lambda b: b.pointwise("ne", b.numbers(), 0.5),
 }
 

@@ -1,7 +1,8 @@
 """random_masks: uniform numbers that are only compared with a constant are a mask, drawn at once.
 
 Needs: nothing.
-Leaves: no comparison of a constant with uniform numbers of 32 bits that nobody else reads.
+Leaves: no comparison of a constant with uniform numbers of 32 bits that nobody else reads, but for
+those that all numbers pass, or none, and that are returned.
 
 Dropout draws a number for each element to ask whether it is below 1 - p. The number grows with the
 word that it is made of, so the words for which the answer is yes are neighbours (the last words,
@@ -63,8 +64,11 @@ def _replaced(
     if 0 < count < WORDS:
         state = (rewrite[drawn.seed], rewrite[drawn.offset])
         made = b.random("bernoulli", out.sizes, (first, count), state, DataType.Bool)
-    else:
+    elif out not in rewrite.results:
         made = b.full(out.sizes, count > 0, DataType.Bool)
+    else:
+        # A constant that is returned shares nothing with others, and would be a kernel of its own.
+        return False
     if not rewrite.may_become(out, made):
         return False
     rewrite.replace(out, made)
