@@ -41,12 +41,6 @@ def compared(
     return b.build()
 
 
-def test_a_mask_that_is_returned_is_drawn() -> None:
-    b = Program()
-    b.output(b.pointwise("lt", b.numbers(), 0.5))  # type: ignore[arg-type]
-    assert ops_of(passes.run(b.build(), verify=True)) == ["bernoulli"]
-
-
 def accepted(fusion: Fusion) -> tuple[int, int]:
     """The first word and their count, of a fusion that returns what a mask is not."""
     negation = fusion.definitions()[fusion.outputs[0]]
@@ -132,6 +126,12 @@ class Program(FusionBuilder):
 
     def numbers(self, op: str = "uniform", dtype: DataType = Float, high: float = 1.0) -> Val:
         return self.random(op, [4, 6], (0.0, high), self.state, dtype)
+
+
+def test_a_mask_that_is_returned_is_drawn() -> None:
+    b = Program()
+    b.output(b.pointwise("lt", b.numbers(), 0.5))  # type: ignore[arg-type]
+    assert ops_of(passes.run(b.build(), verify=True)) == ["bernoulli"]
 
 
 def read_twice(b: Program, numbers: Val) -> Val:
