@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <new>
+#include <utility>
 
 namespace tf {
 
@@ -59,12 +60,25 @@ Worker* Worker::running() { return running_worker; }
 
 Block::~Block() { release_shared(*this); }
 
-Fiber::~Fiber() {
-  hooks.destroy_fiber();
-  // What is mapped in its place is no stack, or another one.
-  unpoison(stack, kStackBytes);
-  munmap(stack, kStackBytes);
+// Only mapped: a page costs memory when it is first used.
+Stacks::Stacks(size_t count) : bytes_(count * kStackBytes) {
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  // Of most stacks one page is used.
+  madvise(memory, bytes_, MADV_NOHUGEPAGE);
+  memory_ = static_cast<unsigned char*>(memory);
 }
+
+Stacks::~Stacks() {
+  // What is mapped in their place are no stacks, or other ones.
+  unpoison(memory_, bytes_);
+  munmap(memory_, bytes_);
+}
+
+unsigned char* Stacks::operator[](size_t index) const { return memory_ + index * kStackBytes; }
+
+Fiber::~Fiber() { hooks.destroy_fiber(); }
 
 void Worker::fiber_main() {
   Worker& worker = *running_worker;
@@ -82,20 +96,22 @@ void Worker::fiber_main() {
   }
 }
 
-std::unique_ptr<Fiber> Worker::make_fiber(Block& block, unsigned linear) {
-  // Only mapped: a page costs memory when it is first used.
-  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (stack == MAP_FAILED) throw std::bad_alloc();
-  std::unique_ptr<Fiber> fiber(new Fiber());
-  fiber->stack = static_cast<unsigned char*>(stack);
-  fiber->block = &block;
-  fiber->linear = linear;
-  const size_t colour = linear % 32 * 192;  // spreads the tops over the sets of the L1 cache
-  fiber->hooks.create_fiber(stack, kStackBytes);
-  fiber->context.prepare(fiber->stack, kStackBytes - colour, fiber_main);
-  ++fiber_count_;
-  return fiber;
+// Gives the block fibers until it has `count`.
+void Worker::make_fibers(Block& block, size_t count) {
+  const size_t first = block.fibers.size();
+  if (first >= count) return;
+  block.stacks.emplace_back(new Stacks(count - first));
+  for (size_t i = first; i < count; ++i) {
+    unsigned char* stack = (*block.stacks.back())[i - first];
+    std::unique_ptr<Fiber> fiber(new Fiber());
+    fiber->block = &block;
+    fiber->linear = static_cast<unsigned>(i);
+    const size_t colour = i % 32 * 192;  // spreads the tops over the sets of the L1 cache
+    fiber->hooks.create_fiber(stack, kStackBytes);
+    fiber->context.prepare(stack, kStackBytes - colour, fiber_main);
+    block.fibers.push_back(std::move(fiber));
+    ++fiber_count_;
+  }
 }
 
 // Makes `count` blocks ready for the launch: fibers, shared memory, coordinates.
@@ -111,9 +127,7 @@ void Worker::provide(size_t count) {
     block.cluster->blocks.resize(side);
     block.cluster->shared.resize(side);
     block.cluster->blocks[i % side] = &block;
-    while (block.fibers.size() < threads) {
-      block.fibers.push_back(make_fiber(block, static_cast<unsigned>(block.fibers.size())));
-    }
+    make_fibers(block, threads);
     block.threads = threads;
     block.warps.resize((threads + 31) / 32);
     block.values.resize(threads * size_t{TF_MAX_VALUE});

@@ -38,10 +38,22 @@ struct Warp {
 struct Block;
 struct Cluster;
 
+// Memory for so many stacks, mapped and unmapped at once: a grid that is resident has 100,000.
+class Stacks {
+ public:
+  explicit Stacks(size_t count);
+  ~Stacks();
+  Stacks(const Stacks&) = delete;
+  unsigned char* operator[](size_t index) const;
+
+ private:
+  size_t bytes_;
+  unsigned char* memory_;
+};
+
 struct Fiber {
   ~Fiber();
 
-  unsigned char* stack;
   Context context;
   tf_thread self;
   Block* block;
@@ -58,6 +70,7 @@ struct Fiber {
 struct Block {
   ~Block();
 
+  std::vector<std::unique_ptr<Stacks>> stacks;
   std::vector<std::unique_ptr<Fiber>> fibers;  // at least `threads` of them
   std::vector<Warp> warps;
   std::vector<unsigned char> values;  // room for a combine
@@ -103,7 +116,7 @@ class Worker {
   // worker.cpp: fibers and blocks
   static void fiber_main();
   void provide(size_t count);
-  std::unique_ptr<Fiber> make_fiber(Block& block, unsigned linear);
+  void make_fibers(Block& block, size_t count);
   void release_fibers();
   void start(Block& block, tf_dim3 index);
 

@@ -26,9 +26,11 @@ from thunder_fuser.runtime.host.target import HOST
 
 @pytest.fixture(scope="module")
 def runtime_library() -> Path:
-    """The runtime, loaded: a process can only have one."""
-    assert works(scale())
-    return next(next(folders("host")).path.glob("runtime-*.so"))
+    """The runtime, loaded: a process can only have one. Others, for sanitizers, may lie beside."""
+    (launch,) = HOST.compile([scale()])
+    runtime = launch.program.library._needs
+    assert runtime is not None
+    return runtime.path
 
 
 @pytest.fixture

@@ -23,12 +23,14 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime import steps
 from thunder_fuser.runtime.executable import Executable
 from thunder_fuser.runtime.host.debug import OrderName, debug_launch
-from thunder_fuser.runtime.host.target import HostLaunch
-from thunder_fuser.runtime.target import Launch, target_for
+from thunder_fuser.runtime.host.target import HostLaunch, HostTarget
+from thunder_fuser.runtime.target import Launch, Target, target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Number = int | float | bool
 
+_FOR_GPUS = HostTarget("-O1")
+"""Where the CPU runs what a GPU would: what matters are numbers."""
 
 _Key = tuple[object, ...]
 
@@ -43,7 +45,9 @@ class Batch:
     """
 
     def __init__(self, device: torch.device, info: DeviceInfo | None = None) -> None:
-        self._target = target_for(device)
+        self._target: Target = target_for(device)
+        if device.type == "cpu" and info is not None and not info.threads_are_serial:
+            self._target = _FOR_GPUS
         self._info = info or self._target.device_info(device)
         self._sources: dict[str, str] = {}
         self._kernels: dict[_Key, Kernel] = {}

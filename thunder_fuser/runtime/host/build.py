@@ -23,6 +23,7 @@ from thunder_fuser.runtime.host.compiler import find_compiler
 from thunder_fuser.runtime.host.library import Library, Unit, load
 
 Sanitizer = Literal["address", "undefined", "thread"]
+Optimization = Literal["-O1", "-O2"]
 
 _RUNTIME_FILES = (
     *("context.cpp", "worker.cpp", "schedule.cpp", "collectives.cpp"),
@@ -57,12 +58,17 @@ class Program:
         return self.library.address(f"{kernel.name}__kernel")
 
 
-def build(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Program:
+def build(
+    kernels: Sequence[Kernel],
+    sanitizer: Sanitizer | None,
+    checks: bool,
+    optimization: Optimization = "-O2",
+) -> Program:
     """Compile and load `kernels`, or load them from the cache; `checks`: with TF_ASSERT in them.
 
     Raises TargetError when there is no compiler, CompileError when it rejects the source.
     """
-    unit = _unit(kernels, sanitizer, checks)
+    unit = _unit(kernels, sanitizer, checks, optimization)
     # In this order: the program refers to the runtime by a name that must be loaded by then.
     assert unit.needs is not None
     runtime_library = declare(load(unit.needs).symbols)
@@ -85,7 +91,12 @@ def compile_as_one(programs: Sequence[Sequence[Kernel]]) -> None:
     library.compile_as_one(units, _unit(whole, None, checks))
 
 
-def _unit(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) -> Unit:
+def _unit(
+    kernels: Sequence[Kernel],
+    sanitizer: Sanitizer | None,
+    checks: bool,
+    optimization: Optimization = "-O2",
+) -> Unit:
     compiler = find_compiler()
     runtime = Unit(
         name="runtime",
@@ -96,7 +107,7 @@ def _unit(kernels: Sequence[Kernel], sanitizer: Sanitizer | None, checks: bool) 
     return Unit(
         name=kernels[0].name,
         text=host_text(kernels),
-        flags=(*compiler.flags, "-O2", *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
+        flags=(*compiler.flags, optimization, *_KERNEL_FLAGS[sanitizer], *_CHECKS * checks),
         compiler=compiler,
         needs=runtime,
     )

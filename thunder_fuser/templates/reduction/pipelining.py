@@ -10,7 +10,7 @@ from dataclasses import replace
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.scalar_graph import Value, reachable
+from thunder_fuser.lower.scalar_graph import PhiloxCall, Value, reachable
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS
@@ -231,7 +231,7 @@ def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     if schedule.grid_split != "rows" or schedule.unroll[-1] > 1 or device.threads_are_serial:
         return ()
     found = vectors_of_rows(schedule)
-    words = _words_of_totals(schedule)
+    words = _words_of_totals(schedule) + _words_of_draws(schedule)
     words += _words_of(schedule, (*schedule.row_cache.registers, *found))
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
     if not found or words > room:
@@ -274,7 +274,7 @@ def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSc
     elements = _elements_of_rows(schedule)
     ahead = (*found, *(elements if len(elements) <= room else ()))
     copied = replace(schedule, prefetched=tuple(sorted(ahead)), copied=found)
-    if bytes_under_way(copied) >= 2 * _PLENTY * device.bytes_in_flight_per_sm:
+    if bytes_under_way(copied) > 2 * _PLENTY * device.bytes_in_flight_per_sm:
         return schedule
     together = max(schedule.mapping.blocks_per_sm, 1)
     fits = shared_bytes(copied) <= shared_bytes_of_block(device, together)
@@ -338,6 +338,12 @@ def _words_of_totals(schedule: ReductionSchedule) -> int:
     """Registers of a thread that hold totals of columns."""
     wide = [t for t in schedule.totals if t.is_of_columns]
     return sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
+
+
+def _words_of_draws(schedule: ReductionSchedule) -> int:
+    """Registers of a thread for the random words of a vector's lanes, which are drawn together."""
+    wanted = reachable(root for roots in schedule.passes for root in roots)
+    return schedule.lanes.vector * sum(isinstance(v, PhiloxCall) for v in wanted)
 
 
 def _words_of(schedule: ReductionSchedule, accesses: Iterable[int]) -> int:
