@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.tables import reductions
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
@@ -234,6 +235,8 @@ class ReductionLowering(RowLowering):
         totals = enumerate(self.schedule.totals)
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
+        if self.schedule.row_cache.late:
+            found.append(ir.Let("zero", DataType.Int32, ir.HiddenZero()))
         if wide or sums:
             found.append(self._left_by_columns(wide, sums))
             ahead = self._loads_ahead([s.value for s in wide], row, -1)
@@ -364,6 +367,7 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
         tuple(_scratch(schedule)),
         tuple(f.op for f in schedule.reductions),
         schedule.mapping.cluster,
+        schedule.asked_blocks,
     )
 
 

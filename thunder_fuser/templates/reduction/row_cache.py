@@ -26,6 +26,10 @@ _WORKING_REGISTERS = 40
 of several vectors to compute with.
 """
 _FEWEST_REGISTERS = 32
+CROWDED_REGISTERS = 64
+"""32-bit registers of a thread that hold a row, from which on those that only wait for its folds
+had better be free for more threads.
+"""
 _STAGE_REGISTERS = 16
 """More of them for each fold that waits for another, if there are totals of several vectors."""
 
@@ -35,6 +39,8 @@ class RowCache:
     """What a block keeps of a row between passes; accesses by number.
 
     registers  kept by the thread that read them
+    late       read with each vector of the last pass, from the L2 cache: registers that hold them
+               until then hold other rows
     shared     kept in shared memory; beside registers, what is the same for all rows
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
@@ -47,6 +53,7 @@ class RowCache:
     shared: tuple[int, ...] = ()
     reread: tuple[int, ...] = ()
     passes: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
     held: tuple[Value, ...] = ()
     kept: tuple[Value, ...] = ()
     in_place: tuple[Value, ...] = ()
@@ -117,13 +124,15 @@ class BlockBudget:
 def choose_row_cache(
     accesses: Sequence[RegisterArray],
     columns: Sequence[int],
+    near: Collection[int],
     passes: Sequence[Sequence[Value]],
     lanes: Lanes,
     block: BlockBudget,
     device: DeviceInfo,
 ) -> RowCache:
     """Keep what several of the `passes` read, given as the values that each of them computes.
-    `columns`: accesses that differ from column to column, the most worth keeping first.
+    `columns`: accesses that differ from column to column, the most worth keeping first; `near`:
+    those of them that the L2 cache has.
     """
     steps = block.steps
     count = passes_that_read(accesses, passes)
@@ -140,7 +149,12 @@ def choose_row_cache(
     if several:
         working += _STAGE_REGISTERS * (len(passes) - 2)
     if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_HELD_REGISTERS, free - working):
-        return RowCache(tuple(sorted(columns)), passes=count)
+        late: list[int] = []
+        if sum(size.values()) > 4 * CROWDED_REGISTERS:
+            before = passes_that_read(accesses, passes[:-1])
+            late = [k for k in near if not before[k]]
+        kept = tuple(k for k in sorted(columns) if k not in late)
+        return RowCache(kept, passes=count, late=tuple(sorted(late)))
     fewest = working if several else _FEWEST_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []

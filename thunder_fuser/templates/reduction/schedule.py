@@ -162,7 +162,9 @@ class ReductionSchedule:
     to_l2           those of them that are prefetched to the L2 cache one row earlier
     copied_whole    accesses whose row, all of it at once, asynchronous copies bring to where shared
                     memory keeps it
-    unhoisted       accesses that are the same for all rows, which are loaded with each of them
+    unhoisted       accesses whose loads stay where they are wanted: at each row, of what is the
+                    same for all; in the last pass, of what nothing before it reads
+    asked_blocks    that a multiprocessor should have room for, if no register spills for it
     meets_at_once   what the groups of a block leave of totals of columns meets in shared memory for
                     all of these at once, not for one after the other
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
@@ -195,6 +197,7 @@ class ReductionSchedule:
     to_l2: tuple[int, ...] = ()
     copied_whole: tuple[int, ...] = ()
     unhoisted: tuple[int, ...] = ()
+    asked_blocks: int = 0
     meets_at_once: bool = False
     paired: bool = False
 
