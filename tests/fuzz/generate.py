@@ -14,7 +14,11 @@ from tests.fuzz.tables import PLACES, Row
 _PLACE = re.compile(r"\{(\w+)\}")
 _WITH_CALLS = (CALLS, POINTWISE, REDUCTIONS, VIEWS)
 _GROUPS = (POINTWISE, REDUCTIONS, VIEWS, UPDATES)
-_NORMS = tuple(row for row in REDUCTIONS if re.search("norm|softmax|loss", row.text))
+_MODULATED = "{x}, {x}.shape[-1:], {last}, {last}) * (1 + {modulation}) + {modulation}"
+_NORMS = (
+    *(row for row in REDUCTIONS if re.search("norm|softmax|loss", row.text)),
+    Row(f"F.layer_norm({_MODULATED}", "f"),
+)
 _OF_ROWS = (2, 3, 4, 6, 8, 16, 17, 32, 33, 36, 64, 96, 100, 128, 250, 256, 512, 1000)
 # How often each group is drawn from: mixed; arithmetic; views of views; updates in place; folds.
 _THEMES = ((4, 2, 3, 1), (6, 0.5, 1, 0.3), (1, 0.3, 5, 0.5), (1, 0.3, 3, 4), (2, 4, 2, 0.2))

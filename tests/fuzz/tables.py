@@ -154,6 +154,12 @@ def _channels(p: Maker, x: torch.Tensor) -> str:
     return p.argument([x.shape[1] if x.dim() > 1 else 1], x.dtype)
 
 
+def _modulation(p: Maker, x: torch.Tensor) -> str:
+    """A vector as long as the last dimension for each element of the first, of a batch."""
+    batches, columns = (x.shape[0] if x.dim() > 2 else 1), x.shape[-1] if x.dim() else 1
+    return p.argument([batches, *[1] * max(x.dim() - 2, 0), columns], x.dtype)
+
+
 def _running(p: Maker, x: torch.Tensor) -> str:
     """Statistics of channels that a call updates, each in a place of its own."""
     return p.argument([x.shape[1] if x.dim() > 1 else 1], x.dtype, dense=True)
@@ -327,6 +333,7 @@ PLACES: dict[str, Place] = {
     "mask": _mask,
     "last": _last,
     "channels": _channels,
+    "modulation": _modulation,
     "running": _running,
     "columns": _columns,
     "weight_and_bias": _weight_and_bias,

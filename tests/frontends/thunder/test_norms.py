@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -207,3 +208,30 @@ def test_a_batch_norm_of_nothing_leaves_the_statistics_alone(
         read = [x, w] if weighted else [x]
         found.append([result, mean, *torch.autograd.grad(result.sum(), read)])
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((4, 16), torch.bfloat16),
+        ((16,), torch.float16),
+        ((1, 1), torch.bfloat16),
+        ((2, 3, 4), torch.float32),
+    ],
+    ids=str,
+)
+def test_a_layer_norm_of_a_whole_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Thunder takes its statistics for numbers, which widen no tensor of 16 bits."""
+    a = torch.linspace(-2, 3, math.prod(shape)).reshape(shape).to(dtype)
+    weight, bias = (torch.linspace(s, 2, a.numel()).reshape(shape).to(dtype) for s in (-1, 0.5))
+    for parameters in ((), (weight, bias)):
+        given = [t.clone().requires_grad_() for t in (a, *parameters)]
+        exact = [t.detach().double().requires_grad_() for t in given]
+        made = jit(F.layer_norm)(given[0], shape, *given[1:])
+        right = F.layer_norm(exact[0], shape, *exact[1:])
+        found = torch.autograd.grad(made, given, torch.ones_like(made))
+        wanted = torch.autograd.grad(right, exact, torch.ones_like(right))
+        assert {t.dtype for t in (made, *found)} == {dtype}
+        for ours, truth in zip((made, *found), (right, *wanted), strict=True):
+            bound = 4 * torch.finfo(dtype).eps * truth.abs().max() + 1e-5
+            assert (ours.double() - truth).abs().max() <= bound

@@ -1,8 +1,9 @@
 """Norms that give the statistics which their gradients read, in fp32 for 16 bits.
 
 Thunder's own give the result alone; of what a call computes inside, a backward knows nothing. The
-results are as Thunder's, part by part. Statistics have the dimensions of what is normalised, of
-size 1 where it is normalised together.
+results are as Thunder's, part by part, but that nothing of 16 bits meets a statistic: Thunder takes
+one of a whole tensor for a number, which widens nothing. Statistics have the dimensions of what is
+normalised, of size 1 where it is normalised together.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def layer_norm(
     parameter = bias if weight is None else weight
     ndim = len(normalized_shape if parameter is None else parameter.shape)
     dims = tuple(range(a.ndim - ndim, a.ndim))
-    variance, mean = ltorch.var_mean(wide(a), dims, correction=0, keepdim=True)
+    x = wide(a)
+    variance, mean = ltorch.var_mean(x, dims, correction=0, keepdim=True)
     scale = ltorch.rsqrt(variance + eps)
-    return _affine((a - mean) * scale, weight, bias, a), mean, scale
+    return _affine((x - mean) * scale, weight, bias, a), mean, scale
 
 
 def rms_norm(
@@ -77,8 +79,8 @@ def group_norm(
     bias: TensorProxy | None = None,
     eps: float = 1e-5,
 ) -> Normalized:
-    x = grouped(a, num_groups)
-    variance, mean = ltorch.var_mean(wide(x), tuple(range(2, x.ndim)), correction=0, keepdim=True)
+    x = wide(grouped(a, num_groups))
+    variance, mean = ltorch.var_mean(x, tuple(range(2, x.ndim)), correction=0, keepdim=True)
     scale = ltorch.rsqrt(variance + eps)
     normal = ltorch.reshape((x - mean) * scale, a.shape)
     return _of_channels(normal, weight, bias, a), mean, scale
@@ -96,14 +98,15 @@ def _batch_norm(
 ) -> Normalized:
     """In training: of statistics over all but the channels, which the running ones follow."""
     dims = (0, *range(2, a.ndim))
-    variance, mean = ltorch.var_mean(wide(a), dims, correction=0, keepdim=True)
+    x = wide(a)
+    variance, mean = ltorch.var_mean(x, dims, correction=0, keepdim=True)
     scale = ltorch.rsqrt(variance + eps)
     count = a.numel / a.shape[1]
     for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):
         if running is not None:
             moved = (1 - momentum) * running + momentum * ltorch.reshape(new, running.shape)
             ltorch._copy_(running, maybe_convert_to_dtype(moved, running.dtype))
-    return _of_channels((a - mean) * scale, weight, bias, a), mean, scale
+    return _of_channels((x - mean) * scale, weight, bias, a), mean, scale
 
 
 def _of_channels(
