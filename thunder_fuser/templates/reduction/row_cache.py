@@ -39,11 +39,11 @@ class RowCache:
     """What a block keeps of a row between passes; accesses by number.
 
     registers  kept by the thread that read them
-    late       read with each vector of the last pass, from the L2 cache: registers that hold them
-               until then hold other rows
     shared     kept in shared memory; beside registers, what is the same for all rows
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
+    late       read with each vector of the last pass, from the L2 cache: registers that would hold
+               them until then are free for more threads
     held       values that are kept beside what is read, so that they are computed once
     kept       the same of values that registers keep
     in_place   those of them that take the registers of what they are computed from

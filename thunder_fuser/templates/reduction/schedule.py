@@ -164,7 +164,7 @@ class ReductionSchedule:
                     memory keeps it
     unhoisted       accesses whose loads stay where they are wanted: at each row, of what is the
                     same for all; in the last pass, of what nothing before it reads
-    asked_blocks    that a multiprocessor should have room for, if no register spills for it
+    asked_blocks    blocks that a multiprocessor should have room for, if no register spills for it
     meets_at_once   what the groups of a block leave of totals of columns meets in shared memory for
                     all of these at once, not for one after the other
     paired          lanes stand in registers as `lower/paired_lanes.py` has them

@@ -222,7 +222,8 @@ class _Candidate:
         made = replace(made, row_cache=cache)
         unhoisted = (*(k for k in crowded if k not in made.resident), *cache.late)
         made = replace(made, unhoisted=unhoisted)
-        if cache.late:
+        # Bounds that blocks need are no wish, which a compiler may have dropped for its spills.
+        if cache.late and not made.mapping.blocks_per_sm:
             threads = made.block_threads
             asked = resident_blocks(self.device, threads, CROWDED_REGISTERS, shared_bytes(made))
             made = replace(made, asked_blocks=asked)
