@@ -193,8 +193,8 @@ def test_what_is_fetched_for_the_next_row_keeps_nobody_waiting(is_outside: bool)
     after = ir.add(ir.Var("r"), ir.Int(8))
     last = ir.Select(ir.less(after, 800), after, ir.Var("r"))
     at = ir.add(ir.times(ir.Int(1024), last), ir.times(ir.Int(4), THREAD))
-    register = [ir.Registers("n", ir.Fetch(DataType.Float, 4), ())]
-    fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, ir.Address(X, at)))
+    register = [ir.Registers("n", ir.RawVector(DataType.Float, 4), ())]
+    fetch = ir.Assign(ir.Var("n"), ir.RawLoad(4, ir.Address(X, at)))
     body = (ir.Barrier(), *([] if is_outside else register), fetch, *stored(T))
     loop = ir.Loop("r", ir.Int(800), body, begin=BLOCK, step=8, unroll=1)
     _, found = regions(*loaded(), *(register if is_outside else []), loop)
@@ -214,9 +214,9 @@ def test_sampled_warps_are_of_all_places_in_a_row(threads: int, of_row: int) -> 
 def test_words_that_a_test_guards_are_on_their_way_with_others() -> None:
     """Nothing is done with them behind the test: what is waited for is all of them, once."""
     apart = ir.Binary("<", ir.LaunchIndex.THREAD, ir.Int(64))
-    register = ir.Registers("n", ir.Fetch(DataType.Float, 4), ())
+    register = ir.Registers("n", ir.RawVector(DataType.Float, 4), ())
     place = ir.Address(X, ir.times(ir.Int(4), THREAD))
-    fetch = ir.Assign(ir.Var("n"), ir.Fetched(4, place))
+    fetch = ir.Assign(ir.Var("n"), ir.RawLoad(4, place))
     root, guarded = regions(*loaded(), register, ir.If((apart,), (fetch,)))
     assert (guarded.waiting, [a.phase for a in guarded.accesses]) == (root, [0])
     # Elements, too: ptxas puts the test on the load.

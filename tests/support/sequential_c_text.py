@@ -74,13 +74,13 @@ class SequentialC(ExpressionsC):
                 return self._waiting_if(s, guards)
             case ir.Let():
                 return self._reduction(s, guards)
-            case ir.ReduceTogether():
+            case ir.GroupedReduce():
                 return [line for let in s.lets for line in self._reduction(let, guards)]
             case ir.Scope():
                 return ["{", *self._phases(s.body, guards), "}"]
             case ir.Loop():
                 return self._waiting_loop(s, guards)
-            case ir.StackedReduce():
+            case ir.OuterBlockReduce():
                 return self._stacked(s, guards)
             case ir.BlockScan():
                 return self._scan(s, guards)
@@ -133,7 +133,7 @@ class SequentialC(ExpressionsC):
             case ir.Let():
                 self._each_thread.add(s.name)
                 return [f"static {self._type(s.type)} {s.name}[{threads}];"]
-            case ir.ReduceTogether():
+            case ir.GroupedReduce():
                 return [line for let in s.lets for line in self._declared(let)]
             case ir.Registers():
                 self._each_thread.add(s.name)
@@ -178,7 +178,7 @@ class SequentialC(ExpressionsC):
         lines += self._loop_over_threads([f"{s.name}[thread_] = {self._of(s.value)};"], guards)
         return lines
 
-    def _stacked(self, s: ir.StackedReduce, guards: tuple[str, ...]) -> list[str]:
+    def _stacked(self, s: ir.OuterBlockReduce, guards: tuple[str, ...]) -> list[str]:
         """Threads of a block with one number modulo `groups` have rows in common."""
         held = self._arrays[s.accumulators]
         many = bool(held.sizes)
@@ -220,7 +220,7 @@ class SequentialC(ExpressionsC):
 
     def _statement(self, s: ir.Stmt, outer: bool) -> list[str]:
         match s:
-            case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.Issued():
+            case ir.Comment() | ir.Shared() | ir.TransposeTile() | ir.Prefetch() | ir.LoadFence():
                 return []
             case ir.ClusterArrive() | ir.AsyncCopies() | ir.AwaitCopies():
                 return []
@@ -237,7 +237,7 @@ class SequentialC(ExpressionsC):
                     return [f"{s.name}[thread_] = {value};"]
                 self._each_thread.discard(s.name)
                 return [f"{self._type(s.type)} {s.name} = {value};"]
-            case ir.ReduceTogether():
+            case ir.GroupedReduce():
                 return self._lines(s.lets, outer)
             case ir.Registers():
                 declared = []
@@ -291,7 +291,7 @@ class SequentialC(ExpressionsC):
                 return [self._loop_head(s), *self._lines(s.body), "}"]
             case ir.Scope():
                 return ["{", *self._lines(s.body), "}"]
-            case ir.TilePut():
+            case ir.TileStore():
                 row, column, source = map(self._of, (s.row, s.column, s.source))
                 inner = f"sizeof *{source} / sizeof **{source}"
                 place = f"({row} + w_) * {self._tiles[s.tile]} + {column} + n_"
@@ -300,7 +300,7 @@ class SequentialC(ExpressionsC):
                     f"for (int w_ = 0; w_ < (int)({inner}); ++w_)",
                     f"{s.tile}[{place}] = {source}[n_][w_];",
                 ]
-            case ir.TileGet():
+            case ir.TileLoad():
                 row, column, target = map(self._of, (s.row, s.column, s.target))
                 place = f"({row}) * {self._tiles[s.tile]} + {column} + v_"
                 return [
@@ -381,5 +381,5 @@ def _reduces(found: object) -> list[ir.WarpReduce | ir.BlockReduce]:
 
 def _waits(s: ir.Stmt) -> bool:
     """Whether a thread waits for others in a statement."""
-    waits = (ir.Barrier, ir.ClusterWait, ir.StackedReduce, ir.BlockScan)
+    waits = (ir.Barrier, ir.ClusterWait, ir.OuterBlockReduce, ir.BlockScan)
     return bool(_reduces(s)) or any(isinstance(p, waits) for p in _parts(s))

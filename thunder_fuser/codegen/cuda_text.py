@@ -79,7 +79,7 @@ class CudaText:
                 return f"({text})" if binds > 3 else text
             case ir.Negative():
                 return f"({text})" if binds > 2 else text
-            case ir.Select() | ir.Min() | ir.Advanced() | ir.Address():
+            case ir.Select() | ir.Min() | ir.ClampedAdd() | ir.Address():
                 return f"({text})"
         return text
 
@@ -100,7 +100,7 @@ class CudaText:
             case ir.PairedLanes():
                 self.headers.add("pairs")
                 return f"tf::Pairs<{self.ctype(found.dtype)}, {found.lanes}>"
-            case ir.Fetch():
+            case ir.RawVector():
                 return f"tf::Fetch<{self.ctype(found.dtype)}, {found.width}>"
         raise InternalError(f"no type: {found}")
 
@@ -119,7 +119,7 @@ class CudaText:
     def _int(self, e: ir.Int) -> str:
         return str(e.value)
 
-    def _hidden_zero(self, _: ir.HiddenZero) -> str:
+    def _hidden_zero(self, _: ir.OpaqueZero) -> str:
         return "tf::hidden_zero()"
 
     def _binary(self, e: ir.Binary) -> str:
@@ -146,7 +146,7 @@ class CudaText:
         left, right = self._factor(e.left, 2), self._factor(e.right, 2)
         return f"{left} < {right} ? {left} : {right}"
 
-    def _advanced(self, e: ir.Advanced) -> str:
+    def _advanced(self, e: ir.ClampedAdd) -> str:
         start, bound = self.text(e.start), self._factor(e.bound, 2)
         return f"{bound} - {start} > {e.step} ? {start} + {e.step} : {bound}"
 
@@ -156,14 +156,14 @@ class CudaText:
     def _index_number(self, e: ir.IndexNumber) -> str:
         return f"(long long)({self.text(e.index)})"
 
-    def _all(self, e: ir.All) -> str:
+    def _all(self, e: ir.And) -> str:
         text = " && ".join(map(self.text, e.tests))
         return f"({text})" if len(e.tests) > 1 else text
 
-    def _either(self, e: ir.Either) -> str:
+    def _either(self, e: ir.Or) -> str:
         return " || ".join(map(self.text, e.tests))
 
-    def _truth(self, e: ir.Truth) -> str:
+    def _truth(self, e: ir.BoolConst) -> str:
         return "true" if e.value else "false"
 
     def _select(self, e: ir.Select) -> str:
@@ -184,7 +184,7 @@ class CudaText:
     def _reinterpret(self, e: ir.Reinterpret) -> str:
         return f"({self.ctype(e.type)}*)({self.text(e.address)})"
 
-    def _fetched(self, e: ir.Fetched) -> str:
+    def _fetched(self, e: ir.RawLoad) -> str:
         return f"tf::fetch<{e.width}>({self.text(e.address)})"
 
     # ---- numbers
@@ -226,7 +226,7 @@ class CudaText:
         value, needed = self._number(e.value), self.text(e.needed)
         return f'tf::position({value}, {e.extent}, {needed}, "{e.error}")'
 
-    def _selected(self, e: ir.Selected) -> str:
+    def _selected(self, e: ir.DynamicRegister) -> str:
         begin = "" if e.begin is None else f" + {self.text(e.begin)}"
         return f"tf::selected({self.text(e.array)}{begin}, {self.text(e.index)})"
 
@@ -246,7 +246,7 @@ class CudaText:
         position = "" if reducer.position is None else reducer.position.ctype
         return template.format(T=element, P=position, op=_functor(reducer), **texts)
 
-    def _start(self, e: ir.Start) -> str:
+    def _start(self, e: ir.InitAccumulator) -> str:
         row, dtype = reductions.lookup(e.reducer.op), e.reducer.accumulate
         identity = row.identity(dtype)
         # -0.0 is as much as 0.
@@ -256,7 +256,7 @@ class CudaText:
     def _as_element(self, e: ir.AsElement) -> str:
         return f"({self.ctype(e.reducer.element)}){self._number(e.value)}"
 
-    def _take(self, e: ir.Take) -> str:
+    def _take(self, e: ir.Accumulate) -> str:
         return self._spelled(
             e.reducer,
             reductions.lookup(e.reducer.op).accumulator.take,
@@ -265,7 +265,7 @@ class CudaText:
             position="" if e.position is None else self.text(e.position),
         )
 
-    def _take_vector(self, e: ir.TakeVector) -> str:
+    def _take_vector(self, e: ir.AccumulateVector) -> str:
         return self._spelled(
             e.reducer,
             reductions.lookup(e.reducer.op).accumulator.vector,
@@ -281,7 +281,7 @@ class CudaText:
     def _combine(self, e: ir.Combine) -> str:
         return f"{_functor(e.reducer)}::combine({self.text(e.left)}, {self.text(e.right)})"
 
-    def _finish(self, e: ir.Finish) -> str:
+    def _finish(self, e: ir.FinalizeAccumulator) -> str:
         row = reductions.lookup(e.reducer.op)
         found = self.ctype(row.folded_dtype(e.reducer.accumulate))
         value = self.text(e.accumulator)
@@ -315,7 +315,7 @@ class CudaText:
     def _mapped_rank(self, e: ir.MappedRank) -> str:
         return f"tf::map_shared_rank({self.text(e.address)}, {self.text(e.rank)})"
 
-    def _combine_parts(self, e: ir.CombineParts) -> str:
+    def _combine_parts(self, e: ir.ReducePartials) -> str:
         self.synchronises = True
         shape = f"{_functor(e.reducer)}, {_shape_of_parts(e)}"
         parts, point, slots = map(self.text, (e.parts, e.point, e.slots))
@@ -355,7 +355,7 @@ class CudaText:
     def _flip(self, s: ir.Flip) -> list[str]:
         return [f"{s.name} ^= 1;"]
 
-    def _issued(self, _: ir.Issued) -> list[str]:
+    def _issued(self, _: ir.LoadFence) -> list[str]:
         return ["if (tf::hidden_false()) continue;"]
 
     def _async_copies(self, s: ir.AsyncCopies) -> list[str]:
@@ -450,20 +450,20 @@ class CudaText:
         shape = f"{ctype}, {s.columns}, {s.width}, {s.spread}, {s.ways}"
         return [f"tf::Tile<{shape}> {s.name}{{({ctype}*)({self.text(s.place)})}};"]
 
-    def _tile_put(self, s: ir.TilePut) -> list[str]:
+    def _tile_put(self, s: ir.TileStore) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.source)))
         return [f"{s.tile}.put({arguments});"]
 
-    def _tile_get(self, s: ir.TileGet) -> list[str]:
+    def _tile_get(self, s: ir.TileLoad) -> list[str]:
         arguments = ", ".join(map(self.text, (s.row, s.column, s.target)))
         return [f"{s.tile}.get({arguments});"]
 
-    def _reduce_together(self, s: ir.ReduceTogether) -> list[str]:
+    def _reduce_together(self, s: ir.GroupedReduce) -> list[str]:
         self.synchronises = True
         found, names, values = [], [], []
         for let in s.lets:
             each, ctype = let.value, self.ctype(let.type)
-            assert isinstance(each, (ir.BlockReduce, ir.CombineParts))
+            assert isinstance(each, (ir.BlockReduce, ir.ReducePartials))
             functor, slots = _functor(each.reducer), self.text(each.slots)
             if isinstance(each, ir.BlockReduce):
                 name = f"{let.name}_exchange"
@@ -482,7 +482,7 @@ class CudaText:
             names.append(name)
         return [*found, f"{function}({', '.join([*who, *names])});", *values]
 
-    def _stacked_reduce(self, s: ir.StackedReduce) -> list[str]:
+    def _stacked_reduce(self, s: ir.OuterBlockReduce) -> list[str]:
         self.synchronises = True
         shape = f"{_functor(s.reducer)}, {s.threads}, {s.groups}, {s.vector}"
         place = "0" if s.slots is None else self.text(s.slots)
@@ -501,22 +501,22 @@ class CudaText:
         ir.LaunchIndex: _launch_index,
         ir.Var: _var,
         ir.Int: _int,
-        ir.HiddenZero: _hidden_zero,
+        ir.OpaqueZero: _hidden_zero,
         ir.Binary: _binary,
         ir.Negative: _negative,
         ir.UnsignedBinary: _unsigned_binary,
         ir.Min: _min,
-        ir.Advanced: _advanced,
+        ir.ClampedAdd: _advanced,
         ir.IntCast: _int_cast,
         ir.IndexNumber: _index_number,
-        ir.All: _all,
-        ir.Either: _either,
-        ir.Truth: _truth,
+        ir.And: _all,
+        ir.Or: _either,
+        ir.BoolConst: _truth,
         ir.Select: _select,
         ir.Element: _element,
         ir.Address: _address,
         ir.Reinterpret: _reinterpret,
-        ir.Fetched: _fetched,
+        ir.RawLoad: _fetched,
         ir.Literal: _literal,
         ir.Convert: _convert,
         ir.Round: _round,
@@ -525,19 +525,19 @@ class CudaText:
         ir.DivideByConstant: _divide_by_constant,
         ir.MakeComplex: _make_complex,
         ir.CheckedPosition: _checked_position,
-        ir.Selected: _selected,
+        ir.DynamicRegister: _selected,
         ir.RandomNumber: _random_number,
-        ir.Start: _start,
+        ir.InitAccumulator: _start,
         ir.AsElement: _as_element,
-        ir.Take: _take,
-        ir.TakeVector: _take_vector,
+        ir.Accumulate: _take,
+        ir.AccumulateVector: _take_vector,
         ir.Present: _present,
         ir.Combine: _combine,
-        ir.Finish: _finish,
+        ir.FinalizeAccumulator: _finish,
         ir.Lane: _lane,
         ir.WarpReduce: _warp_reduce,
         ir.BlockReduce: _block_reduce,
-        ir.CombineParts: _combine_parts,
+        ir.ReducePartials: _combine_parts,
         ir.MappedRank: _mapped_rank,
     }
     STATEMENTS: ClassVar[dict[type, Callable[[CudaText, Any], list[str]]]] = {
@@ -548,7 +548,7 @@ class CudaText:
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
-        ir.Issued: _issued,
+        ir.LoadFence: _issued,
         ir.AsyncCopies: _async_copies,
         ir.CopyAsync: _copy_async,
         ir.AwaitCopies: _await_copies,
@@ -568,10 +568,10 @@ class CudaText:
         ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
-        ir.TilePut: _tile_put,
-        ir.TileGet: _tile_get,
-        ir.ReduceTogether: _reduce_together,
-        ir.StackedReduce: _stacked_reduce,
+        ir.TileStore: _tile_put,
+        ir.TileLoad: _tile_get,
+        ir.GroupedReduce: _reduce_together,
+        ir.OuterBlockReduce: _stacked_reduce,
         ir.BlockScan: _block_scan,
     }
 
@@ -580,7 +580,7 @@ def header_files(stems: set[str]) -> tuple[str, ...]:
     return tuple(f"{stem}.cuh" for stem in _HEADERS if stem in stems)
 
 
-def _shape_of_parts(e: ir.CombineParts) -> str:
+def _shape_of_parts(e: ir.ReducePartials) -> str:
     return f"{e.threads}, {e.points}, {e.count}"
 
 

@@ -73,7 +73,7 @@ def _loads(s: ir.Stmt) -> bool:
 
 
 def _is_fetch(s: ir.Stmt) -> bool:
-    return isinstance(s, ir.Assign) and isinstance(s.value, ir.Fetched)
+    return isinstance(s, ir.Assign) and isinstance(s.value, ir.RawLoad)
 
 
 def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _words(body: ir.Body, without: Collection[str]) -> int:
 
 def _size_of(kind: ir.Type) -> int:
     match kind:
-        case ir.Fetch():
+        case ir.RawVector():
             return max(kind.width * kind.dtype.itemsize, ir.WORD)
         case ir.Reducer():
             return kind.accumulate.itemsize * reductions.lookup(kind.op).accumulator.words

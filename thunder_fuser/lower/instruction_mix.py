@@ -89,7 +89,7 @@ class InstructionMix(ExpressionMix):
         self.environment[s.name] = {(k,): self.expr(v) for k, v in enumerate(s.values)}
 
     def _assign(self, s: ir.Assign) -> None:
-        is_load = isinstance(s.value, (ir.Element, ir.Fetched))
+        is_load = isinstance(s.value, (ir.Element, ir.RawLoad))
         self._is_ahead = is_load and self._outlives(array_name(s.target))
         value = self.expr(s.value)
         self._is_ahead = False
@@ -104,7 +104,7 @@ class InstructionMix(ExpressionMix):
     def _flip(self, s: ir.Flip) -> None:
         self.environment[s.name] = self.values.number(("flip", self.fresh()), table.mix(0, 1))
 
-    def _issued(self, _: ir.Issued) -> None:
+    def _issued(self, _: ir.LoadFence) -> None:
         self.values.effect(table.mix(0, 0, 0, 1), [])
 
     def _copy_async(self, s: ir.CopyAsync) -> None:
@@ -285,7 +285,7 @@ class InstructionMix(ExpressionMix):
         self.types[s.name] = s.dtype
         self.environment[s.name] = s
 
-    def _tile_put(self, s: ir.TilePut) -> None:
+    def _tile_put(self, s: ir.TileStore) -> None:
         tile = self.environment[s.tile]
         operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
         found = [
@@ -302,7 +302,7 @@ class InstructionMix(ExpressionMix):
         mixed.update(table.lsu(stores))
         self.values.effect(mixed, [*operands, *found])
 
-    def _tile_get(self, s: ir.TileGet) -> None:
+    def _tile_get(self, s: ir.TileLoad) -> None:
         tile = self.environment[s.tile]
         operands = [self.register(self.expr(e)) for e in (s.row, s.column)]
         loads = max(1, s.vector * tile.dtype.itemsize // ACCESS_BYTES)
@@ -311,7 +311,7 @@ class InstructionMix(ExpressionMix):
         for k in range(s.vector):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
-    def _reduce_together(self, s: ir.ReduceTogether) -> None:
+    def _reduce_together(self, s: ir.GroupedReduce) -> None:
         """The barriers of one, and its shuffles under way with those of the others; or those of
         one alone, of two that each have half of a warp's lanes.
         """
@@ -324,14 +324,14 @@ class InstructionMix(ExpressionMix):
         else:
             found += map(self.expr, others)
             here.exchanges = exchanges + (here.exchanges - exchanges) // len(s.lets)
-        sums_parts = isinstance(first, ir.CombineParts)
+        sums_parts = isinstance(first, ir.ReducePartials)
         here.barriers = min(here.barriers, barriers + (2 if sums_parts else 1))
         here.apart = min(here.apart, apart + 1)
         for let, value in zip(s.lets, found, strict=True):
             self.types[let.name] = let.type
             self.environment[let.name] = value
 
-    def _stacked_reduce(self, s: ir.StackedReduce) -> None:
+    def _stacked_reduce(self, s: ir.OuterBlockReduce) -> None:
         steps = max(0, int(math.log2(max(WARP_SIZE // s.groups, 1))))
         array = self.environment[s.accumulators]
         found = [self.register(v) for v in array.values()] if isinstance(array, dict) else []
@@ -393,7 +393,7 @@ class InstructionMix(ExpressionMix):
         ir.Pack: _pack,
         ir.Assign: _assign,
         ir.Flip: _flip,
-        ir.Issued: _issued,
+        ir.LoadFence: _issued,
         ir.AsyncCopies: _nothing,
         ir.CopyAsync: _copy_async,
         ir.AwaitCopies: _await_copies,
@@ -413,10 +413,10 @@ class InstructionMix(ExpressionMix):
         ir.ClusterWait: _cluster_wait,
         ir.GridBarrier: _grid_barrier,
         ir.TransposeTile: _transpose_tile,
-        ir.TilePut: _tile_put,
-        ir.TileGet: _tile_get,
-        ir.ReduceTogether: _reduce_together,
-        ir.StackedReduce: _stacked_reduce,
+        ir.TileStore: _tile_put,
+        ir.TileLoad: _tile_get,
+        ir.GroupedReduce: _reduce_together,
+        ir.OuterBlockReduce: _stacked_reduce,
         ir.BlockScan: _block_scan,
     }
 
@@ -450,7 +450,7 @@ def _fetches(s: ir.Stmt) -> bool:
     match s:
         case ir.Let(type=DataType.Int | DataType.Int32):
             return True
-        case ir.Assign(value=ir.Fetched() | ir.Element()):
+        case ir.Assign(value=ir.RawLoad() | ir.Element()):
             return True
         case ir.Loop(body=body) | ir.If(body=body, otherwise=()):
             return all(map(_fetches, body))
@@ -493,13 +493,13 @@ def _assigned(body: ir.Body) -> Iterator[str]:
     """Names that statements change."""
     for s in body:
         match s:
-            case ir.Assign() | ir.VectorLoad() | ir.Unpack() | ir.PickLanes() | ir.TileGet():
+            case ir.Assign() | ir.VectorLoad() | ir.Unpack() | ir.PickLanes() | ir.TileLoad():
                 yield array_name(s.target)
             case ir.SetLane():
                 yield array_name(s.lanes)
             case ir.Flip(name=name):
                 yield name
-            case ir.StackedReduce(accumulators=name):
+            case ir.OuterBlockReduce(accumulators=name):
                 yield name
             case ir.BlockScan(running=name):
                 yield name

@@ -77,14 +77,14 @@ class PairedLanes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class RawVector:
     """The type of so many elements of memory on their way into registers, 16 bytes at most."""
 
     dtype: DataType
     width: int
 
 
-Type = DataType | Reducer | ReducerLanes | PairedLanes | Fetch
+Type = DataType | Reducer | ReducerLanes | PairedLanes | RawVector
 
 
 # ---- expressions: indices
@@ -122,7 +122,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenZero:
+class OpaqueZero:
     """0, of which a compiler does not know that: an address with it is another each time."""
 
 
@@ -147,7 +147,7 @@ class Min:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class ClampedAdd:
     """The least of `start + step` and `bound`, for a start below the bound: nothing overflows."""
 
     start: Expr
@@ -171,21 +171,21 @@ class IndexNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class And:
     """Every test holds."""
 
     tests: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Or:
     """Some test holds."""
 
     tests: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class BoolConst:
     """What always holds, or never."""
 
     value: bool
@@ -228,7 +228,7 @@ class Reinterpret:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class RawLoad:
     """`width` elements of memory, 16 bytes at most, of which nothing is used yet."""
 
     width: int
@@ -310,7 +310,7 @@ class CheckedPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class DynamicRegister:
     """An element of registers, chosen as the kernel runs."""
 
     array: Expr
@@ -332,7 +332,7 @@ class RandomNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InitAccumulator:
     """An accumulator that has seen nothing.
 
     is_zero  of a sum it is 0.0, to which registers are set in pairs; else -0.0, so that its first
@@ -352,7 +352,7 @@ class AsElement:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Accumulate:
     """An accumulator that has seen one more element, at that position."""
 
     reducer: Reducer
@@ -362,7 +362,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeVector:
+class AccumulateVector:
     """An accumulator that has seen the first `present` elements of an array."""
 
     reducer: Reducer
@@ -389,7 +389,7 @@ class Combine:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinalizeAccumulator:
     """The result of what an accumulator has seen."""
 
     reducer: Reducer
@@ -436,7 +436,7 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class CombineParts:
+class ReducePartials:
     """The `count` partial results of a point, `stride` apart, as one: the work of a block, whose
     first threads, as many as there are `points`, have those of their own.
     """
@@ -452,7 +452,7 @@ class CombineParts:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceTogether:
+class GroupedReduce:
     """Several reductions of a block side by side, whose barriers they share: the values are
     BlockReduce of as many threads, or CombineParts of as many parts, at one point.
     """
@@ -472,22 +472,22 @@ Expr = (
     LaunchIndex
     | Var
     | Int
-    | HiddenZero
+    | OpaqueZero
     | Binary
     | Negative
     | UnsignedBinary
     | Min
-    | Advanced
+    | ClampedAdd
     | IntCast
     | IndexNumber
-    | All
-    | Either
-    | Truth
+    | And
+    | Or
+    | BoolConst
     | Select
     | Element
     | Address
     | Reinterpret
-    | Fetched
+    | RawLoad
     | Literal
     | Convert
     | Round
@@ -496,20 +496,20 @@ Expr = (
     | DivideByConstant
     | MakeComplex
     | CheckedPosition
-    | Selected
+    | DynamicRegister
     | RandomNumber
-    | Start
+    | InitAccumulator
     | AsElement
-    | Take
-    | TakeVector
+    | Accumulate
+    | AccumulateVector
     | Present
     | Combine
-    | Finish
+    | FinalizeAccumulator
     | Lane
     | WarpReduce
     | BlockReduce
     | MappedRank
-    | CombineParts
+    | ReducePartials
 )
 
 
@@ -584,7 +584,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class LoadFence:
     """The loads before it are on their way before what comes behind it in a loop's body. Nothing
     but the next iteration waits for them, so that ptxas would move them behind all the rest.
     """
@@ -790,7 +790,7 @@ class TransposeTile:
 
 
 @dataclass(frozen=True, slots=True)
-class TilePut:
+class TileStore:
     """Element (row + w, column + n) of a tile becomes source[n][w], for n below `depth`."""
 
     tile: str
@@ -801,7 +801,7 @@ class TilePut:
 
 
 @dataclass(frozen=True, slots=True)
-class TileGet:
+class TileLoad:
     """target[v] becomes element (row, column + v) of a tile, for v below `vector`."""
 
     tile: str
@@ -812,7 +812,7 @@ class TileGet:
 
 
 @dataclass(frozen=True, slots=True)
-class StackedReduce:
+class OuterBlockReduce:
     """Accumulators of `vector` rows, of which a block has `groups` side by side: those of all
     threads of a row as one, which all of them have.
 
@@ -854,7 +854,7 @@ Stmt = (
     | Pack
     | Assign
     | Flip
-    | Issued
+    | LoadFence
     | AsyncCopies
     | CopyAsync
     | AwaitCopies
@@ -874,10 +874,10 @@ Stmt = (
     | ClusterWait
     | GridBarrier
     | TransposeTile
-    | TilePut
-    | TileGet
-    | ReduceTogether
-    | StackedReduce
+    | TileStore
+    | TileLoad
+    | GroupedReduce
+    | OuterBlockReduce
     | BlockScan
 )
 Body = tuple[Stmt, ...]

@@ -185,9 +185,9 @@ class LaneLowering:
         """Whether words of memory wait in registers before they are taken apart."""
         return access.is_one_access(self.lanes.vector) and not self._is_total(access)
 
-    def _fetch_type(self, k: int) -> ir.Fetch:
+    def _fetch_type(self, k: int) -> ir.RawVector:
         """The type of what is fetched of an access."""
-        return ir.Fetch(self.accesses[k].loads[0].dtype, self.lanes.vector)
+        return ir.RawVector(self.accesses[k].loads[0].dtype, self.lanes.vector)
 
     def _awaited(self, access: RegisterArray) -> list[Value]:
         """The positions that an access mentions, and what these are computed from, in order."""
@@ -251,7 +251,7 @@ class LaneLowering:
             ]
             if total:
                 return [*before, *loads]
-            return [*before, ir.If((ir.Either(tuple(dict.fromkeys(tests))),), tuple(loads))]
+            return [*before, ir.If((ir.Or(tuple(dict.fromkeys(tests))),), tuple(loads))]
         before = indices.taken()
         bodies: list[ir.Body] = []
         for variant in variants:
@@ -321,7 +321,7 @@ class LaneLowering:
             return [ir.Assign(target, ir.Element(pointer, address))]
         place = ir.Address(pointer, address)
         if self._is_fetched(access):
-            return [ir.Assign(target, ir.Fetched(window.width, place))]
+            return [ir.Assign(target, ir.RawLoad(window.width, place))]
         if window.width == 1:
             element = ir.Element(pointer, address)
             return [ir.Assign(ir.Element(target, ir.Int(n)), element) for n in window.lanes]
@@ -415,8 +415,8 @@ class LaneLowering:
             parts = [self._condition(c, indices) for c in conjunction if not provable(c, 0, None)]
             if not parts:
                 return ALWAYS_TRUE
-            tests.append(parts[0] if len(parts) == 1 else ir.All(tuple(parts)))
-        return tests[0] if len(tests) == 1 else ir.Either(tuple(tests))
+            tests.append(parts[0] if len(parts) == 1 else ir.And(tuple(parts)))
+        return tests[0] if len(tests) == 1 else ir.Or(tuple(tests))
 
     def _condition(self, condition: Form, indices: IndexArithmetic) -> ir.Expr:
         """`condition >= 0` as a comparison of what varies with a constant."""
@@ -603,7 +603,7 @@ def _picks(window: VectorAccess) -> tuple[int | None, ...]:
     return tuple(picks)
 
 
-ALWAYS_TRUE = ir.Truth(True)
+ALWAYS_TRUE = ir.BoolConst(True)
 
 
 def _nothing(value: Value) -> ir.Expr:

@@ -71,6 +71,6 @@ def number(
     else:
         # Registers have no addresses, so what is chosen as the kernel runs is selected.
         begin = None if ahead.lo == ahead.hi == 0 else index(ahead)
-        found = ir.Selected(array, begin, index(component))
+        found = ir.DynamicRegister(array, begin, index(component))
     parameters = tuple(operand(v, node.draw.dtype, name) for v in node.parameters)
     return ir.RandomNumber(node.draw.op, node.dtype, parameters, found)

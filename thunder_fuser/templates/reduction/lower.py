@@ -224,7 +224,7 @@ class ReductionLowering(RowLowering):
                 (condition,) = self.schedule.inside
                 last = self.lanes(condition).substitute({self.lanes.v: 0})
                 present = ir.Present(indices.value(last, self._names), lanes)
-            taken = ir.TakeVector(one, place, Var(array), present)
+            taken = ir.AccumulateVector(one, place, Var(array), present)
             takes.append(ir.Assign(place, taken))
         return [*arrays, *body, *indices.taken(), *takes]
 
@@ -236,7 +236,7 @@ class ReductionLowering(RowLowering):
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
         if self.schedule.row_cache.late:
-            found.append(ir.Let("zero", DataType.Int32, ir.HiddenZero()))
+            found.append(ir.Let("zero", DataType.Int32, ir.OpaqueZero()))
         if wide or sums:
             found.append(self._left_by_columns(wide, sums))
             ahead = self._loads_ahead([s.value for s in wide], row, -1)

@@ -76,7 +76,7 @@ def for_lanes(statement: ir.Stmt, fold: Accumulation, lanes: int, kind: LoopKind
 
 def started(place: ir.Expr, fold: Accumulation, lanes: int, *, is_zero: bool = False) -> ir.Stmt:
     """The statement after which accumulators have seen nothing."""
-    nothing = put(place, fold, lanes, ir.Start(reducer(fold), is_zero))
+    nothing = put(place, fold, lanes, ir.InitAccumulator(reducer(fold), is_zero))
     return for_lanes(nothing, fold, lanes, LoopKind.UNROLLED)
 
 
@@ -89,7 +89,7 @@ def with_element(value: ir.Expr, fold: Accumulation, name: values.Name) -> ir.Ex
     """An accumulator that has seen what `value` has, and the present element."""
     element = values.operand(fold.value, fold.accumulate, name)
     position = None if fold.position is None else name(fold.position)
-    return ir.Take(reducer(fold), value, element, position)
+    return ir.Accumulate(reducer(fold), value, element, position)
 
 
 def takes_vectors(fold: Accumulation, lanes: int) -> bool:
@@ -157,7 +157,7 @@ def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list
         lets.append(ir.Let(f"m{n}", reducer(fold), value))
         held = values.register_dtype(fold.tensor.dtype)
         after.append(ir.Let(f"f{n}", held, finished(ir.Var(f"m{n}"), fold)))
-    return [*before, ir.ReduceTogether(tuple(lets)), *after]
+    return [*before, ir.GroupedReduce(tuple(lets)), *after]
 
 
 def _stacked(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
@@ -168,7 +168,7 @@ def _stacked(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
     # One warp has nobody to leave values for.
     slots = ir.add(SMEM, ir.Int(slot_offset(schedule, n))) if threads > WARP_SIZE else None
     one = reducer(schedule.folds[n])
-    return [ir.StackedReduce(one, threads, groups, schedule.lanes.vector, f"a{n}", slots)]
+    return [ir.OuterBlockReduce(one, threads, groups, schedule.lanes.vector, f"a{n}", slots)]
 
 
 def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
@@ -211,7 +211,7 @@ def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:
     """An accumulated value as the reduction's result, in its register type."""
     dtype = fold.tensor.dtype
     found = reductions.lookup(fold.op).folded_dtype(fold.accumulate)
-    result = ir.Finish(reducer(fold), accumulator)
+    result = ir.FinalizeAccumulator(reducer(fold), accumulator)
     held = values.convert(result, found, values.register_dtype(dtype))
     return values.round_to(held, dtype)
 

@@ -49,7 +49,7 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
         total = schedule.totals[n]
         if not total.is_of_columns:
             one = lowered.reducer(total)
-            start = ir.Start(one, is_zero=True)
+            start = ir.InitAccumulator(one, is_zero=True)
             found.append(ir.Let(f"{name}{n}", one, start, variable=True))
             continue
         place = ir.Element(ir.Var(f"{name}{n}"), K)
@@ -255,9 +255,9 @@ class EpilogueLowering(LaneLowering):
                 sums.append(ir.Let(f"m{n}", one, both))
                 both = ir.Var(f"m{n}")
             results.append(ir.Let(f"g{n}", held, lowered.finished(both, total)))
-        return [*([ir.ReduceTogether(tuple(sums))] if sums else []), *results]
+        return [*([ir.GroupedReduce(tuple(sums))] if sums else []), *results]
 
-    def _sum_of_parts(self, total: GridReduction, n: int) -> ir.CombineParts:
+    def _sum_of_parts(self, total: GridReduction, n: int) -> ir.ReducePartials:
         schedule = self.schedule
         one = lowered.reducer(total)
         slots = ir.Reinterpret(one, add(SMEM, ir.Int(parts_offset(schedule, n))))
@@ -273,7 +273,9 @@ class EpilogueLowering(LaneLowering):
         if total.is_of_columns:
             point = _place_of_column(schedule, point)
         threads = schedule.block_threads
-        return ir.CombineParts(one, threads, self._width, count, parts, total.points, point, slots)
+        return ir.ReducePartials(
+            one, threads, self._width, count, parts, total.points, point, slots
+        )
 
     def _stored_point(self, indices: IndexArithmetic) -> list[ir.Stmt]:
         found: list[ir.Stmt] = []

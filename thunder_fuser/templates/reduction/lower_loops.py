@@ -110,7 +110,7 @@ class ReductionLoops:
             found += before_all
             here.insert(0, each)
         if schedule.unhoisted:
-            here.append(ir.Let("zero", _INT, ir.HiddenZero()))
+            here.append(ir.Let("zero", _INT, ir.OpaqueZero()))
         inner = (*here, *body)
         unrolling = _SERIAL if schedule.folds else self._unrolled(-1)
         # A copy of all that is done with a row makes no load earlier than it is anyway.
@@ -118,7 +118,7 @@ class ReductionLoops:
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             inside = (
-                self._let("to", ir.Advanced(_FROM, length, bound)),
+                self._let("to", ir.ClampedAdd(_FROM, length, bound)),
                 *lower_grid.declared(schedule, "q", range(len(schedule.totals))),
                 self._loop("first", _FROM, _TO, stride, inner, unrolling),
                 *lower_grid.joined(schedule),
@@ -154,7 +154,7 @@ class ReductionLoops:
             each = [ir.Loop("portion", last, tuple(each), begin=PART, step=step, type=_INT)]
             return self._with_totals(kept, each, "block")
         length = schedule.portions_together * step
-        end = ir.Advanced(SPAN, length, last)
+        end = ir.ClampedAdd(SPAN, length, last)
         each = [ir.Loop("portion", end, tuple(each), begin=SPAN, step=step, type=_INT)]
         spans = self._with_totals(kept, each, "portions")
         return [ir.Loop("span", last, tuple(spans), begin=PART, step=length, type=_INT)]
@@ -463,7 +463,7 @@ class ReductionLoops:
         longest = self._schedule.longest_chain
         length = (max(longest // together, 1) * together if ahead.loads else longest) * step
         inside = (
-            self._let("to", ir.Advanced(_FROM, length, end)),
+            self._let("to", ir.ClampedAdd(_FROM, length, end)),
             *before,
             self._walked(name, _FROM, _TO, step, body, number, ahead),
             *after,

@@ -194,7 +194,7 @@ class RowLowering(LaneLowering):
             found.insert(0, ir.AwaitCopies(_COPIES))
         place = self._loops.place_of("next")
         later = [ir.Scope((*place, *self._fetched_row("next"))), *self._row_to_l2()]
-        return [*found, *taken, *later, ir.Issued()]
+        return [*found, *taken, *later, ir.LoadFence()]
 
     def _row_to_l2(self) -> list[ir.Stmt]:
         """Prefetches of the row after the next one."""
@@ -245,7 +245,7 @@ class RowLowering(LaneLowering):
             return ir.VectorLoad(vector, self._copied(k), here)
         words: ir.Expr = ir.Element(Var(f"n{k}"), K)
         if is_copied:
-            words = ir.Fetched(vector, self._copied(k))
+            words = ir.RawLoad(vector, self._copied(k))
         if self._is_kept_as_words(k):
             return ir.Assign(ir.Element(Var(f"w{k}"), K), words)
         return ir.Unpack(words, here)
@@ -265,7 +265,7 @@ class RowLowering(LaneLowering):
         self, k: int, words: str, indices: IndexArithmetic, names: dict[str, ir.Expr]
     ) -> list[ir.Stmt]:
         """The vector at hand of an access, as words of memory: nothing waits for them."""
-        fetched = ir.Fetched(self.lanes.vector, self._source(k, indices, names))
+        fetched = ir.RawLoad(self.lanes.vector, self._source(k, indices, names))
         return [*indices.taken(), ir.Assign(ir.Element(Var(words), K), fetched)]
 
     def _copy_async(

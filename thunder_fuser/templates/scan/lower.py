@@ -56,7 +56,7 @@ class ScanLowering(LaneLowering):
         found += self._row()
         for n, scan in enumerate(schedule.scans):
             one = _reducer(scan)
-            found.append(ir.Let(f"a{n}", one, ir.Start(one, is_zero=True), variable=True))
+            found.append(ir.Let(f"a{n}", one, ir.InitAccumulator(one, is_zero=True), variable=True))
         if schedule.tiles == 1:
             return [*found, *self._vector_of_tile(None), *self._tile()]
         if schedule.takes_turns:

@@ -146,7 +146,7 @@ class TransposeLowering(LaneLowering):
                 ir.Let("c", _INT, ir.Binary("/", _P, across)),
                 ir.Registers("x", tile.load.dtype, (tile.depth, tile.width), not is_whole),
                 ir.Loop("n", depth, body, ir.LoopKind.UNROLLED_SHORT),
-                ir.TilePut(
+                ir.TileStore(
                     f"m{k}", tile.depth, ir.times(ir.Int(tile.width), _A), ir.times(depth, _C), _X
                 ),
             ],
@@ -157,7 +157,7 @@ class TransposeLowering(LaneLowering):
         target = ir.Var(f"x{k}")
         return [
             ir.Registers(f"x{k}", self._tiles[k].load.dtype, (vector,)),
-            ir.TileGet(f"m{k}", vector, _J, ir.times(ir.Int(vector), _Q), target),
+            ir.TileLoad(f"m{k}", vector, _J, ir.times(ir.Int(vector), _Q), target),
         ]
 
     def _loaded(self, load: Load, copy: Copy) -> ir.Expr:
