@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.report import summary
-from tests.codegen.test_golden_kernels import rms_norm
 from tests.support.plans import definitions_table, programs_table
 from tests.support.refusal_examples import codes_of, run
+from tests.zoo.template_programs import rms_norm
 from thunder_fuser import errors
 from thunder_fuser.__main__ import main as command_line
 from thunder_fuser.config import TABLE

@@ -112,6 +112,15 @@ def test_every_folder_is_a_package() -> None:
     ] == []
 
 
+def test_tests_do_not_import_from_each_other() -> None:
+    """Their programs are in zoo/, what they are held to in support/."""
+    tests = ROOT / "tests"
+    for path in tests.rglob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        modules = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        assert not [m for m in modules if re.match(r"tests\.(\w+\.)*test_\w+$", m)], path
+
+
 def test_nothing_names_a_place_on_somebodys_machine() -> None:
     suffixes = (".py", ".md", ".toml", ".cuh", ".h", ".cpp", ".txt", ".cu", ".ipynb", ".json")
     folders = ("thunder_fuser", "csrc_templates", "tests", "benchmarks", "notebooks", ".ci")

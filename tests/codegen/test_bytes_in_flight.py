@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.codegen.kernels import kernels_of
-from tests.segment.test_issue_2473 import full_plan
 from tests.support.plans import planned
 from tests.tools import sass
 from tests.zoo import losses
+from tests.zoo.issue_2473 import full_plan
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import BY_NAME

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.codegen.test_second_printer import LITTLE
-from tests.frontends.thunder.test_rounding import CALLS
 from tests.fuzz.plain_c import PlainCBatch
+from tests.support.devices import LITTLE
 from tests.support.oracle import assert_close_to_reference
 from tests.support.plans import compiled_for, planned_for
+from tests.zoo.torch_calls import CALLS
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200

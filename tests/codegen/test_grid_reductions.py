@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.batch import Batch, executable
+from tests.support.batch import Batch, batch_for, executable
 from tests.tools import sass
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.codegen.kernel import Kernel
@@ -31,12 +31,6 @@ Float, BFloat16 = DataType.Float, DataType.BFloat16
 SIZES = ((1, 64), (2, 33), (7, 1), (31, 127), (70, 1000), (300, 512), (40, 4096), (3, 8000))
 ALL = pytest.mark.parametrize("reduction", REDUCTIONS, ids=lambda r: r.name)
 SCHEDULES = pytest.mark.parametrize("schedule", ["own", "H200"])
-
-
-def batch_for(device: torch.device, name: str) -> Batch:
-    if name == "H200" and device.type == "cuda":
-        pytest.skip("a GPU's schedule is its own")
-    return Batch(device, H200 if name == "H200" else None)
 
 
 @functools.cache

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.segment.test_issue_2473 import full_plan
 from tests.tools import sass, sass_loops
+from tests.zoo.issue_2473 import full_plan
 from tests.zoo.norms import NORMS
 from tests.zoo.reductions import REDUCTIONS
 from tests.zoo.workloads import WORKLOADS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.codegen.test_golden_kernels import (
+from tests.zoo.template_programs import (
     norm_backward,
     norm_of_all,
     rms_norm,

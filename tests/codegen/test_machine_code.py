@@ -47,6 +47,7 @@ def workload_cubin(device: DeviceInfo) -> Cubin:
 @functools.cache
 def workload_sass() -> dict[str, list[sass.Sass]]:
     code = sass.disassemble(workload_cubin(H200).image)
+    assert all(workload_kernels(H200).values())
     return {
         name: [code[k.name] for k in kernels] for name, kernels in workload_kernels(H200).items()
     }

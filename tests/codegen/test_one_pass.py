@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.batch import Batch, executable
+from tests.support.batch import Batch, batch_for, executable
+from tests.support.schedules import row_schedules
 from tests.zoo import losses
 from tests.zoo.norms import NORMS, Norm
 from thunder_fuser.codegen.kernel import Kernel
@@ -26,8 +27,6 @@ from thunder_fuser.runtime.cuda.nvrtc import compile_cubin
 from thunder_fuser.runtime.host import build as host_build
 from thunder_fuser.runtime.host.debug import check_orders
 from thunder_fuser.runtime.host.target import HOST
-from thunder_fuser.segment.plan import SegmentedFusion
-from thunder_fuser.templates.choose import schedule_segment
 from thunder_fuser.templates.reduction.pipelining import default_unroll
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
@@ -37,18 +36,6 @@ CPU = HOST.device_info(torch.device("cpu"))
 ALONE = replace(H200, clusters=())
 """Whose blocks do not reach each other's shared memory."""
 SCHEDULES = pytest.mark.parametrize("schedule", ["own", "H200"])
-
-
-def batch_for(device: torch.device, name: str) -> Batch:
-    if name == "H200" and device.type == "cuda":
-        pytest.skip("a GPU's schedule is its own")
-    return Batch(device, H200 if name == "H200" else None)
-
-
-def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
-    found = [schedule_segment(s, device) for s in plan.segments if s.kind == "reduction"]
-    assert all(isinstance(s, ReductionSchedule) for s in found)
-    return found  # type: ignore[return-value]
 
 
 def times_read(schedule: ReductionSchedule) -> int:

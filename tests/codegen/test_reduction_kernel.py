@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.batch import Batch, executable
+from tests.support.batch import Batch, batch_for, executable
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
 from tests.zoo.norms import NORMS
@@ -31,12 +31,6 @@ ROWS = 3
 
 def kernels_of(fusion: Fusion, device: DeviceInfo = H200) -> list[Kernel]:
     return [k.kernel for k in generate_kernels(partition(fusion), device).values()]
-
-
-def batch_for(device: torch.device, name: str) -> Batch:
-    if name == "H200" and device.type == "cuda":
-        pytest.skip("a GPU's schedule is its own")
-    return Batch(device, H200 if name == "H200" else None)
 
 
 def error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.segment.test_issue_2473 import full_plan
 from tests.support.batch import Batch, executable
 from tests.support.generator import random_case
 from tests.support.seeds import blocks
 from tests.tools import sass
 from tests.zoo.groups import grouped, grouped_eager
+from tests.zoo.issue_2473 import full_plan
 from tests.zoo.reductions import REDUCTIONS
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

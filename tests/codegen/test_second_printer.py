@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.codegen.test_golden_kernels import rms_norm, softmax, transposed
 from tests.support import sequential_c
+from tests.support.devices import LITTLE
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
+from tests.zoo.template_programs import rms_norm, softmax, transposed
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.device_table import H200
@@ -33,16 +34,6 @@ from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 Float, BFloat16 = DataType.Float, DataType.BFloat16
-LITTLE = replace(
-    H200,
-    sm_count=8,
-    clusters=((2, 4), (4, 2), (8, 1)),
-    shared_bytes_per_block=24 << 10,
-    shared_bytes_per_sm=25 << 10,
-    registers_per_sm=32 << 10,
-    l2_bytes=1 << 16,
-)
-"""Multiprocessors of which several are needed for a row that is not large."""
 PROGRAMS_OF_ROWS: dict[str, Norm | Reduction] = {p.name: p for p in (*NORMS, *REDUCTIONS)}
 HOST = target_for(torch.device("cpu")).device_info(torch.device("cpu"))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.batch import Batch, Guarded, allocations, executable
+from tests.support.batch import Batch, Guarded, allocations, batch_for, executable
 from tests.support.building import op
 from tests.support.generator import random_case
 from tests.support.hash_seeds import printed_under_any
@@ -42,12 +42,6 @@ SIZES = (1, 2, 31, 33, 127, 1000)
 ENOUGH = 6
 """Random fusions that become transpose kernels, which compilers take seconds for."""
 TURNED = [f"transpose_{k}_{t}" for k in ("add", "cube") for t in ("bf16", "float")]
-
-
-def batch_for(device: torch.device, info: DeviceInfo | None) -> Batch:
-    if info is not None and device.type == "cuda":
-        pytest.skip("a GPU's schedule is its own")
-    return Batch(device, info)
 
 
 class Case:

@@ -58,6 +58,7 @@ def test_names_are_those_of_the_traces(compiled_llama: Any, program: Program) ->
         for proxy in (*b.flat_proxy_args, *b.flat_proxy_outs)
     }
     parts = {s.fusion: s for s in program.steps if s.fusion and "." not in s.name}
+    assert parts
     for step in parts.values():
         assert {*step.reads, *step.writes} <= known
 
@@ -99,6 +100,7 @@ def test_what_is_saved_is_the_memory_that_autograd_holds(function: Any) -> None:
 
 
 def test_equal_layers_are_one(program: Program) -> None:
+    assert len(program.parts) == 2
     for part in program.parts:
         counts = [fold.count for fold in folded(program.of(part))]
         assert max(counts) == LAYERS - 1

@@ -15,7 +15,7 @@ from thunder.distributed import ddp, fsdp
 from thunder.dynamo import thunderfx
 
 from tests.frontends.thunder.programs import jit
-from tests.inspect.test_page import Elements
+from tests.support.page_elements import Elements
 from thunder_fuser.errors import FuserTypeError
 from thunder_fuser.frontends.definition import FusionDefinition
 from thunder_fuser.frontends.thunder import fusions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,10 +12,9 @@ from tests.support.batch import Batch, allocations
 from tests.support.building import op
 from tests.support.cuts import with_cuts
 from tests.support.generator import random_case
-from thunder_fuser.codegen.kernel import Kernel
+from tests.support.still_target import Still
 from thunder_fuser.compile import compile_plan
 from thunder_fuser.compiled_fusion import CompiledFusion
-from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.host.target import HOST
@@ -26,26 +24,6 @@ CPU = torch.device("cpu")
 
 
 # ---- memory
-
-
-class Still:
-    """A target whose launches do nothing: what is left of a call is its memory."""
-
-    name = "host"
-
-    def device_info(self, device: torch.device) -> DeviceInfo:
-        return HOST.device_info(device)
-
-    def compile(self, kernels: Sequence[Kernel]) -> tuple[_Nothing, ...]:
-        return tuple(map(_Nothing, kernels))
-
-
-class _Nothing:
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-
-    def __call__(self, *args: float) -> None:
-        pass
 
 
 class Meter:

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from tests.frontends.thunder.programs import jit
-from tests.runtime.test_executable import Still
 from tests.support.batch import Batch
 from tests.support.cuts import with_cuts
 from tests.support.generator import Case, random_case
+from tests.support.still_target import Still
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_kernels, compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.sharding.blocks import BATCH, HALVES, LENGTH, WIDTH, is_right, sharded
+from tests.sharding.checks import kinds
 from tests.sharding.processes import together
-from tests.sharding.test_transformer import kinds
 from thunder_fuser.sharding import DeviceMesh, simulate
 
 ACTIVATION = BATCH * LENGTH * WIDTH * 8

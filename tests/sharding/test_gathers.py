@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.sharding.test_transformer import fusion_of, is_right, kinds, tensor
+from tests.sharding.checks import fusion_of, is_right, kinds, tensor
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.frontends.definition import DataType
 from thunder_fuser.ir.reference import evaluate

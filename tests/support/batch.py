@@ -18,6 +18,7 @@ from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import compile_plan, generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.device import DeviceInfo
+from thunder_fuser.device_table import H200
 from thunder_fuser.ir.domain import IterDomain, Layout, static
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.runtime import steps
@@ -222,3 +223,14 @@ def check_between_guards(
     for case, inputs, _, compiled in planned:
         case.check(compiled(inputs), case.updated(inputs))
     return sum(target.launches for _, _, target, _ in planned)
+
+
+def batch_for(device: torch.device, schedule: DeviceInfo | str | None) -> Batch:
+    """A batch whose schedules are the device's "own", those of an "H200", or of a given device.
+
+    A GPU runs its own schedules only: with others the test is skipped there.
+    """
+    info = {"own": None, "H200": H200}[schedule] if isinstance(schedule, str) else schedule
+    if info is not None and device.type == "cuda":
+        pytest.skip("a GPU's schedule is its own")
+    return Batch(device, info)

@@ -11,8 +11,8 @@ from typing import Any
 import thunder
 
 from tests.frontends.thunder.programs import jit
-from tests.segment.test_issue_2473 import full_plan
 from tests.zoo.arithmetic import Arithmetic
+from tests.zoo.issue_2473 import full_plan
 from tests.zoo.plan_programs import PROGRAMS, Program
 from tests.zoo.rope import define_keys_across_cuts
 from tests.zoo.workloads import BY_NAME

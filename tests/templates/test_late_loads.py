@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.batch import Batch, executable
-from tests.templates.test_reduction import row_schedules
+from tests.support.schedules import row_schedules
 from tests.tools import sass
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion

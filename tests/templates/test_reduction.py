@@ -10,6 +10,7 @@ import torch
 
 from tests.support.building import op
 from tests.support.generator import random_case
+from tests.support.schedules import row_schedules
 from tests.zoo.norms import NORMS, Norm
 from tests.zoo.reductions import REDUCTIONS, Reduction
 from thunder_fuser.compile import generate_kernels
@@ -47,10 +48,6 @@ def schedule(segment: Segment, device: DeviceInfo) -> ReductionSchedule:
 
 
 GRADIENTS = [r for r in REDUCTIONS if r.name.endswith("norm_backward") or r.name == "loss"]
-
-
-def row_schedules(plan: SegmentedFusion, device: DeviceInfo = H200) -> list[ReductionSchedule]:
-    return [schedule(s, device) for s in plan.segments if s.kind == "reduction" and s.kernels]
 
 
 def folded(sizes: Sequence[int], dims: Sequence[int], dtype: DataType = Float) -> SegmentedFusion:
@@ -462,10 +459,14 @@ def test_lanes_of_totals_are_neighbours_of_other_threads_lanes(
     64 bytes of a warp's loads begin within a sector, most of them.
     """
     plan = program.definition(8192, columns, dtype).plan()
-    for segment in (s for s in plan.segments if s.kernels):
+    owning = [
+        segment
+        for segment in plan.segments
+        if segment.kernels and any(t.is_of_columns for t in schedule(segment, H200).totals)
+    ]
+    assert owning
+    for segment in owning:
         found = schedule(segment, H200)
-        if not any(t.is_of_columns for t in found.totals):
-            continue
         assert found.lanes.vector == lanes
         wide = [a for a in found.accesses if a.loads[0].tensor.numel == 8192 * columns]
         assert wide
