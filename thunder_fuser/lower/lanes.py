@@ -20,9 +20,9 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     PhiloxCall,
     Random,
+    ScalarGraph,
     Select,
     Value,
-    ValueGraph,
     forms,
     operands,
 )
@@ -136,7 +136,7 @@ def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:
     return lanes(condition) if uniform is None else uniform
 
 
-def wave_of(graph: ValueGraph) -> dict[Value, int]:
+def wave_of(graph: ScalarGraph) -> dict[Value, int]:
     """For each node how many positions are computed one from the other before it."""
     waves: dict[Value, int] = {}
     for node in graph:
@@ -146,7 +146,7 @@ def wave_of(graph: ValueGraph) -> dict[Value, int]:
 
 
 def diverging_positions(
-    graph: ValueGraph, scattered: AbstractSet[Value], lanes: LaneForms
+    graph: ScalarGraph, scattered: AbstractSet[Value], lanes: LaneForms
 ) -> set[Variable]:
     """The positions that differ between lanes, as far as the loads that they need are planned."""
     if not graph.checks or lanes.vector == 1:

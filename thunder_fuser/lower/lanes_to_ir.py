@@ -32,9 +32,9 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     PhiloxCall,
     Random,
+    ScalarGraph,
     Select,
     Value,
-    ValueGraph,
     operands,
     reachable,
 )
@@ -64,7 +64,7 @@ class LaneLowering:
 
     def __init__(
         self,
-        graph: ValueGraph,
+        graph: ScalarGraph,
         accesses: Sequence[RegisterArray],
         lanes: LaneForms,
         stores: Sequence[Store],

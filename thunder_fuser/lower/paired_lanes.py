@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import LaneForms
-from thunder_fuser.lower.scalar_graph import Load, ValueGraph, forms
+from thunder_fuser.lower.scalar_graph import Load, ScalarGraph, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 
 
 def can_pair(
-    graph: ValueGraph,
+    graph: ScalarGraph,
     accesses: Sequence[RegisterArray],
     stores: Sequence[Store],
     lanes: LaneForms,

@@ -17,7 +17,7 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.pull import Pull
-from thunder_fuser.lower.scalar_graph import Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import ScalarGraph, Value
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_store
 
@@ -31,7 +31,7 @@ class PointGroup:
 
     point: Form
     count: int
-    graph: ValueGraph
+    graph: ScalarGraph
     values: tuple[tuple[TensorView, Value, Form], ...]
 
     @property

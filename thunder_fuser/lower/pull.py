@@ -44,8 +44,8 @@ from thunder_fuser.lower.index_forms import index_form
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
+    ScalarGraph,
     Value,
-    ValueGraph,
     forms,
     reachable,
 )
@@ -80,7 +80,7 @@ class Pull:
         """`inside` holds wherever values are wanted: points of `lane_index` that a loop visits in
         vain.
         """
-        self.graph = ValueGraph()
+        self.graph = ScalarGraph()
         self.context = context
         self._body = body
         self._definitions = body.definitions

@@ -26,7 +26,7 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.row_points import RowPoints, is_over, placed
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 
 Point = Literal["column", "group", "row", "one"]
 """Where a total has its value: at each column, at each column of a group of rows, at each row, or
@@ -61,7 +61,7 @@ class PulledEpilogue:
     at: Point
     points: int
     index: Form
-    graph: ValueGraph
+    graph: ScalarGraph
     stores: tuple[tuple[TensorView, Value, Form], ...]
 
 
@@ -72,7 +72,7 @@ class PulledRows:
     those that do not exist with the others.
     """
 
-    graph: ValueGraph
+    graph: ScalarGraph
     folds: tuple[PulledReduction, ...]
     totals: tuple[PulledGridReduction, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]

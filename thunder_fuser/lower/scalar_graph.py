@@ -2,7 +2,7 @@
 flattened loop variable.
 
 `pull.py` builds it, `vectorize.py` decides how its loads become vector accesses, and code
-generation prints it. Nodes are hash-consed by the `ValueGraph`: equal values are one node, and
+generation prints it. Nodes are hash-consed by the `ScalarGraph`: equal values are one node, and
 `order` numbers nodes such that operands come first.
 """
 
@@ -227,7 +227,7 @@ def forms(value: Value) -> tuple[Form, ...]:
 
 
 @dataclass(slots=True)
-class ValueGraph:
+class ScalarGraph:
     """Interns nodes and remembers under which conditions each load and position is needed.
 
     `contexts[load]` is a disjunction of conjunctions: the load happens where one of them holds.

@@ -16,7 +16,7 @@ from thunder_fuser.ir.fusion import ScanOp, TensorView, shape_text
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class PulledScans:
 
     rows: int
     columns: int
-    graph: ValueGraph
+    graph: ScalarGraph
     scans: tuple[tuple[ScanOp, Value], ...]
     stores: tuple[tuple[TensorView, Value, Form], ...]
     column: Form

@@ -33,7 +33,7 @@ from thunder_fuser.lower.lane_windows import (
     windows_with_gaps,
 )
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
-from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
+from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ScalarGraph
 
 SECTOR_BYTES = 32
 """What a GPU's memory moves at least."""
@@ -65,7 +65,7 @@ class Alternative:
 class RegisterArray:
     """All that one register array is read from.
 
-    loads        nodes of the value graph that the array stands for
+    loads        nodes of the scalar graph that the array stands for
     variants     windows, mutually exclusive; empty for a gather
     gather       alternatives read lane by lane; empty unless `variants` is
     is_uniform   every lane reads the same element: a scalar register instead of an array
@@ -112,7 +112,7 @@ class RegisterArray:
 
 
 def plan_accesses(
-    graph: ValueGraph, lanes: LaneForms, memory: Mapping[int, Memory]
+    graph: ScalarGraph, lanes: LaneForms, memory: Mapping[int, Memory]
 ) -> tuple[RegisterArray, ...]:
     """Accesses for all loads of a graph, those that wait for others behind them. `memory`: per id
     of the tensor that is loaded.
