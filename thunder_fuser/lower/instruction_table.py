@@ -160,7 +160,8 @@ def of_conversion(source: DataType, dtype: DataType, arch: str) -> Mix:
     return mix(0, 1, 1)
 
 
-# Instructions from a standard sample. A uniform one that rounds to the upper end becomes the lower.
+# Instructions to scale a standard sample. A uniform sample rounded to the upper end becomes the
+# lower one.
 NUMBER = {"uniform": mix(0, 3), "normal": mix(1, 1), "bernoulli": mix(0, 2)}
 ROUND = mix(0, 1)
 """Instructions to round fp32 to the precision of a narrower float, in its register."""

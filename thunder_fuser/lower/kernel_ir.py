@@ -5,18 +5,19 @@ registers, move memory, compute and synchronise; their expressions are values of
 dtypes) or indices. Template modes do not appear: lowering has turned them into statements.
 `kernel_ir_text.py` lists a kernel for readers, `codegen/` prints it for a compiler.
 
-    y = x * x of 1,000 elements, 4 a vector:
+The listing of y = x * x, 1,000 elements in vectors of 4:
 
-    kernel pointwise.mul(T0: Float*, T1: Float* out), grid 1 x 256 threads, index Int32
+    kernel pointwise mul (T0: const Float*, T1: Float*)
+    1 blocks of 256 threads, indices Int32:
       u = block * 256 + thread
       if u < 250:
         x0: Float[4]
-        x0 <- T0[4 * u :4]
+        x0 = load 4 at T0 + 4 * u
         y0: Float[4]
         for v in 0..4, vector:
           t1: Float = mul(x0[v], x0[v])
           y0[v] = t1
-        T1[4 * u :4] <- y0
+        store 4 at T1 + 4 * u: y0
 """
 
 from __future__ import annotations
@@ -683,9 +684,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class DrawNumbers:
-    """Declaration of a register array with the standard samples of `calls` Philox calls, from call
-    number `first` on.
-    """
+    """Declaration of an array of the standard samples of `calls` Philox calls, from `first` on."""
 
     array: str
     dtype: DataType

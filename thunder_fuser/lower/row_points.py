@@ -107,7 +107,7 @@ class RowPoints:
         self, tensor: TensorView, index: Sequence[Form], body: KernelBody
     ) -> bool:
         """True if a tensor is stored by whole accesses or, if both its memory and the rows have
-        another than the logical order, by whole sectors. True for planned kernels.
+        another than the logical order, by whole sectors. True if its layout is decided already.
         """
         if tensor in body.stores:
             return True
