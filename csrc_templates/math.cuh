@@ -223,7 +223,7 @@ TF_DEVICE T div(T a, T b) {
 }
 TF_DEVICE float div(float a, float b) { return a / b; }
 TF_DEVICE double div(double a, double b) { return a / b; }
-// Division by a constant, of which high + low is the reciprocal: codegen/constant_division.py proves
+// Division by a constant, of which high + low is the reciprocal: lower/constant_division.py proves
 // the bits. The parts have one sign, or infinities would give NaN.
 TF_DEVICE float div_by(float a, float high, float low) { return fmaf(a, high, a * low); }
 

@@ -1,7 +1,7 @@
 """Pointwise schedules carried out by numpy, with no code generated: what each lane loads and
 stores.
 
-The value graph is evaluated at all points of the loop at once. Loads go through the windows and
+The scalar graph is evaluated at all points of the loop at once. Loads go through the windows and
 gathers that were planned for them, and all that `lower/vectorize.py` promises of these is asserted
 on the way: that every lane which needs an element gets that element, that nothing else is touched,
 that wide accesses are aligned, and that conditions are the same for all lanes of a vector.
@@ -259,7 +259,7 @@ class _Run:
 
 
 def needed_at(load: Load, part: PointwisePart, point: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Where the value graph asks for a load, by the conditions that it was pulled under."""
+    """Where the scalar graph asks for a load, by the conditions that it was pulled under."""
     contexts = part.graph.contexts[load]
     return np.logical_or.reduce([_all(conjunction, point) for conjunction in contexts])
 

@@ -1,1 +1,1 @@
-"""Printers of kernel IR: the only place that knows a language, and no template."""
+"""Code generation: kernel IR to CUDA C++, independent of templates."""

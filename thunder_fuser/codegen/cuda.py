@@ -1,4 +1,4 @@
-"""Kernel IR as a kernel in CUDA C++: the last step before a compiler sees it."""
+"""Generation of a CUDA C++ kernel from kernel IR, the last step before compilation."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from thunder_fuser.lower.kernel_ir import Bound, KernelIR, Parameter, Scratch
 
 @dataclass(frozen=True, slots=True)
 class GeneratedKernel:
-    """A kernel and what its parameters are bound to, in the order of `kernel.params`.
+    """A kernel and its arguments, in the order of `kernel.params`.
 
-    A tensor stands for its data pointer, as scratch memory does; a scalar input or CPU scalar
-    tensor for its value; complex scalars take two parameters, the real and the imaginary part.
+    A tensor or workspace is passed as its data pointer, a scalar input or CPU scalar tensor as its
+    value; a complex scalar takes two parameters, the real and the imaginary part.
     """
 
     kernel: Kernel
     arguments: tuple[Bound, ...]
 
     def bound_to(self, values: Sequence[TensorView | Scalar]) -> GeneratedKernel:
-        """The same kernel, on the values that stand behind the numbers of its own."""
+        """Return the kernel with other arguments: values[id] in the place of the value `id`."""
         bound = (b if isinstance(b, Scratch) else values[b.id] for b in self.arguments)
         return GeneratedKernel(self.kernel, tuple(bound))
 
 
 def generate(kernel: KernelIR) -> GeneratedKernel:
-    """The CUDA C++ of a kernel.
+    """Generate the CUDA C++ of a kernel.
 
-    Its name is tf_<template>_<up to four telling operations>_<hash of the text>: the same program,
-    the same name.
+    Its name is tf_<template>_<up to four telling operations>_<hash of the text>, so that equal
+    programs have equal names.
     """
     printer = CudaText(kernel.index)
     params = tuple(Param(p.name, _ctype(p, printer)) for p in kernel.parameters)

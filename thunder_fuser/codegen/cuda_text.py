@@ -1,8 +1,7 @@
-"""Kernel IR as CUDA C++: one spelling for each statement and expression, and the headers that the
-spellings need.
+"""CUDA C++ text of kernel IR statements and expressions, and the headers that the text needs.
 
-The text is in the common subset of csrc_templates/prelude.cuh, so that a C++ compiler takes it as
-NVRTC does.
+The text is in the common subset of csrc_templates/prelude.cuh, so that a C++ compiler for the host
+accepts it as NVRTC does.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from thunder_fuser.lower import kernel_ir as ir
 _FLOAT8 = frozenset({DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 _UNSIGNED = {DataType.Int32: ("unsigned", "u"), DataType.Int: ("unsigned long long", "ull")}
 _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
-"""How tightly operators bind; comparisons bind least."""
+"""Operator precedence; comparisons have the lowest."""
 _HEADERS = (
     *("prelude", "types", "vector", "fp8", "complex", "math"),
     *("pairs", "philox", "gather", "reduce", "cluster", "scan", "tile"),
@@ -37,7 +36,7 @@ _LAUNCH = {
 
 
 def braced(head: str, lines: Sequence[str]) -> list[str]:
-    """Lines in braces behind a head, one line where that is all they are."""
+    """Return lines in braces after a head; a single statement goes on the head's line instead."""
     if head and len(lines) == 1 and lines[0][-1] == ";":
         return [f"{head} {lines[0]}"]
     return [f"{head} {{" if head else "{", *indented(lines), "}"]
@@ -48,12 +47,12 @@ def indented(lines: Sequence[str]) -> list[str]:
 
 
 class CudaText:
-    """Spells the statements of one kernel, and notes what they need.
+    """Prints the statements of one kernel, and records what they need.
 
-    headers      files of csrc_templates, by stem
-    lines        the user's lines of each comment, in order; the text does not say them
-    synchronises whether threads wait for each other
-    cooperates   whether blocks do
+    headers      stems of the csrc_templates files to include
+    lines        source lines of each comment, in order; they are not part of the text
+    synchronises threads wait for each other
+    cooperates   blocks wait for each other (grid barrier)
     """
 
     def __init__(self, index: DataType) -> None:
@@ -70,7 +69,7 @@ class CudaText:
         return self.EXPRESSIONS[type(value)](self, value)
 
     def _factor(self, value: ir.Expr, binds: int) -> str:
-        """An operand of what binds so tightly."""
+        """Return the text of an operand of an operator with precedence `binds`."""
         text = self.text(value)
         match value:
             case ir.Binary():
@@ -190,7 +189,7 @@ class CudaText:
     # ---- numbers
 
     def _number(self, e: ir.Expr) -> str:
-        """An operand: negative literals are in parentheses."""
+        """Return the text of an operand, with negative literals in parentheses."""
         text = self.text(e)
         return f"({text})" if isinstance(e, ir.Literal) and text.startswith("-") else text
 
@@ -240,7 +239,7 @@ class CudaText:
     # ---- reductions
 
     def _spelled(self, reducer: ir.Reducer, template: str, **texts: str) -> str:
-        """A text of a reduction's accumulator, with its types filled in."""
+        """Fill the types of a reduction's accumulator into a text template of its table row."""
         self.headers.add("reduce")
         element = self.ctype(reducer.element)
         position = "" if reducer.position is None else reducer.position.ctype
@@ -249,7 +248,7 @@ class CudaText:
     def _start(self, e: ir.InitAccumulator) -> str:
         row, dtype = reductions.lookup(e.reducer.op), e.reducer.accumulate
         identity = row.identity(dtype)
-        # -0.0 is as much as 0.
+        # `or` replaces the identity -0.0 by 0, if asked.
         start = literal(identity or 0 if e.is_zero else identity, dtype)
         return self._spelled(e.reducer, row.accumulator.start, identity=start)
 
@@ -302,14 +301,14 @@ class CudaText:
         return f"tf::{self._reduces(e)}<{_functor(e.reducer)}, {_group(e)}>({arguments})"
 
     def _reduces(self, e: ir.BlockReduce) -> str:
-        """The function that reduces over the threads of a block, or of a cluster."""
+        """Return the function that reduces over the threads of a block, or of a cluster."""
         if e.blocks == 1:
             return "block_reduce"
         self.headers.add("cluster")
         return "cluster_reduce"
 
     def _who(self, e: ir.BlockReduce) -> tuple[ir.Expr, ...]:
-        """The numbers of a thread there."""
+        """Return a thread's index in its group and, in a cluster, the rank of its block."""
         return (e.thread,) if e.rank is None else (e.thread, e.rank)
 
     def _mapped_rank(self, e: ir.MappedRank) -> str:
@@ -404,7 +403,7 @@ class CudaText:
         head = f"if ({' && '.join(map(self.text, s.tests))})"
         if not s.otherwise:
             return braced(head, self.body(s.body))
-        # In braces always: an else belongs to the nearest if.
+        # Always in braces, since an else binds to the nearest if.
         lines = [f"{head} {{", *indented(self.body(s.body))]
         if len(s.otherwise) == 1 and isinstance(s.otherwise[0], ir.If):
             first, *rest = self._if(s.otherwise[0])
@@ -585,8 +584,8 @@ def _shape_of_parts(e: ir.ReducePartials) -> str:
 
 
 def _group(e: ir.BlockReduce) -> str:
-    """How many threads a group has, and, if there are several, how many of them a block, or how
-    many blocks a cluster.
+    """Return the template arguments `threads[, groups or blocks]`: the threads of a group and, if
+    there are several, the groups of a block or the blocks of a cluster.
     """
     several = max(e.groups, e.blocks)
     return f"{e.threads}, {several}" if several > 1 else f"{e.threads}"

@@ -1,7 +1,7 @@
-"""Where ``csrc_templates`` is: the CUDA C++ that is not generated.
+"""Access to ``csrc_templates``, the CUDA C++ headers that are not generated.
 
-The folder sits beside the package in a checkout and in an editable install, and inside the package
-in a wheel. ``importlib.resources`` finds it in only one of the three, so this module looks in both
+The folder is beside the package in a checkout and in an editable install, and inside the package in
+a wheel. ``importlib.resources`` finds it in only one of the three, so this module looks in both
 places.
 """
 
@@ -22,7 +22,7 @@ _PLACES = (_PACKAGE / "csrc_templates", _PACKAGE.parent / "csrc_templates")
 
 @functools.cache
 def template_dir() -> Path:
-    """The folder to give a compiler as include path."""
+    """Return the folder, a compiler's include path; InternalError if it is missing."""
     for place in _PLACES:
         if (place / "prelude.cuh").is_file():
             return place
@@ -32,7 +32,7 @@ def template_dir() -> Path:
 
 @functools.cache
 def read(name: str) -> str:
-    """The text of a file, by its path inside the folder; FuserValueError if there is none."""
+    """Return the text of a file, by its path in the folder; FuserValueError if there is none."""
     path = template_dir() / name
     if not path.is_file():
         known = ", ".join(template_names())
@@ -41,8 +41,8 @@ def read(name: str) -> str:
 
 
 def expanded(names: Sequence[str]) -> str:
-    """The text of CUDA files and of those that they include, each once. What only the compiler of
-    the host sees stays an include line.
+    """Return the text of CUDA files with their includes expanded, each file once. Includes of files
+    other than .cuh, which only the host's compiler sees, are kept.
     """
     seen: set[str] = set()
     return "\n".join(_expanded(name, seen) for name in names if name not in seen)
@@ -62,14 +62,14 @@ def _expanded(name: str, seen: set[str]) -> str:
 
 @functools.cache
 def template_names() -> tuple[str, ...]:
-    """All files of the folder, sorted, with '/' between folders."""
+    """Return the paths of all files in the folder, sorted, with '/' as separator."""
     root = template_dir()
     return tuple(sorted(p.relative_to(root).as_posix() for p in root.rglob("*.*") if p.is_file()))
 
 
 @functools.cache
 def fingerprint() -> str:
-    """A digest of all files, for the keys of compiled code that includes some of them."""
+    """Return a digest of all files, for cache keys of compiled code that includes some of them."""
     digest = hashlib.sha256()
     for name in template_names():
         digest.update(f"{name}\0{read(name)}\0".encode())

@@ -1,4 +1,4 @@
-"""A generated kernel as data: the value that code generation hands to a target.
+"""A generated kernel as data: the interface between code generation and targets.
 
 A ``Kernel`` holds one ``extern "C" __global__`` function, what it includes from ``csrc_templates``,
 the types of its parameters and its launch geometry. It is complete (a target needs nothing else to
@@ -18,7 +18,7 @@ class Param:
     """One parameter of a kernel: its name and its C++ type, such as ``const bf16*`` or ``long
     long``.
 
-    A pointer parameter takes an address (``Tensor.data_ptr()``); every other one a Python number.
+    A pointer parameter takes an address (``Tensor.data_ptr()``), any other one a Python number.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel: source text, headers, parameters, launch geometry.
+    """A kernel: source text, headers, parameters, launch geometry.
 
     name          the function's name; part of the source and unique within a program
     source        text of one ``extern "C" __global__ void name(...) {...}``
@@ -41,12 +41,11 @@ class Kernel:
     shared_bytes  size of the dynamic shared memory of a block
     collectives   the kernel synchronises threads (barriers, shuffles, block reductions)
     cooperative   all blocks must be resident at once (the kernel has a grid barrier)
-    cluster       neighbouring blocks that run at the same time and reach each other's shared memory
-                  (a thread block cluster, which the source declares); 1: none do
-    asked_blocks  blocks a multiprocessor that the launch bounds ask the compiler for, unless it
-                  spills registers for that; 0: none
-    lines         for each comment of the source the user's lines that it is about. Not part of what
-                  a kernel is: equal programs of different lines are compiled once
+    cluster       blocks of a thread block cluster, which the source declares; 1: no clusters
+    asked_blocks  resident blocks per multiprocessor that the launch bounds ask the compiler for,
+                  unless registers spill; 0: none
+    lines         for each comment of the source the lines of the user's program that it refers to;
+                  not compared: equal programs of different lines are compiled once
     """
 
     name: str
@@ -64,12 +63,12 @@ class Kernel:
 
     @property
     def text(self) -> str:
-        """The complete translation unit of this kernel alone."""
+        """The complete translation unit of this kernel."""
         return program_text((self,))
 
     @property
     def listing(self) -> str:
-        """The source as readers see it: comments say the user's lines."""
+        """The source with the lines of the user's program in its comments."""
         lines = iter(self.lines)
         found = []
         for line in self.source.splitlines():
@@ -79,25 +78,25 @@ class Kernel:
 
 
 def distinct_texts(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """One kernel of each name. Those of one name have one text, and perhaps grids of their own: the
-    number of rows need not be in a text.
+    """Return one kernel of each name. Kernels of one name have equal text, but may differ in grid
+    size, since the text need not depend on the number of rows.
     """
     return list({kernel.name: kernel for kernel in kernels}.values())
 
 
 def program_text(kernels: Sequence[Kernel]) -> str:
-    """One translation unit with all `kernels`: each header once, then each source in order."""
+    """Return one translation unit of all `kernels`: each header once, then the sources in order."""
     sources = (kernel.source.rstrip() + "\n" for kernel in distinct_texts(kernels))
     return "\n".join([header_text(kernels), *sources])
 
 
 def header_text(kernels: Sequence[Kernel]) -> str:
-    """The include lines of `kernels`: each header once, in order of first use."""
+    """Return the include lines of `kernels`: each header once, in order of first use."""
     headers = dict.fromkeys(header for kernel in kernels for header in kernel.headers)
     return "".join(f'#include "{header}"\n' for header in headers)
 
 
 def listing_text(kernels: Sequence[Kernel]) -> str:
-    """`program_text` for readers."""
+    """Return `program_text` with the kernels' listings as sources."""
     listings = (kernel.listing for kernel in distinct_texts(kernels))
     return "\n".join([header_text(kernels), *listings])

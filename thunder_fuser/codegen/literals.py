@@ -1,4 +1,4 @@
-"""Numbers as C++ text, exact to the last bit."""
+"""C++ literals of Python numbers, bit-exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thunder_fuser.ir.dtypes import DataType, Number
 
 
 def literal(value: Number, dtype: DataType) -> str:
-    """C++ expression of `value` in `dtype`'s type, rounded once, as torch converts a
+    """Return a C++ expression of `value` in the type of `dtype`, rounded once, as torch converts a
     Python number.
     """
     if dtype.is_complex:

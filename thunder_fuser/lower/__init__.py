@@ -1,1 +1,1 @@
-"""Fusion -> scalar graph: values pulled at points, vectorised accesses, row programs."""
+"""Lowering of a fusion: scalar graphs, vectorised accesses, row and scan programs, kernel IR."""

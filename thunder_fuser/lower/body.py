@@ -1,7 +1,7 @@
-"""Kernel body: what one kernel computes, from what it loads to what it stores.
+"""Kernel body: the part of a fusion that one kernel computes, from its loads to its stores.
 
-The body of a segment is its whole fusion. While a plan is made, bodies are asked about that are
-parts of the fusion which is planned: what is loaded cuts them out.
+The body of a segment is its whole fusion. While a plan is made, candidate bodies are parts of the
+planned fusion, delimited by their loads.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from thunder_fuser.ir.integer.symint import Form
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where a tensor lies.
+    """Memory of a tensor.
 
-    alignment  of its first element, in bytes
-    elements   from the first to the last one
-    anywhere   a vector may begin at any element, as a CPU reads it
+    alignment  alignment of its first element, in bytes
+    elements   extent from the first to the last element
+    anywhere   vector loads may be unaligned, as on a CPU
     """
 
     alignment: int
@@ -30,7 +30,7 @@ class Memory:
 
     @staticmethod
     def of(tensor: TensorView, layout: Layout, anywhere: bool = False) -> Memory:
-        """Of a tensor, whose root has the layout."""
+        """Return the memory of a tensor whose root domain has the layout."""
         steps = zip(tensor.domain.root, layout.strides, strict=True)
         elements = 1 + sum((d.size - 1) * stride for d, stride in steps)
         return Memory(layout.alignment, elements, anywhere)
@@ -38,17 +38,17 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class KernelBody:
-    """What a kernel computes, and where that lies in memory.
+    """Computation of a kernel, with the memory layouts of its inputs and outputs.
 
-    definitions  expressions by their results
-    loads        layouts of tensors in memory, at which computing ends
+    definitions  result -> expression
+    loads        layouts of tensors that are read from memory instead of computed
     outputs      tensors that it stores
-    folds        reductions that it does, in SSA order; one may be done in another form than the
+    folds        reductions that it computes, in SSA order, perhaps in another form than the
                  fusion's (`lower/online_reductions.py`)
-    stores       layouts of the outputs; none while only legality is asked about
-    updates      input whose memory an output overwrites
-    scans        that it does, in SSA order
-    expected     layouts that outputs have as far as is known, while only legality is asked about
+    stores       layouts of the outputs; empty while only legality is checked
+    updates      output -> input whose memory it overwrites
+    scans        scans that it computes, in SSA order
+    expected     layouts of outputs as far as they are known while only legality is checked
     """
 
     definitions: Mapping[Val, Expr]
@@ -61,17 +61,15 @@ class KernelBody:
     expected: Mapping[TensorView, Layout] = field(default_factory=dict)
 
     def memory(self, device: DeviceInfo) -> dict[int, Memory]:
-        """Of what is loaded, by number, as `device` reads it."""
+        """Return the memory of each load on `device`, by tensor id."""
         anywhere = device.threads_are_serial
         return {t.id: Memory.of(t, layout, anywhere) for t, layout in self.loads.items()}
 
     def producer(self, value: Val) -> Expr | None:
-        """The expression that the kernel computes a value with; None of what it loads or is
-        given.
-        """
+        """Return the expression by which the kernel computes a value; None for loads and inputs."""
         return None if value in self.loads else self.definitions.get(value)
 
     def operands(self, value: Val) -> tuple[Val, ...]:
-        """What the kernel computes a value from."""
+        """Return the inputs of the expression by which the kernel computes a value, if any."""
         expr = self.producer(value)
         return () if expr is None else expr.inputs

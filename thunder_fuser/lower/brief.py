@@ -1,16 +1,16 @@
-"""Which functions of a kernel need fewer digits than fp32 has, since all that becomes of them is
+"""Short forms: functions that may be less precise than fp32, since all uses of their results are
 rounded to 16 bits or less.
 
-A short exponential is wrong by some 2^-20 of itself. Products and quotients of such numbers are
-wrong by as much, and so are their sums, since all are positive; a difference may be wrong by more,
-and ends the search.
+A short exponential has a relative error of some 2^-20. Products and quotients of such values have
+errors of that size, and so have their sums, since all terms are positive; a difference may have a
+larger one, and ends the search.
 
-A short erf or tanh is wrong by 2^-22 of 1. It stands where a constant is added that is as large:
-1 + erf(x) has lost 2^-25 of 1 by its rounding anyway, however small it is, and what is computed
-from it has lost as much. A GELU and its gradient are that.
+A short erf or tanh has an absolute error of 2^-22. It is used where a constant of magnitude 1 or
+more is added: 1 + erf(x) has an absolute rounding error of 2^-25 anyway, however small it is, and
+so has all that is computed from it. GELU and its gradient are of this form.
 
-A total over many rows may be off by 2^-17 of its terms' magnitudes, since 128 of them are added up
-one after the other in fp32. Where its result is rounded, what goes into it may be short, too.
+A sum over many rows may have an error of 2^-17 of its terms' magnitudes, since 128 of them are
+added sequentially in fp32. If its result is rounded, its inputs may be short, too.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value, operands
 
 _SCALES = ("mul", "div", "truediv", "neg", "cast")
-"""Operations that leave a relative error as it is."""
+"""Operations that preserve a relative error."""
 _QUOTIENTS = ("div", "truediv")
 _UP_TO_ONE = ("erf", "tanh")
-"""Functions between -1 and 1."""
+"""Functions with values in [-1, 1]."""
 _SUMS = ("add", "sub")
 Fold = tuple[str, Value, TensorView]
-"""A reduction of a row: its operation, what it takes of an element, its result."""
+"""A reduction over a row: operation, value of its elements, result."""
 
 
 def find_brief(
     nodes: Sequence[Value], kept: Collection[Value], folds: Sequence[Fold]
 ) -> frozenset[int]:
-    """The nodes, by order, that have a short form.
+    """Return the nodes, by order, that may be computed by a short form.
 
-    nodes  all of a kernel, operands first
-    kept   what is stored, or goes where nothing is known about what becomes of it
-    folds  what else reads nodes
+    nodes  all nodes of a kernel, operands first
+    kept   nodes that are stored, or whose uses are unknown
+    folds  reductions, which use nodes too
     """
     search = _Search(nodes, kept, folds)
     return frozenset(n.order for n in nodes if isinstance(n, Compute) and search.is_brief(n))
 
 
 def is_rounded(total: TensorView, nodes: Sequence[Value], kept: Collection[Value]) -> bool:
-    """Whether all that becomes of a total, by scaling alone, is rounded.
+    """True if a grid reduction's result is only scaled, and all its uses are rounded.
 
-    nodes  those that are computed when it is there
-    kept   what of them is stored
+    nodes  nodes of the epilogue
+    kept   those of them that are stored
     """
     search = _Search(nodes, kept, ())
     results = (n for n in nodes if isinstance(n, Folded) and n.tensor == total)
@@ -83,7 +83,7 @@ class _Search:
             return False
         if node.op in _QUOTIENTS:
             divisor = node.operands[1]
-            # A sum that has 1 in it: its reciprocal is neither infinite nor rounded to few digits.
+            # A sum with a term of 1: its reciprocal is neither infinite nor subnormal.
             if not (isinstance(divisor, Folded) and divisor.tensor in self._from_one):
                 return False
         elif node.op in _UP_TO_ONE:
@@ -93,8 +93,8 @@ class _Search:
         return self.becomes_small(node) or self._joins_lossy(node)
 
     def _only_shifts(self, node: Value, size: float) -> bool:
-        """Whether a value of at most this size is only added to constants as large, scaled or
-        squared perhaps, and what becomes of the sums is rounded.
+        """True if a value of magnitude `size` at most is only added to constants as large, perhaps
+        after scaling or squaring, and all uses of the sums are rounded.
         """
         if node in self._kept or self._folds[node] or not self._users[node]:
             return False
@@ -114,7 +114,7 @@ class _Search:
         return True
 
     def _is_rounded_later(self, node: Value) -> bool:
-        """Whether sums and products of a value, and nothing else, are rounded."""
+        """True if a value is used in sums and products only, and their results are rounded."""
         if node.dtype.is_reduced_precision:
             return True
         if node in self._kept or node.dtype is not DataType.Float or self._folds[node]:
@@ -128,7 +128,7 @@ class _Search:
         )
 
     def _joins_lossy(self, node: Compute) -> bool:
-        """Whether an exponential that is at most 1 is only added to what has lost digits of 1."""
+        """True if an exponential <= 1 is only added to values with an absolute rounding error."""
         if node.op != "exp" or not _is_of_negative_square(node):
             return False
         here: Value = node
@@ -145,7 +145,7 @@ class _Search:
         return False
 
     def _is_lossy(self, node: Value) -> bool:
-        """Whether it is a constant and a function between -1 and 1, scaled perhaps."""
+        """True for the sum of a constant and an erf or tanh, perhaps scaled."""
         while isinstance(node, Compute) and node.op == "mul":
             values = [o for o in node.operands if not isinstance(o, Literal)]
             if len(values) != 1:
@@ -161,7 +161,7 @@ class _Search:
         return isinstance(node, Compute) and node.op in _UP_TO_ONE
 
     def becomes_small(self, node: Value) -> bool:
-        """Whether all that becomes of a value, by scaling and summing alone, is rounded."""
+        """True if a value is only scaled and summed, and all results are rounded."""
         if node.dtype.is_reduced_precision:
             return True
         known = self._known.get(node)
@@ -177,7 +177,7 @@ class _Search:
             if not (scales and self.becomes_small(user)):
                 return False
         for tensor in self._folds[node]:
-            # Terms of one sign.
+            # Exponentials, whose terms have one sign.
             if self._ops[tensor] != "sum" or not (isinstance(node, Compute) and node.op == "exp"):
                 return False
             if not all(map(self.becomes_small, self._results[tensor])):
@@ -185,7 +185,7 @@ class _Search:
         return True
 
     def _is_up_to_one(self, value: Value) -> bool:
-        """Whether it is the exponential of a distance from the largest, as in a softmax."""
+        """True for the exponential of a difference to the maximum, as in softmax."""
         if not (isinstance(value, Compute) and value.op == "exp"):
             return False
         (distance,) = value.operands
@@ -198,7 +198,9 @@ class _Search:
 
 
 def _scaled(node: Value, product: Compute, size: float) -> float | None:
-    """The most that a product can be with a constant, or of a value of that size with itself."""
+    """Return the largest magnitude of a product of `node`, of magnitude `size`, with a constant or
+    with itself; None for other products.
+    """
     first, second = product.operands
     if first is second is node:
         return size * size
@@ -209,8 +211,8 @@ def _scaled(node: Value, product: Compute, size: float) -> float | None:
 
 
 def _is_of_negative_square(node: Compute) -> bool:
-    """Whether an operand is a square times a negative constant, in whichever order: -0.5 * (x * x)
-    or (-0.5 * x) * x.
+    """True if the operand is a square times a negative constant, in any association:
+    -0.5 * (x * x) or (-0.5 * x) * x.
     """
     (operand,) = node.operands
     factors = [*_factors(operand)]
@@ -223,7 +225,7 @@ def _is_of_negative_square(node: Compute) -> bool:
 
 
 def _factors(product: Value) -> Iterator[Value]:
-    """Of a product of at most three."""
+    """Yield the factors of a product, with those of factors that are products themselves."""
     for factor in operands(product) if _is_product(product) else ():
         yield from operands(factor) if _is_product(factor) else (factor,)
 

@@ -1,11 +1,10 @@
-"""Division by a constant as two multiplications, where that is proven to give the same bits.
+"""Division by a constant as two multiplications, if that is proven to be bit-exact.
 
-With high = 1/y cut to fp32 and low = the rest, rounded, fma(x, high, x * low) is within 2^-46 of
-x/y before its one rounding. It rounds as x/y does unless a midpoint between two floats lies as near
-to that. With significands as integers, |x 2^k - y m| is then below 8 for an odd m, and there
-are so few such x that each can be tried (Brisebarre, Muller and Raina, "Accelerating correctly
-rounded floating-point division when the divisor is known in advance", IEEE Trans. Computers 53(8),
-2004).
+With high = 1/y truncated to fp32 and low = the remainder, rounded, fma(x, high, x * low) is within
+2^-46 of x/y before its one rounding. It rounds as x/y does unless a midpoint between two floats is
+as near to x/y. With significands as integers, |x 2^k - y m| is then below 8 for an odd m, and such
+x are so few that each can be tried (Brisebarre, Muller and Raina, "Accelerating correctly rounded
+floating-point division when the divisor is known in advance", IEEE Trans. Computers 53(8), 2004).
 """
 
 from __future__ import annotations
@@ -16,25 +15,28 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 _DIGITS = 24
-"""Of an fp32 significand."""
+"""Bits of an fp32 significand."""
 _ONE = 1 << (_DIGITS - 1)
 _CLOSE = 8
 _WIDEST = 2.0**100
-"""Quotients stay clear of the smallest and largest floats for most dividends if divisors do."""
+"""Bound of divisors (and its reciprocal): most quotients then are far from the smallest and largest
+floats.
+"""
 
 
 @functools.cache
 def reciprocal(divisor: float) -> tuple[float, float] | None:
-    """(high, low) such that fmaf(x, high, x * low) is x / divisor in fp32, or None.
+    """Return (high, low) such that fmaf(x, high, x * low) is x / divisor in fp32, or None.
 
-    Every x has torch's bits, zeros, infinities and NaN included, except that quotients below 2^-100
-    may differ by one unit of the last place. None for what has no such pair: powers of two, which
-    compilers multiply by themselves, and divisors that are zero, not finite, or extreme.
+    Results are bit-exact for every x, zeros, infinities and NaN included, except that quotients
+    below 2^-100 may differ by one unit in the last place. None if there is no such pair, for powers
+    of two, by which compilers multiply anyway, and for divisors that are zero, not finite, or
+    extreme.
     """
     if not 1 / _WIDEST < abs(divisor) < _WIDEST or abs(math.frexp(divisor)[0]) == 0.5:
         return None
     significand = int(math.frexp(abs(divisor))[0] * 2 * _ONE)
-    # Cut, not rounded: both parts have one sign, and so have their products with an infinity.
+    # Truncated, not rounded: both parts have one sign, and so have their products with infinity.
     inverse = Fraction(1, significand)
     high = _cut(inverse)
     low = _nearest(inverse - high)
@@ -46,7 +48,7 @@ def reciprocal(divisor: float) -> tuple[float, float] | None:
 
 
 def _near_midpoints(y: int) -> Iterator[int]:
-    """Significands x for which x/y may be too near to a midpoint to be rounded safely."""
+    """Yield significands x for which x/y may be too near to a midpoint to be rounded safely."""
     factors = (y & -y).bit_length() - 1
     odd = y >> factors
     # x/y is in [1, 2) for x >= y and in [1/2, 1) below: its midpoints are odd multiples of 2^-k.
@@ -60,13 +62,13 @@ def _near_midpoints(y: int) -> Iterator[int]:
 
 
 def _exponent(value: Fraction) -> int:
-    """The e with 2^e <= |value| < 2^(e+1)."""
+    """Return the e with 2^e <= |value| < 2^(e+1)."""
     e = abs(value.numerator).bit_length() - value.denominator.bit_length()
     return e if abs(value) >= Fraction(2) ** e else e - 1
 
 
 def _nearest(value: Fraction) -> Fraction:
-    """The nearest number with an fp32 significand, ties to even, of any exponent."""
+    """Round to an fp32 significand with unbounded exponent, ties to even."""
     if not value:
         return value
     unit = Fraction(2) ** (_exponent(value) - _DIGITS + 1)

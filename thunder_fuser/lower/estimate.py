@@ -1,12 +1,12 @@
-"""Time model of a kernel: how long its statements take on a device, and what bounds it.
+"""Time model of a kernel: seconds on a device, and the resource that bounds it.
 
-A multiprocessor holds some blocks at a time (occupancy.py). Each goes round: it waits for loads,
-barriers and shuffles, moves bytes, issues instructions. Where others have work meanwhile, waiting
-costs nothing; where nothing overlaps, all of it adds up. Between these, memory and issue slots are
-queues, and how many agents there are says how often they are idle (queueing.py). Agents are blocks
-whose threads wait for each other, and warps where they do not; one whose next row is under way
-while it computes is as good as two. The constants below were fitted to 85 rows that an H200 has
-run (benchmarks/gpu_day/calibration.py): 3 % off in the median, and 24 at most of what takes 10 us.
+A multiprocessor has some resident blocks (occupancy.py). Each alternates between latency (loads,
+barriers, shuffles), memory transfers and instruction issue. Latency is hidden while other blocks
+have work; without overlap, all three add up. In between, memory and issue slots are queues whose
+utilisation depends on the number of agents (queueing.py). An agent is a block if its threads wait
+for each other, else a warp; one that prefetches its next row while it computes counts as two. The
+constants below were fitted to 85 rows measured on an H200 (benchmarks/gpu_day/calibration.py): the
+error is 3 % in the median, and 24 % at most for kernels of 10 us or more.
 """
 
 from __future__ import annotations
@@ -28,54 +28,56 @@ from thunder_fuser.lower.traffic import Traffic, traffic_of
 from thunder_fuser.occupancy import resident_blocks
 
 _SUSTAINED = 0.92
-"""Of the highest clock rate, under load."""
+"""Sustained clock rate under load, as a fraction of the highest clock rate."""
 _ISSUED = 0.85
-"""Of the slots of a busy scheduler: the rest are lost to dependencies and to the register file."""
+"""Fraction of issue slots that a busy scheduler uses: dependencies and the register file cost the
+rest.
+"""
 _CHAIN_CLOCKS = 2.5
-"""From one instruction of a warp to the next, dependent or not, where no other warp is there."""
+"""Clocks between two instructions of a warp that runs alone, dependent or not."""
 _BARRIER_CLOCKS = 40
 _EXCHANGE_CLOCKS = 30
-"""A shuffle, and what is done with the result."""
+"""Clocks of a shuffle and the use of its result."""
 _BLOCK_SECONDS = 0.35e-6
-"""From the end of a block to the first instruction of the next in its place."""
+"""Seconds from the end of a block to the first instruction of the next one in its slot."""
 _START_SECONDS = 0.6e-9
-"""Between the starts of two blocks of a device."""
+"""Seconds between the starts of two blocks of a device."""
 _NEAR = 0.4
-"""How much sooner than memory the L2 cache answers."""
+"""Latency of the L2 cache, as a fraction of that of memory."""
 _L2_RATE = 1.6
-"""Bandwidth of the L2 cache, of that of memory."""
+"""Bandwidth of the L2 cache, as a multiple of that of memory."""
 _PORT_BYTES = 64
-"""That a multiprocessor takes from the L2 cache in one clock."""
+"""Bytes per clock that a multiprocessor takes from the L2 cache."""
 _SHARING = 6
-"""Multiprocessors that are modelled beside each other: memory serves whichever asks. Blocks that
-all begin together keep step, and ask when the others do.
+"""Multiprocessors that the queueing model treats as sharing memory. Blocks that start together run
+in step and access memory at the same time, so that for them it is 1.
 """
 _IN_STEP = 4
-"""Turns that clusters keep step for, whose blocks wait for each other."""
+"""Waves for which the blocks of clusters, which wait for each other, run in step."""
 _STORED = 0.5
-"""Of the time that memory takes for a store, what its block finds itself behind: caches take it."""
+"""Fraction of a store's memory time that delays its block: caches take the rest."""
 _RARE = 8
-"""Turns of a loop that a barrier around it parts: of so many, one more or less does not matter."""
+"""Iterations of the busiest loop per barrier around it from which that barrier is neglected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a kernel takes.
+    """Estimated cost of a kernel.
 
-    seconds          of it, launch included
-    bound            what it waits for most: memory, sectors, L2, issue, a pipe's name, latency,
+    seconds          run time, launch included
+    bound            the limiting resource: memory, sectors, L2, issue, a pipe's name, latency,
                      launch
-    bytes            that memory moves
-    cache_bytes      that the L2 cache moves to and from multiprocessors: what is read again, too
-    sector_bytes     of memory sectors that threads ask for: once for what they touch together
-    wanted_bytes     of what they ask for: less than `sector_bytes` where sectors are used in part
-    instructions     of all threads, by pipe
-    resident         blocks that a multiprocessor holds at a time
-    waves            rounds in which all blocks had their turn
-    copy_seconds     what a copy takes that moves the distinct bytes of the kernel's tensors
-    bandwidth        that a copy reaches
-    parts            seconds of each resource, were it all that counts; waiting as "latency"
-    workspace_bytes  that blocks write for each other, and read: parts of grid reductions
+    bytes            bytes that memory moves
+    cache_bytes      bytes between the L2 cache and multiprocessors, repeated reads included
+    sector_bytes     bytes of requested sectors, once for what threads access together
+    wanted_bytes     bytes of requested elements: below `sector_bytes` if sectors are used in part
+    instructions     instructions of all threads, by pipe
+    resident         resident blocks per multiprocessor
+    waves            blocks of the grid / resident blocks of the device
+    copy_seconds     seconds of a copy that moves the distinct bytes of the kernel's tensors
+    bandwidth        bytes per second that a copy reaches
+    parts            seconds of each resource taken alone; waiting as "latency"
+    workspace_bytes  partial results of grid reductions that blocks write and read
     """
 
     seconds: float
@@ -94,12 +96,12 @@ class Estimate:
 
     @property
     def copy_fraction(self) -> float:
-        """Of the bandwidth that a copy reaches: 1 at its speed."""
+        """Speed relative to a copy of the distinct bytes: 1 at the bandwidth of a copy."""
         return self.copy_seconds / self.seconds if self.seconds else 1.0
 
     @property
     def bytes_again(self) -> float:
-        """Of sectors that multiprocessors read once more, from the L2 cache or from memory."""
+        """Bytes of sectors that multiprocessors read again, from the L2 cache or from memory."""
         return max(0.0, self.cache_bytes - self.copy_seconds * self.bandwidth)
 
     def __str__(self) -> str:
@@ -120,8 +122,8 @@ def estimate_kernel(
     registers: int | None = None,
     ideal_bytes: int | None = None,
 ) -> Estimate:
-    """What a device takes for a kernel. `registers` of a thread, where a compiler has said it;
-    `ideal_bytes`: what must be moved, where the plan knows.
+    """Estimate a kernel on a device. `registers`: per thread, if the compiler's count is known;
+    `ideal_bytes`: the least bytes to move, if the plan knows them.
     """
     found = _Model(kernel, device, registers).estimate()
     if ideal_bytes is None:
@@ -130,8 +132,13 @@ def estimate_kernel(
 
 
 class _Need(NamedTuple):
-    """What one block needs: seconds of all memory, the share of loads in them, and the share of
-    these that nobody waits for; seconds of its multiprocessor's pipes; seconds that it waits.
+    """Demand of one block.
+
+    memory   seconds of the whole device's memory
+    loads    fraction of loads in `memory`
+    ahead    fraction of these loads that is prefetched
+    work     seconds of its multiprocessor's pipes and issue slots
+    waiting  seconds of latency
     """
 
     memory: float
@@ -142,7 +149,7 @@ class _Need(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Seconds in which the resident blocks are done, and those of a kernel's two ends."""
+    """Seconds of a wave of resident blocks, and of ramp-up and drain at the kernel's two ends."""
 
     seconds: float
     ends: float
@@ -196,7 +203,7 @@ class _Model:
 
     @property
     def _workspace_bytes(self) -> int:
-        """Each part is written once and read once."""
+        """Bytes of partial results, each of which is written once and read once."""
         bound = (p.bound for p in self.kernel.parameters)
         return sum(2 * b.bytes for b in bound if isinstance(b, ir.Scratch))
 
@@ -207,12 +214,12 @@ class _Model:
     # ---- what is needed
 
     def _replays(self) -> float:
-        """What the nearest cache passes over again, of all threads."""
+        """Return the additional passes of all threads' accesses through the L1 cache."""
         each = (r.total * sum(a.replays for a in r.accesses) for r in self.regions)
         return sum(each) * self.kernel.blocks * self.kernel.threads
 
     def _arithmetic(self, mix: Mapping[Pipe, float], replays: float) -> dict[str, float]:
-        """Seconds of each pipe, and of the slots that all share."""
+        """Return the seconds of each pipe, and of the issue slots that all pipes share."""
         lanes = self.device.lanes
         clocks = {"issue": sum(mix.values()) / (lanes.issue * _ISSUED)}
         for pipe, n in mix.items():
@@ -222,7 +229,7 @@ class _Model:
         return {name: n / (self.clock * self.busy) for name, n in clocks.items()}
 
     def _waiting(self) -> float:
-        """Seconds that a block waits for what has been asked for, and for its own threads."""
+        """Return the seconds that a block waits for loads, barriers and shuffles."""
         found = _BLOCK_SECONDS
         for region in self.regions:
             clocks = region.barriers * _BARRIER_CLOCKS + region.exchanges * _EXCHANGE_CLOCKS
@@ -231,7 +238,7 @@ class _Model:
         return found + (self.device.load_seconds if self._copies_rows else 0.0)
 
     def _finishing(self) -> float:
-        """Seconds of the blocks that finish what all have begun: the others have nothing to do."""
+        """Return the seconds behind a grid barrier, when only the finishing blocks have work."""
         clocks = waits = 0.0
         each = max(_CHAIN_CLOCKS, self.warps * WARP_SIZE / (self.device.lanes.issue * _ISSUED))
         for region in self.regions:
@@ -242,8 +249,8 @@ class _Model:
         return clocks / self.clock + waits * self.device.load_seconds
 
     def _load_waits(self, region: Region) -> Iterator[float]:
-        """Of loads, those together that no barrier parts, some of them perhaps under tests; less
-        where the cache has them.
+        """Yield the latency of each group of loads between two barriers, predicated or not: 1 for
+        memory, less if the L2 cache holds their tensors.
         """
         phases: dict[int, list[Access]] = {}
         loads = (a for r in self.regions if r.waiting is region for a in r.accesses)
@@ -257,7 +264,7 @@ class _Model:
     # ---- how it adds up
 
     def _rounds(self, memory: float, work: float, waiting: float, traffic: Traffic) -> float:
-        """Seconds of all waves, full ones and what is left, and of both ends of the kernel."""
+        """Return the seconds of all waves, full and partial, and of both ends of the kernel."""
         blocks, sms = self.kernel.blocks, self.sms
         work = work * self.busy / blocks
         need = _Need(memory / blocks, traffic.loaded, traffic.ahead, work, waiting)
@@ -276,8 +283,8 @@ class _Model:
         return started + turns[0][1].ends + sum(n * turn.seconds for n, turn in turns)
 
     def _turn(self, resident: int, sms: int, need: _Need, in_step: bool) -> _Turn:
-        """So many blocks of each of so many multiprocessors, which ask for memory all at once or
-        by turns.
+        """Return the time of a wave of `resident` blocks on each of `sms` multiprocessors; if
+        `in_step`, all of them access memory at the same time.
         """
         parts = self._parts_of_block
         agents = resident * parts
@@ -287,7 +294,7 @@ class _Model:
         alone = work * self.device.lanes.issue * _ISSUED / WARP_SIZE * _CHAIN_CLOCKS / warps
         delay = need.waiting + max(0.0, alone - work)
         port = need.memory / parts * self.bandwidth / (_PORT_BYTES * self.clock)
-        # Whole blocks that follow each other are alike, and find less of a queue than warps do.
+        # Service times of whole blocks vary less than those of warps, so their queues are shorter.
         is_even = parts == 1 and not in_step
         network = Network(
             memory * (need.loads + _STORED * (1 - need.loads)),
@@ -300,16 +307,15 @@ class _Model:
         if need.ahead:
             # Only one row of an agent is computed at a time.
             rate = min(rate, replace(network, memory=0.0, delay=delay).rate(agents))
-        # Stores that nobody waits for take memory's time, too.
+        # Stores take memory bandwidth although no block waits for them.
         rate = min(rate, 1 / max(memory, 1e-30))
-        # Before memory is busy its first answer is waited for, and after that the last row is
-        # computed: in between, nobody notices.
+        # Memory idles during the first load's latency and while the last row is computed.
         ends = self.device.load_seconds + max(alone, work) / self._rows
         return _Turn(agents / rate, min(1.0, rate * memory) * ends)
 
     @property
     def _rows(self) -> float:
-        """Rows that a thread works on, one after the other."""
+        """Rows that a thread processes one after the other: trips of the outermost loop."""
         loops = [r for r in self._busiest.line if r.is_loop and r.total]
         return max(1.0, loops[-1].total) if loops else 1.0
 
@@ -319,14 +325,14 @@ class _Model:
 
     @property
     def _copies_rows(self) -> bool:
-        """Whether a block waits for whole rows, which asynchronous copies bring, to compute."""
+        """True if blocks wait for whole rows that are copied asynchronously, without prefetch."""
         copies = [a for r in self.regions for a in r.accesses if a.is_async]
         return bool(copies) and not any(a.is_ahead for a in copies)
 
     @property
     def _parts_of_block(self) -> int:
-        """Agents of a block: its warps, where none waits for another while they do what takes most,
-        or groups of them that do not. Barriers that are rare beside it do not count.
+        """Agents of a block: its warps if the busiest region has no barriers, its groups if these
+        have barriers of their own, else 1. Barriers that are rare beside that region do not count.
         """
         if self._copies_rows:
             return 1
@@ -353,8 +359,8 @@ class _Model:
 
 
 def _waits(region: Region) -> float:
-    """How often a thread waits for loads of a region: once for the iterations that a compiler
-    writes out together, and for each of those that are left.
+    """Return how often a thread waits for loads of a region: once per group of unrolled iterations,
+    and once per remaining iteration.
     """
     if region.unroll == 1 or not region.total:
         return region.total
@@ -363,5 +369,5 @@ def _waits(region: Region) -> float:
 
 
 def _arch(device: DeviceInfo) -> str:
-    """Whose instructions are counted: a host is estimated as if it had those of a GPU."""
+    """Return the architecture whose instructions are counted: sm_90 for the host."""
     return device.arch if device.kind == "cuda" else "sm_90"

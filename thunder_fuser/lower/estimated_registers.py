@@ -1,4 +1,4 @@
-"""Registers of a thread, estimated before a compiler says them: what occupancy depends on."""
+"""Estimate of registers per thread, from which occupancy follows, without compiling."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from thunder_fuser.lower.instruction_expressions import array_name
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks
 
 _STRAIGHT = (18, 0.6)
-"""Registers of a thread beside its arrays (indices, addresses, results on their way), and for each
-word of these: what is stored may have those of what was loaded. Fitted to what ptxas gives.
+"""(constant, per 32-bit word of register arrays) of a thread's registers in kernels without loads
+in loops. The constant covers indices, addresses and values in flight; the factor is below 1 since
+stored values may reuse the registers of loaded ones. Fitted to ptxas' allocation.
 """
 _IN_LOOPS = (24, 1.1)
-"""The same where a loop loads: the next iteration's vectors and accumulators stay."""
+"""(constant, per word) if a loop loads: the next iteration's vectors and accumulators stay live."""
 _IN_PIECES = (18, 1.6)
-"""The same where many arrays are loaded under tests: their elements are registers of their own."""
+"""(constant, per word) if many arrays are loaded under predicates: their elements do not share
+registers.
+"""
 _MANY_PIECES = 8
 _ENOUGH_THREADS = 1536
-"""Of a multiprocessor: RMSNorm of 8,192 x 4,096 takes no less with 2,048 of them."""
+"""Resident threads per multiprocessor beyond which occupancy is not raised: RMSNorm of
+8,192 x 4,096 takes no less time with 2,048.
+"""
 _TOO_MANY = 6
-"""Registers of a thread that ptxas can mostly do without."""
+"""Registers per thread that ptxas can mostly save when launch bounds ask for it."""
 
 
 def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
-    """Registers that a thread will have, estimated from the arrays that are alive at a time; no
-    more than blocks leave that must be resident together.
+    """Estimate registers per thread from the register arrays that are live at the same time; at
+    most what `kernel.blocks_per_sm` resident blocks leave for each thread.
     """
     most = registers_of_thread(device, kernel.threads, max(kernel.blocks_per_sm, 1))
     statements = list(_statements(kernel.body, in_loop=False))
@@ -45,11 +50,11 @@ def registers_of(kernel: ir.KernelIR, device: DeviceInfo) -> int:
 
 
 def asking_for_occupancy(kernel: ir.KernelIR, device: DeviceInfo) -> ir.KernelIR:
-    """The kernel with launch bounds that ask for one block a multiprocessor more, where it takes a
-    few registers too many for that, and threads load so little that those of the others do not keep
-    memory busy. RoPE of Llama-3, backward, where two threads load each vector, takes 64.8 us on an
-    H200 with 48 warps of 40 registers, and 66.5 with 40 of 46; AdamW, whose threads load a vector
-    of each of four tensors, 1,170 and 1,158.
+    """Return the kernel with launch bounds that ask for one more resident block per multiprocessor,
+    if it exceeds the registers for that by a few only, and if the bytes in flight of the blocks it
+    has do not saturate memory. RoPE of Llama-3, backward, where two threads load each vector, takes
+    64.8 us on an H200 with 48 warps of 40 registers, and 66.5 with 40 of 46; AdamW, whose threads
+    load a vector of each of four tensors, 1,170 and 1,158.
     """
     is_free = not (kernel.blocks_per_sm or device.threads_are_serial or kernel.shared_bytes)
     if kernel.template != "pointwise" or not is_free:
@@ -77,7 +82,9 @@ def _is_fetch(s: ir.Stmt) -> bool:
 
 
 def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
-    """Arrays whose elements are parts of words that nothing else comes into: no registers more."""
+    """Yield arrays unpacked from words that are assigned once: they need no registers of their own
+    beside the words.
+    """
     times = Counter(array_name(s.target) for s in statements if isinstance(s, ir.Assign))
     for s in statements:
         if isinstance(s, ir.Unpack) and times[array_name(s.words)] == 1:
@@ -85,7 +92,7 @@ def _taken_apart(statements: Sequence[ir.Stmt]) -> Iterator[str]:
 
 
 def _statements(body: ir.Body, *, in_loop: bool) -> Iterator[tuple[ir.Stmt, bool]]:
-    """All of them, and whether they are in a loop that is not written out."""
+    """Yield all nested statements, each with True if it is in a loop that is not unrolled."""
     for s in body:
         yield s, in_loop
         match s:
@@ -98,7 +105,9 @@ def _statements(body: ir.Body, *, in_loop: bool) -> Iterator[tuple[ir.Stmt, bool
 
 
 def _words(body: ir.Body, without: Collection[str]) -> int:
-    """Words of the arrays of statements, and of the largest among those that they enclose."""
+    """Return 32-bit words of register arrays that a body declares, plus the largest count among its
+    nested bodies.
+    """
     own, inner = 0, [0]
     for s in body:
         match s:

@@ -1,4 +1,4 @@
-"""What the parts of one kernel have in common while they are lowered."""
+"""Context shared by the parts of one kernel during lowering."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from thunder_fuser.ir.fusion import Expr, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Comment
 
 Buffers = Mapping[TensorView, TensorView]
-"""An output that is written in place -> its input."""
+"""Output that is written in place -> the input whose memory it overwrites."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """
-    index        the type of indices
-    buffers      whose memory an output is written to, where that is not its own
-    definitions  what computes a tensor, for comments that name the user's lines
+    index        integer type of indices
+    buffers      tensor whose memory an output is written to, if not its own
+    definitions  result -> expression, for comments that name lines of the user's program
     """
 
     index: DataType
@@ -27,10 +27,10 @@ class Frame:
     definitions: Mapping[Val, Expr] = field(default_factory=dict)
 
     def section(self, text: str, *tensors: TensorView) -> Comment:
-        """The head of the statements that compute some tensors.
+        """Return the comment above the statements that compute some tensors.
 
-        The user's lines are beside the text, not in it: equal programs of different lines, and of
-        different machines, have one kernel.
+        Source lines are kept beside the text, not in it, so that equal programs from different
+        lines or machines have one kernel.
         """
         lines: dict[str, None] = {}
         for tensor in tensors:

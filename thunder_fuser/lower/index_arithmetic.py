@@ -1,13 +1,13 @@
 """Integer forms as index arithmetic of kernel IR, with the smallest number of divisions.
 
-All digits of one base are read off its quotients, so that these are what is computed and shared:
+All digits of one base follow from its quotients, which are computed once and shared:
 
     floor(b / s) mod e = floor(b / s) - e * floor(b / (s * e))
 
 A delinearised index (`u mod 6`, `floor(u/6) mod 5`, `floor(u/30)`) thus costs two divisions, and so
 does any part of it.  A modulus that is a power of two is a mask, cheaper than the subtraction.
-Processors' division truncates where forms round down; the two agree on dividends that are never
-negative, which the bounds must show.  Unsigned division lets compilers use shorter sequences.
+Hardware division truncates whereas forms round down; the two agree on non-negative dividends, which
+the bounds must prove.  Unsigned division lets compilers use shorter sequences.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class IndexArithmetic:
         self._digits: ChainMap[Digit, Var] = ChainMap()
 
     def child(self) -> IndexArithmetic:
-        """The arithmetic of an inner scope: it sees this one's temporaries and adds its own."""
+        """Return the arithmetic of an inner scope, which sees this one's temporaries."""
         child = IndexArithmetic(self._dtype, self._prefix)
         child._numbers = self._numbers
         child._bound = self._bound.new_child()
@@ -77,21 +77,21 @@ class IndexArithmetic:
         return child
 
     def taken(self) -> list[Let]:
-        """The statements that have been gathered since the last time."""
+        """Return and clear the statements collected since the last call."""
         found = list(self.statements)
         self.statements.clear()
         return found
 
     def value(self, form: Form, names: Mapping[str, Expr] | None = None) -> Expr:
-        """An expression for the form.
+        """Return an expression of the form.
 
-        `names` gives the index, of type `dtype`, that each variable stands for which is not known
-        by its own name.  Raises FuserValueError where a dividend may be negative.
+        `names` maps names of variables to indices of type `dtype`; other variables keep their name.
+        Raises FuserValueError if a dividend may be negative.
         """
         return self.values([form], names)[0]
 
     def values(self, forms: Sequence[Form], names: Mapping[str, Expr] | None = None) -> list[Expr]:
-        """`value` for several forms, whose divisions are planned together."""
+        """Return `value` of several forms, whose divisions are planned together."""
         for form in forms:
             for variable in form.variables():
                 name = variable.name
@@ -148,7 +148,7 @@ class IndexArithmetic:
         return name
 
     def _quotient(self, base: Base, divisor: int) -> Var:
-        """The name of floor(base / divisor)."""
+        """Return the name of floor(base / divisor), defining it if necessary."""
         name = _found(self._quotients, (base, divisor))
         if name is None:
             if divisor == 1:
@@ -161,7 +161,7 @@ class IndexArithmetic:
         return name
 
     def _nearest(self, base: Base, divisor: int) -> int:
-        """The divisor of a known quotient that a shift turns into the one asked for, else 1."""
+        """Return the divisor of a known quotient that a shift makes the wanted one, else 1."""
         smaller = divisor
         while smaller % 2 == 0:
             smaller //= 2
@@ -190,7 +190,7 @@ class IndexArithmetic:
 
 
 def _found(table: ChainMap[Key, Found], key: Key) -> Found | None:
-    """What a scope or one around it has under a key."""
+    """Return the entry of a key in a scope or an enclosing one, or None."""
     for scope in table.maps:
         found = scope.get(key)
         if found is not None:
@@ -205,10 +205,10 @@ def _scaled(value: Expr, coef: int) -> Expr:
 
 
 def fits(form: Form, bits: int = 31) -> bool:
-    """Whether the form and all intermediates of its arithmetic lie in [-2**bits, 2**bits).
+    """True if the form and all intermediates of its arithmetic lie in [-2**bits, 2**bits).
 
-    bits=31 asks whether Int32 will do.  The bounds are exact, not estimates from tensor sizes, and
-    partial sums, products and dividends count: signed overflow is undefined even where it cancels.
+    bits=31 checks for Int32.  The bounds are exact, not estimates from tensor sizes, and partial
+    sums, products and dividends count: signed overflow is undefined even if it cancels.
     """
 
     def small(*bounds: Interval) -> bool:
@@ -236,7 +236,7 @@ def fits(form: Form, bits: int = 31) -> bool:
 
 
 def has_arithmetic(forms: Sequence[Form]) -> bool:
-    """Whether processors' division computes all forms: no dividend may be negative."""
+    """True if hardware division computes all forms: no dividend may be negative."""
     try:
         _divisions(forms)
     except FuserValueError:
@@ -245,9 +245,9 @@ def has_arithmetic(forms: Sequence[Form]) -> bool:
 
 
 def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
-    """(base, divisor) of every quotient that the forms need.
+    """Return (base, divisor) of every quotient that the forms need.
 
-    Inner bases come first, and small divisors, so that larger ones can start from them.
+    Inner bases and small divisors come first, so that larger ones can start from them.
     """
     found: dict[Base, set[int]] = {}
     for digit, coef in (term for form in nested(forms) for term in form.terms):
@@ -273,7 +273,7 @@ def _divisions(forms: Sequence[Form]) -> list[tuple[Base, int]]:
 
 
 def _is_plain_multiple(digit: Digit, coef: int) -> bool:
-    """Whether coef * digit is a multiple of the variable itself, which needs no division."""
+    """True if coef * digit is a multiple of the variable itself, which needs no division."""
     variable = isinstance(digit.base, Variable) and digit.s == digit.base.multiple
     return variable and digit.e is None and coef % digit.s == 0
 

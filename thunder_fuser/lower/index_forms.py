@@ -1,8 +1,8 @@
-"""Index forms: values of integer tensors that are known without memory, as forms of their position.
+"""Index forms: integer tensors whose elements are known forms of their position, without a load.
 
-`flip` reads at n - 1 - i, `roll` at what two aranges say, a table of angles at positions that count
-up: indices of which every element is arithmetic on where it stands. A gather at such an index is a
-load with an address that vectorises, and needs no check when the kernel runs.
+`flip` reads at n - 1 - i, `roll` at an index made of two aranges, a table of angles at consecutive
+positions. A gather at such an index is a load whose address is a form: it vectorises and needs no
+bounds check at run time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 
 _MAX_DEPTH = 32
-"""Operations behind an index that are followed."""
+"""Longest chain of operations that is followed from an index."""
 _WIDE = frozenset({DataType.Int, DataType.Int32})
-"""Types in which sums and products are those of integers, if the last of them fits."""
+"""Dtypes whose wrapping sums and products are those of the integers, if the final result fits."""
 
 
 def index_form(
     value: Val, index: Sequence[Index], body: KernelBody, zero: Form, depth: int = _MAX_DEPTH
 ) -> Form | None:
-    """The element of an integer value at a position; None where data or rounding decide it."""
+    """Return the element of an integer value at an index as a form; None if it depends on data or
+    rounding.
+    """
     if value.dtype not in _WIDE or not depth:
         return None
 

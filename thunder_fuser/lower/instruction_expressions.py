@@ -1,4 +1,4 @@
-"""Expressions of kernel IR as instructions: what each leaves in registers, and what that takes."""
+"""Expressions of kernel IR as values in registers and the instructions that compute them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from thunder_fuser.lower.instruction_values import (
 from thunder_fuser.lower.pipes import Mix
 
 ACCESS_BYTES = 16
-"""Of the widest load or store of a thread."""
+"""Bytes of the widest load or store of a thread."""
 CLUSTER_BARRIERS = 10
-"""Barriers of a block that one of a cluster takes as long as, with what is written before it to
-other blocks' shared memory: some 400 clocks, by what others have measured of sm_90.
+"""Cost of a cluster barrier, in block barriers, stores to other blocks' shared memory before it
+included: some 400 clocks, according to published measurements of sm_90.
 """
 _SECTOR, _LINE = 32, 128
 
@@ -39,9 +39,9 @@ Value = Number | Form
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in memory: elements behind a parameter; "" where that is none of global memory.
+    """Place in memory: an offset from a parameter, in elements; "" if not in global memory.
 
-    step  elements from one to the next
+    step  elements per index
     """
 
     tensor: str
@@ -50,11 +50,11 @@ class Place:
 
 
 class ExpressionMix:
-    """Goes through the expressions of one kernel.
+    """Counts the instructions of the expressions of one kernel.
 
-    environment  what names stand for: numbers, indices, places, registers by their indices
-    types        of names
-    active       which of the sampled threads do what is gone through; None: all, or nobody knows
+    environment  by name: a value, an index, a place, or a register array by indices
+    types        types by name
+    active       sampled threads that execute the current statement; None: all, or unknown
     """
 
     def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
@@ -64,7 +64,7 @@ class ExpressionMix:
         self._arch = arch
         self._memory: dict[str, ir.Parameter] = {}
         self._loaded: set[Number] = set()
-        # By tensor and place in the kernel what its accesses there have touched, warp by warp.
+        # Sectors touched so far, by warp, for each tensor and place in the kernel.
         self._touched: dict[Hashable, defaultdict[int, set[int]]] = {}
         self._is_ahead = self._is_async = False
         self._serial = 0
@@ -80,7 +80,7 @@ class ExpressionMix:
             found = self.values.number(("parameter", p.name), table.of_parameter(arch))
             if p.is_pointer:
                 self._memory[p.name] = p
-                found.known = (0,) * len(places)  # Nobody asks for more than that it is one.
+                found.known = (0,) * len(places)  # Any value will do: it is only known as uniform.
             else:
                 self.environment[p.name] = found
 
@@ -176,7 +176,7 @@ class ExpressionMix:
         test, inside, outside = parts
         if not (isinstance(inside, Form) and isinstance(outside, Form)):
             if _is_negative(outside, inside) or _is_negative(inside, outside):
-                # The sign is that of an operand, which two lanes' words have together.
+                # A select between a value and its negation changes a sign bit: an operand modifier.
                 return self._apply_to(("sign",), Mix(), parts[:2], is_sign=True)
             return self._apply_to(("select",), table.mix(0, 1), parts)
 
@@ -222,7 +222,7 @@ class ExpressionMix:
         return self.load(e.address, e.width, self.dtype(e.address))(0)
 
     def load(self, address: ir.Expr, width: int, dtype: DataType) -> Callable[[int], Number]:
-        """What a load leaves in registers, element by element."""
+        """Count a load; return a function from element index to its value."""
         pointer, form = self.place(address)
         size = width * dtype.itemsize
         parameter = self._memory.get(pointer)
@@ -440,8 +440,8 @@ class ExpressionMix:
         return self._effect_of(mixed, [self.expr(e.value)])
 
     def half_of_lanes(self, e: ir.Expr) -> Value:
-        """What a second reduction adds to one that halves of warps do with it: which of the two a
-        lane has, and a shuffle at the end.
+        """Count what a second reduction adds when each half of a warp's lanes does one of the two:
+        selecting which one a lane holds, and a final shuffle.
         """
         assert isinstance(e, ir.BlockReduce)
         mixed = Mix(table.mix(2, 4 * words(e.reducer) + 4))
@@ -466,7 +466,7 @@ class ExpressionMix:
         return self._effect_of(mixed, [self.expr(e.point)])
 
     def _effect_of(self, mixed: Mix, operands: Sequence[Any]) -> Number:
-        """What threads compute together: never shared, and never left out."""
+        """Count a collective operation: neither eliminated as a common subexpression nor dead."""
         self.values.effect(mixed, [self.register(o) for o in operands])
         return self.values.opaque()
 
@@ -481,7 +481,7 @@ class ExpressionMix:
         return value if isinstance(value, Number) else self.values.constant()
 
     def path(self, e: ir.Expr) -> tuple[str, tuple[Form, ...]]:
-        """The name of an array, and the indices into it."""
+        """Return the name of an array and the indices of an element."""
         index: list[Form] = []
         while isinstance(e, ir.Element):
             index.append(self.form(e.index))
@@ -509,7 +509,7 @@ class ExpressionMix:
     # ---- types
 
     def dtype(self, e: ir.Expr) -> DataType:
-        """Of the elements of an array, or of memory."""
+        """Return the dtype of an element of a register array or of memory."""
         while isinstance(e, (ir.Element, ir.Address)):
             e = e.base if isinstance(e, ir.Element) else e.pointer
         name = e.name if isinstance(e, ir.Var) else ""
@@ -519,7 +519,7 @@ class ExpressionMix:
         return found if isinstance(found, DataType) else DataType.Float
 
     def _type_of(self, e: ir.Expr) -> DataType:
-        """Of a number."""
+        """Return the dtype of a value."""
         match e:
             case ir.Literal() | ir.Convert():
                 return e.dtype
@@ -592,7 +592,7 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 
 def _index_mix(e: ir.Binary | ir.UnsignedBinary, right: Form) -> Mix:
-    """Powers of two are shifts and masks; other constants a product with their reciprocal."""
+    """Return the instructions of index arithmetic: shifts, masks, products with reciprocals."""
     if e.op not in ("/", "%"):
         return table.mix(1) if e.op == "*" else table.mix(0, 1)
     if right.const & (right.const - 1) == 0:
@@ -615,12 +615,12 @@ def any_of(samples: Sequence[Sample | None], count: int) -> Sample | None:
 
 
 def _is_negative(value: Value, other: Value) -> bool:
-    """Whether a value is another one with the other sign."""
+    """True if `value` is the negation of `other`."""
     return isinstance(value, Number) and value.is_sign and value.operands == (other,)
 
 
 def _is_power_of_two(e: ir.Expr) -> bool:
-    """Whether a divisor's reciprocal is exact."""
+    """True for a divisor that is a power of two: its reciprocal is exact."""
     if not isinstance(e, ir.Literal) or isinstance(e.value, complex) or not e.dtype.is_floating:
         return False
     return abs(math.frexp(e.value)[0]) == 0.5
@@ -632,7 +632,7 @@ def words(reducer: ir.Reducer) -> int:
 
 
 def exchanges(reducer: ir.Reducer, steps: int) -> Mix:
-    """So many times, an accumulator of another thread and this one as one."""
+    """Return the instructions of `steps` shuffles of an accumulator, each with a combine."""
     found = Mix()
     for _ in range(steps):
         found.update(table.lsu(words(reducer)))

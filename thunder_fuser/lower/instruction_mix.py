@@ -1,8 +1,8 @@
-"""Instruction mix of a kernel: how many instructions of a thread each pipe takes, and how often.
+"""Instruction mix of a kernel: instructions of a thread by pipe, for each region of the kernel.
 
-The statements are gone through as a compiler does it: loops that it writes out are written out,
-equal expressions are one, what nobody uses is not there. What is left are regions: the loops, and
-what is in none. Tests compare them with machine code (tests/codegen/test_instruction_mix.py).
+Statements are processed as a compiler does: loops are unrolled, common subexpressions eliminated,
+dead code dropped. The result is one region per remaining loop or predicated part, and one for the
+rest. Tests compare them with machine code (tests/codegen/test_instruction_mix.py).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from thunder_fuser.lower.instruction_values import Form, Number, Region, Sample
 from thunder_fuser.lower.pipes import Mix, Pipe
 
 _STEP = Mix({Pipe.ALU: 2.0, Pipe.OTHER: 1.0})
-"""Of a loop: counting, comparing, jumping."""
+"""Loop overhead per iteration: increment, comparison, branch."""
 _START = Mix({Pipe.OTHER: 5.0})
-"""Of a kernel: where it is, and its end."""
+"""Fixed instructions of a kernel: reading the thread and block index, and the exit."""
 
 
 def instruction_regions(kernel: ir.KernelIR, arch: str) -> list[Region]:
-    """What a thread of the kernel does: what is in no loop first."""
+    """Return the regions of a kernel; the first is the code outside of loops."""
     return InstructionMix(kernel, arch).regions
 
 
 class InstructionMix(ExpressionMix):
-    """Goes through the statements of one kernel."""
+    """Counts the instructions of the statements of one kernel."""
 
     def __init__(self, kernel: ir.KernelIR, arch: str) -> None:
         super().__init__(kernel, arch)
@@ -79,7 +79,7 @@ class InstructionMix(ExpressionMix):
         self._declared[s.name] = self.values.here
         self.environment[s.name] = {} if s.sizes else self.values.constant()
         if s.zeroed and isinstance(s.type, DataType):
-            # What some threads do not load is 0, two registers at a time.
+            # Clearing registers that some threads do not load takes one instruction for two.
             count = math.prod(s.sizes) * s.type.itemsize / ir.WORD
             self.values.effect(table.mix(0, count / 2))
             self._zeroed.add(s.name)
@@ -96,7 +96,7 @@ class InstructionMix(ExpressionMix):
         self.assign(s.target, value)
 
     def _outlives(self, name: str) -> bool:
-        """Whether a register is from outside the loop at hand: the next iteration reads it."""
+        """True if a register is declared outside the current loop: the next iteration reads it."""
         loop = next((r for r in self.values.here.line if r.is_loop), None)
         declared = self._declared.get(name)
         return loop is not None and declared is not None and loop not in declared.line
@@ -108,21 +108,21 @@ class InstructionMix(ExpressionMix):
         self.values.effect(table.mix(0, 0, 0, 1), [])
 
     def _copy_async(self, s: ir.CopyAsync) -> None:
-        """One instruction, from which nothing comes back; the next iteration's in a loop that has
-        waited for this one's.
+        """Count one instruction without a result; it is a prefetch in a loop that has awaited this
+        iteration's copies before.
         """
         self._is_async = True
         self._is_ahead = self._awaited in self.values.here.line
         self.load(s.source, s.width, self.dtype(s.source))
         self._is_ahead = self._is_async = False
         place = self.values.register(self.form(s.place))
-        # An address in memory is a register pair: nothing is added to it in the instruction.
+        # A global address is a register pair, to which the instruction adds no immediate.
         self.values.effect(table.mix(0, 2), [place])
 
     def _await_copies(self, s: ir.AwaitCopies) -> None:
         self._awaited = next((r for r in self.values.here.line if r.is_loop), None)
         self.values.effect(table.mix(0, 0, 0, 1))
-        # Ahead of copies that go out together ptxas puts three loads that nothing does.
+        # Before a group of copies ptxas emits three loads without a purpose.
         self.values.effect(table.lsu(3))
 
     def _set_lane(self, s: ir.SetLane) -> None:
@@ -132,7 +132,7 @@ class InstructionMix(ExpressionMix):
         dtype = self.dtype(s.target)
         loaded = self.load(s.address, s.width, dtype)
         if self._tested and dtype.itemsize < ir.WORD and array_name(s.target) not in self._zeroed:
-            # Parts of words that are used elsewhere are taken out of them where they are loaded.
+            # Elements that are used in another basic block are unpacked right after the load.
             self.values.effect(table.mix(0, s.width * (1 - dtype.itemsize / ir.WORD)))
         for k in range(s.width):
             self.assign(ir.Element(s.target, ir.Int(k)), loaded(k))
@@ -164,13 +164,13 @@ class InstructionMix(ExpressionMix):
         counters = tuple(self.expr(e) for e in (s.seed, s.first, s.offset))
         operands = list(map(self.register, counters))
         size = random.numbers_per_call(s.dtype) * s.calls
-        # Ten rounds of two products of 64 bits for four numbers, then each of them from its bits,
-        # if it is no word. The keys of the rounds are the same for all threads.
+        # Ten rounds of two 64-bit products for four numbers, then a conversion of each from its
+        # bits unless it is an integer. Round keys are uniform over all threads.
         each = Mix({Pipe.FMA: 20.0 / 4, Pipe.ALU: 20.0 / 4, Pipe.OTHER: 4.0 / 4})
         if s.dtype.is_floating:
             each.update(table.mix(1, 0, 1))
         self.types[s.array] = s.dtype
-        # A later pass that draws the same numbers has them in registers.
+        # A later pass that draws the same numbers finds them in registers.
         self.environment[s.array] = {
             (k,): self.values.number(("draw", s.op, s.dtype, counters, k), each, operands)
             for k in range(size)
@@ -198,7 +198,7 @@ class InstructionMix(ExpressionMix):
         self._tested -= 1
 
     def _some(self, body: ir.Body, share: float) -> None:
-        """Statements of a share of the warps."""
+        """Process statements that a fraction `share` of the warps executes."""
         if not body or share == 1.0:
             self._body(body)
         else:
@@ -211,8 +211,8 @@ class InstructionMix(ExpressionMix):
     def _ranges_of(
         self, tests: Sequence[ir.Expr]
     ) -> tuple[ir.LaunchIndex, tuple[int, int], tuple[int, int]] | None:
-        """What a test of the block's or the thread's number alone leaves of either, inside and
-        outside; None for other tests.
+        """Return, for a test of the block or thread index alone, that index and its ranges where
+        the test holds and where it does not; None for other tests.
         """
         if len(tests) != 1 or not isinstance(tests[0], ir.Binary) or tests[0].op not in ("<", "=="):
             return None
@@ -233,9 +233,9 @@ class InstructionMix(ExpressionMix):
             step = self._kernel.threads
         assert isinstance(step, int)
         known = not (begin.terms or end.terms)
-        # Blocks, or as many of them as have the same columns, that stride over portions do each of
-        # them whole; of the steps of a part, which begin where it does, the last part has fewer,
-        # each of them whole.
+        # Blocks that stride over portions (all blocks, or those with the same columns) process each
+        # portion whole. Inner steps begin where their portion does, and are whole too; the last
+        # portion has fewer of them.
         loops = [x for x in s.body if isinstance(x, ir.Loop)]
         strides = any(atom == self._launch[ir.LaunchIndex.BLOCK] for atom, _ in begin.terms)
         blocks = self._kernel.blocks
@@ -295,7 +295,7 @@ class InstructionMix(ExpressionMix):
         ]
         size = tile.dtype.itemsize
         stores = tile.width * max(1, s.depth * size // ACCESS_BYTES)
-        # Elements of one column lie in different registers: words are put together.
+        # Elements of one column lie in different registers: they are packed into words.
         packing = tile.width * s.depth * (2 // size if size < 4 else 0)
         mixed = table.mix(0, packing)
         mixed.update(table.times(table.of_tile_place(tile.dtype, self._arch), stores))
@@ -312,8 +312,8 @@ class InstructionMix(ExpressionMix):
             self.assign(ir.Element(s.target, ir.Int(k)), self.values.opaque())
 
     def _reduce_together(self, s: ir.GroupedReduce) -> None:
-        """The barriers of one, and its shuffles under way with those of the others; or those of
-        one alone, of two that each have half of a warp's lanes.
+        """Count the barriers of one reduction, and the shuffles of all as overlapping; of two that
+        take half of a warp's lanes each, the second adds little (`half_of_lanes`).
         """
         here = self.values.here
         barriers, apart, exchanges = here.barriers, here.apart, here.exchanges
@@ -345,7 +345,7 @@ class InstructionMix(ExpressionMix):
             each = words(s.reducer)
             self.values.here.barriers += 2
             self.values.effect(table.lsu(2 * s.vector * each))
-            # The first threads join what warps have left.
+            # The first threads combine the partial results of the warps.
             share = min(1.0, s.groups * s.vector / s.threads)
             for _ in range(warps):
                 joined = Mix(table.of_combine(s.reducer.op, s.reducer.accumulate))
@@ -367,7 +367,7 @@ class InstructionMix(ExpressionMix):
         self.environment[s.running] = self.values.opaque()
 
     def _forget(self, names: Sequence[str]) -> None:
-        """What a loop changes is unknown where it begins, and when it has ended."""
+        """Make names unknown that a loop changes: at its begin, and after its end."""
         for name in names:
             found = self.environment.get(name)
             if isinstance(found, dict):
@@ -379,7 +379,7 @@ class InstructionMix(ExpressionMix):
                 self.environment[name] = self.values.opaque()
 
     def _want(self, names: Sequence[str]) -> None:
-        """What the next iteration reads."""
+        """Mark loop-carried values as used."""
         for name in names:
             found = self.environment.get(name)
             values = found.values() if isinstance(found, dict) else [found]
@@ -422,8 +422,8 @@ class InstructionMix(ExpressionMix):
 
 
 def _trips(begin: Form, end: Form, step: int, unit: int) -> float:
-    """Iterations of a loop, of the average thread. The last one is as much shorter as less is left,
-    in whole `unit`s.
+    """Return the trip count of a loop for the average sampled thread; a partial last iteration
+    counts as a fraction, in whole `unit`s.
     """
     if not (begin.terms or end.terms):
         return float(max(0, -(-(end.const - begin.const) // step)))
@@ -435,8 +435,8 @@ def _trips(begin: Form, end: Form, step: int, unit: int) -> float:
 
 
 def _written_out(loops: Sequence[ir.Loop], step: int) -> int:
-    """How far apart the iterations are that a loop with such steps takes together, under a test
-    each.
+    """Return the distance between the predicated copies of an iteration that a loop of step `step`
+    processes in its unrolled inner `loops`; 1 if there are none.
     """
     ends = [x.end for x in loops if x.kind is ir.LoopKind.UNROLLED]
     most = max((end.value for end in ends if isinstance(end, ir.Int)), default=1)
@@ -444,8 +444,8 @@ def _written_out(loops: Sequence[ir.Loop], step: int) -> int:
 
 
 def _fetches(s: ir.Stmt) -> bool:
-    """Whether a statement fetches words or elements, or says where from: compilers put its tests on
-    the loads, and wait for these where they are computed with.
+    """True for a load into registers or its index arithmetic: compilers predicate such loads
+    instead of branching, and wait for them at their first use.
     """
     match s:
         case ir.Let(type=DataType.Int | DataType.Int32):
@@ -458,7 +458,7 @@ def _fetches(s: ir.Stmt) -> bool:
 
 
 def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample | None:
-    """Of the threads that are active, those where a test holds, or does not."""
+    """Return which of the active threads remain where a test holds, or does not hold."""
     if inside is None:
         return around
     chosen = tuple(int(bool(v) is holds) for v in inside)
@@ -466,14 +466,14 @@ def _both(around: Sample | None, inside: Sample | None, holds: bool) -> Sample |
 
 
 def _part(index: ir.LaunchIndex, part: tuple[int, int], whole: tuple[int, int]) -> float:
-    """Of all blocks, or of the warps, those with numbers in a range."""
+    """Return the fraction of blocks, or of warps, of range `whole` whose indices are in `part`."""
     each = WARP_SIZE if index is ir.LaunchIndex.THREAD else 1
     some, every = (-(-max(0, high - low) // each) for low, high in (part, whole))
     return some / max(every, 1)
 
 
 def _share(inside: Sample | None, holds: bool) -> float:
-    """Of the warps that do what is behind a test: a warp does what one of its threads does."""
+    """Return the fraction of warps of which any thread takes a branch; a guess if unknown."""
     if inside is None:
         return 1.0 if holds else 0.5
     warps = [inside[k : k + WARP_SIZE] for k in range(0, len(inside), WARP_SIZE)]
@@ -481,7 +481,7 @@ def _share(inside: Sample | None, holds: bool) -> float:
 
 
 def _share_lanes(first: ir.Expr, others: Sequence[ir.Expr]) -> bool:
-    """Whether halves of a warp's lanes have one reduction each (reduce.cuh)."""
+    """True if two reductions take one half of a warp's lanes each (`Together` in reduce.cuh)."""
     if len(others) != 1 or not isinstance(first, ir.BlockReduce):
         return False
     commutes = reductions.lookup(first.reducer.op).accumulator.commutes
@@ -490,7 +490,7 @@ def _share_lanes(first: ir.Expr, others: Sequence[ir.Expr]) -> bool:
 
 
 def _assigned(body: ir.Body) -> Iterator[str]:
-    """Names that statements change."""
+    """Yield the names that statements change."""
     for s in body:
         match s:
             case ir.Assign() | ir.VectorLoad() | ir.Unpack() | ir.PickLanes() | ir.TileLoad():

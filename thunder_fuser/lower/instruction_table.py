@@ -1,7 +1,7 @@
-"""Instructions of a thread for each kind of expression, by pipe: what NVRTC makes of it.
+"""Instructions by pipe that NVRTC generates per thread for each kind of expression.
 
-Figures were read from machine code of sm_90, without slow paths that only huge or tiny arguments
-take; tests compare whole kernels with theirs. A half is an instruction that serves two values.
+Figures were read from sm_90 machine code, without slow paths that only huge or tiny arguments
+take; tests compare whole kernels with theirs. 0.5 is an instruction that serves two values.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from thunder_fuser.lower.pipes import Mix, Pipe
 
 _ORDER = (Pipe.FMA, Pipe.ALU, Pipe.XU, Pipe.OTHER, Pipe.FP64)
 _Row = tuple[float, ...]
-"""Instructions by pipe, in that order; what is missing is 0."""
+"""Instructions by pipe, in the order of `_ORDER`; missing entries are 0."""
 
 
 def mix(*counts: float) -> Mix:
-    """So many instructions of FMA, ALU, XU, no pipe, FP64."""
+    """Return a mix from the counts of FMA, ALU, XU, OTHER and FP64 instructions."""
     return Mix({pipe: n for pipe, n in zip(_ORDER, counts, strict=False) if n})
 
 
 def lsu(count: float = 1) -> Mix:
-    """So many loads, stores or shuffles."""
+    """Return a mix of `count` loads, stores or shuffles."""
     return Mix({Pipe.LSU: count})
 
 
-# Of fp32, then of fp64 operands.
+# By operation: instructions on fp32, then on fp64 operands.
 _FLOATING: Mapping[str, tuple[_Row, _Row]] = {
     "neg": ((), ()),
     "add": ((1,), (0, 0, 0, 0, 1)),
@@ -87,7 +87,7 @@ _FLOATING: Mapping[str, tuple[_Row, _Row]] = {
     "digamma": ((24.5, 27.75, 6, 95.25, 94), (24.5, 27.75, 6, 95.25, 94)),
 }  # fmt: skip
 _MODIFIERS = frozenset({"real", "imag", "complex", "isreal"})
-"""Nothing is done: operands are renamed."""
+"""Operations without instructions: they rename operands."""
 _FREE = mix()
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf"})
 _CONVERSIONS: Mapping[tuple[DataType, DataType], Mix] = {
@@ -100,7 +100,7 @@ _CONVERSIONS: Mapping[tuple[DataType, DataType], Mix] = {
 }
 
 _ONE_BY_ONE = mix(0, 2)
-"""Of sm_100, whose compiler does not join two such conversions."""
+"""fp32 to bf16 on sm_100, whose compiler does not pair two such conversions."""
 
 
 def _is_blackwell(arch: str) -> bool:
@@ -108,12 +108,12 @@ def _is_blackwell(arch: str) -> bool:
 
 
 def of_parameter(arch: str) -> Mix:
-    """A parameter of the kernel: before sm_90 an operand like any other."""
+    """Return the cost of reading a kernel parameter: a load from sm_90 on, an operand before."""
     return lsu() if int(arch.removeprefix("sm_")) >= 90 else mix()
 
 
 def of_tile_place(dtype: DataType, arch: str) -> Mix:
-    """Where a vector of a tile is, by row and column: signed divisions, but by newer compilers."""
+    """Return the address arithmetic of a tile access: signed divisions, except from sm_100 on."""
     if _is_blackwell(arch):
         return mix(1, 4)
     return mix(2, 9) if dtype.itemsize < 4 else mix(6, 9)
@@ -126,15 +126,15 @@ BRIEF: Mapping[str, Mix] = {
     "erf": mix(9, 2, 1),
     "tanh": mix(3, 1, 2),
 }
-"""Short forms. What a quotient is multiplied by is inverted once a row."""
+"""Instructions of short forms. A quotient is a product with a reciprocal computed once a row."""
 
 
 def of_operation(op: str, dtype: DataType) -> Mix:
-    """A row of the table of pointwise operations, on operands of that type."""
+    """Return the instructions of a pointwise operation on operands of a dtype."""
     if op in _MODIFIERS:
         return _FREE
     if dtype.is_complex:
-        # The parts, each of which takes twice what a real one does.
+        # Two parts, each at twice the cost of a real operation.
         real = DataType.Double if dtype is DataType.ComplexDouble else DataType.Float
         return times(of_operation(op, real), 4)
     if op in _COMPARISONS:
@@ -147,7 +147,7 @@ def of_operation(op: str, dtype: DataType) -> Mix:
 
 
 def of_conversion(source: DataType, dtype: DataType, arch: str) -> Mix:
-    """A number as another dtype. What becomes 16 bits does so in pairs, for a store."""
+    """Return the instructions of a conversion. Those to 16 bits convert pairs, for a store."""
     if (source, dtype) == (DataType.Float, DataType.BFloat16) and _is_blackwell(arch):
         return _ONE_BY_ONE
     if source is dtype or DataType.Bool in (source, dtype):
@@ -160,12 +160,13 @@ def of_conversion(source: DataType, dtype: DataType, arch: str) -> Mix:
     return mix(0, 1, 1)
 
 
-# From a standard number. A uniform one that was rounded to the upper end is the lower one.
+# Instructions to scale a standard sample. A uniform sample rounded to the upper end becomes the
+# lower one.
 NUMBER = {"uniform": mix(0, 3), "normal": mix(1, 1), "bernoulli": mix(0, 2)}
 ROUND = mix(0, 1)
-"""To a narrower float and back, in one register."""
+"""Instructions to round fp32 to the precision of a narrower float, in its register."""
 NARROW = mix(0, 0.5)
-"""Two narrower floats from their registers into one word."""
+"""Instructions per value to pack two narrower floats into one word."""
 
 
 def _words(dtype: DataType) -> int:
@@ -173,11 +174,11 @@ def _words(dtype: DataType) -> int:
 
 
 def times(found: Mix, factor: float) -> Mix:
-    """So many of them."""
+    """Return a mix scaled by `factor`."""
     return Mix({pipe: factor * n for pipe, n in found.items()})
 
 
-# ---- reductions: for each element, and for two accumulators that meet
+# ---- reductions: instructions to accumulate an element, and to combine two accumulators
 
 _TAKE: Mapping[str, tuple[Mix, Mix]] = {
     "sum": (mix(1), mix(1)),
@@ -192,12 +193,12 @@ _TAKE_VECTOR: Mapping[str, tuple[Mix, Mix]] = {
     "sum_exp": (mix(5, 2, 1), mix(7, 4, 1)),
     "brief sum_exp": (mix(3, 1, 1), mix(5, 4, 1)),
 }
-"""The same for each element of a vector that one accumulator takes, and once for all of them."""
+"""Instructions per element to accumulate a vector into one accumulator, and once per vector."""
 _DOUBLE = {"sum": mix(0, 0, 0, 0, 1), "prod": mix(0, 0, 0, 0, 1)}
 
 
 def of_take(op: str, dtype: DataType) -> Mix:
-    """One more element of a reduction."""
+    """Return the instructions to accumulate one element."""
     if dtype is DataType.Double and op in _DOUBLE:
         return _DOUBLE[op]
     if op in _TAKE and (dtype.is_floating or op not in _DOUBLE):
@@ -206,7 +207,7 @@ def of_take(op: str, dtype: DataType) -> Mix:
 
 
 def of_vector(op: str, dtype: DataType, lanes: int) -> Mix:
-    """So many elements, together."""
+    """Return the instructions to accumulate a vector of `lanes` elements."""
     each, rest = _TAKE_VECTOR.get(op, (of_take(op, dtype), _FREE))
     found = times(each, lanes)
     found.update(rest)
@@ -214,5 +215,5 @@ def of_vector(op: str, dtype: DataType, lanes: int) -> Mix:
 
 
 def of_combine(op: str, dtype: DataType) -> Mix:
-    """Two accumulators as one."""
+    """Return the instructions to combine two accumulators."""
     return _TAKE[op][1] if op in _TAKE and op not in _DOUBLE else of_take(op, dtype)

@@ -1,8 +1,9 @@
-"""Value numbering of kernel IR: what is left when equal expressions are one, and what loops do not
-change is before them.
+"""Value numbering of kernel IR: instructions that remain after common subexpression elimination and
+hoisting of loop invariants.
 
-An index is a form of what a compiler does not know: `const + coef * atom + ..`. Constants go into
-instructions and addresses; what a thread computes is the rest, once for all accesses that have it.
+An index is a linear form over values that a compiler does not know: `const + coef * atom + ..`.
+Constants are immediates of instructions and addresses; a thread computes the rest, once for all
+accesses that share it.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from thunder_fuser.lower.pipes import Mix, Pipe
 SAMPLED_WARPS = 8
 _MANY_TERMS = 3
 _LONG_SUM = Mix({Pipe.ALU: 2.0})
-"""Addresses of so many terms are added up in 64 bits."""
+"""Extra instructions for addresses of `_MANY_TERMS` terms or more, which are summed in 64 bits."""
 _SCATTER = 2654435761
-"""Knuth's multiplicative hash: 2^32 by the golden ratio."""
+"""Factor of Knuth's multiplicative hash: 2^32 divided by the golden ratio."""
 Sample = tuple[int, ...]
-"""A number of each thread of some warps of a grid."""
+"""Values of a register in each thread of `SAMPLED_WARPS` warps of the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """A load or store of global memory by one thread.
 
-    bytes     of the elements
-    sectors   bytes of memory sectors that it moves, its share of those of a warp: of those that
-              nothing beside it has touched, since the nearest cache has the others
-    replays   passes through that cache beyond one for each 128 bytes: one a line that is touched
+    bytes     bytes of the elements
+    sectors   bytes of memory sectors that it moves, as its share of its warp's; sectors that
+              neighbouring accesses have touched are in the L1 cache and do not count
+    replays   passes through the L1 cache, one per touched line, beyond one per 128 bytes
     phase     barriers of its region before it
-    is_ahead  nothing waits for it before the next iteration of its loop
-    is_async  it goes to shared memory, through no registers
+    is_ahead  it is a prefetch: the next iteration of its loop is the first to wait for it
+    is_async  it goes to shared memory, not through registers (cp.async)
     """
 
     tensor: str
@@ -48,15 +49,15 @@ class Access:
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Statements that are done equally often: a kernel's, a loop's, those of some warps alone.
+    """Statements that run equally often: of the kernel, of a loop, or of some warps only.
 
-    times      for each time that the region around it is done
-    mix        instructions, once through
-    unroll     iterations of the loop that a compiler writes out together
-    apart      barriers among them at which the threads of a group wait, one of `groups` of a block
-    exchanges  shuffles that wait for each other
-    fetches    it does nothing but fetch words, which a test guards: nothing waits for them there
-    finishes   it is behind a grid barrier: the device waits for the blocks that do it
+    times      executions per execution of the enclosing region
+    mix        instructions of one execution
+    unroll     unroll factor of the loop
+    apart      those of `barriers` at which only the threads of one of `groups` of a block wait
+    exchanges  dependent shuffles
+    fetches    it consists of predicated loads whose results are not used in it
+    finishes   it is behind a grid barrier: the device waits for the blocks that execute it
     """
 
     parent: Region | None
@@ -75,12 +76,12 @@ class Region:
 
     @property
     def total(self) -> float:
-        """How often a thread does it."""
+        """Executions by one thread."""
         return self.times * (1.0 if self.parent is None else self.parent.total)
 
     @property
     def waiting(self) -> Region:
-        """Where its loads are waited for: the region around what only fetches."""
+        """The region that waits for its loads: the enclosing one if it `fetches` only."""
         return self.parent.waiting if self.fetches and self.parent is not None else self
 
     @property
@@ -89,7 +90,7 @@ class Region:
 
     @property
     def line(self) -> list[Region]:
-        """The regions that it is in, itself first."""
+        """The region and those that enclose it, innermost first."""
         return [self, *([] if self.parent is None else self.parent.line)]
 
     @property
@@ -103,14 +104,14 @@ class Region:
 
 @dataclass(slots=True, eq=False)
 class Number:
-    """What instructions leave in a register.
+    """Value in a register.
 
-    is_sum      it is one, which takes a product along: one instruction for both
-    is_product  it is one
-    is_sign     it is the operand with the other sign, which whoever uses it takes along
-    sample      says what the sampled threads have, once it is asked
-    known       and what that was
-    constant    it is part of the instructions that use it
+    is_sum      a floating-point sum, which can be fused with a product (FMA)
+    is_product  a floating-point product
+    is_sign     a negation, which is a modifier of the operand in the instructions that use it
+    sample      computes the values in the sampled threads, on demand
+    known       values in the sampled threads, if computed or given
+    constant    an immediate of the instructions that use it
     """
 
     region: Region
@@ -124,14 +125,14 @@ class Number:
     constant: bool = False
 
     def values(self) -> Sample | None:
-        """In the sampled threads, where that is known."""
+        """Return the values in the sampled threads, or None if unknown."""
         if self.sample is not None:
             self.known, self.sample = self.sample(), None
         return self.known
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all threads of a warp are known to have the same, whatever it is."""
+        """True if the value is known to be equal in all threads of a warp."""
         seen, stack = {self}, [self]
         while stack:
             number = stack.pop()
@@ -165,7 +166,7 @@ class Form:
         return Form(self.const * factor, terms)
 
     def values(self) -> Sample | None:
-        """In the sampled threads."""
+        """Return the values in the sampled threads, or None if unknown."""
         found = [self.const] * (SAMPLED_WARPS * WARP_SIZE)
         for atom, coef in self.terms:
             sample = atom.values()
@@ -176,7 +177,7 @@ class Form:
 
 
 class ValueNumbering:
-    """The values of a kernel. `is_wide`: indices have 64 bits."""
+    """Value table and regions of a kernel. `is_wide`: indices have 64 bits."""
 
     def __init__(self, is_wide: bool) -> None:
         self.root = Region(None, False, 1.0)
@@ -190,7 +191,7 @@ class ValueNumbering:
     # ---- regions
 
     def enter(self, is_loop: bool, times: float) -> Region:
-        """Go into a region of its own."""
+        """Open a nested region and make it current."""
         self.here = Region(self.here, is_loop, times)
         self.regions.append(self.here)
         return self.here
@@ -200,7 +201,9 @@ class ValueNumbering:
         self.here = self.here.parent
 
     def _home(self, operands: Sequence[Number]) -> Region:
-        """The outermost region where something can be computed, out of loops alone."""
+        """Return the outermost region to which a value of `operands` can be hoisted, out of loops
+        only.
+        """
         needed = {operand.region for operand in operands}
         for region in self.here.line:
             if region in needed or not region.is_loop:
@@ -221,9 +224,9 @@ class ValueNumbering:
         widens: bool = False,
         sample: Callable[[], Sample | None] | None = None,
     ) -> Number:
-        """What an expression leaves, once for all equal ones that are computed before.
+        """Return the value of an expression: an equal one that is available here, else a new one.
 
-        What widens its operand stays in its loop: registers before it would hold less.
+        If it `widens` its operand, it is not hoisted, since that would take more registers.
         """
         found = self._known.get(key)
         if found is not None and found.region in self.here.line:
@@ -235,18 +238,18 @@ class ValueNumbering:
         return found
 
     def opaque(self, sample: Sample | None = None) -> Number:
-        """What is there, and nobody knows."""
+        """Return a value of which nothing is known, except perhaps samples."""
         return Number(self.here, Mix(), known=sample)
 
     def constant(self) -> Number:
         return Number(self.root, Mix(), constant=True)
 
     def literal(self, text: str) -> Number:
-        """A constant: what is computed of equal ones is equal."""
+        """Return the constant of a literal; equal literals are one value."""
         return self._known.setdefault(("literal", text), self.constant())
 
     def register(self, form: Form) -> Number | None:
-        """The part of an index that is no constant, in a register; None where all of it is."""
+        """Return the non-constant part of an index, or None if the index is constant."""
         found: Number | None = None
         for k, (atom, coef) in enumerate(form.terms):
             terms = form.terms[: k + 1]
@@ -258,11 +261,11 @@ class ValueNumbering:
         return found
 
     def address(self, pointer: str, form: Form) -> Number | None:
-        """base + itemsize * index, in two registers."""
+        """Return base + itemsize * index, a register pair; the constant part is an immediate."""
         base = self._known.get(("parameter", pointer))
         if not form.terms:
             return base
-        # A factor that all terms have is one of the multiplication with the size.
+        # A common factor of all terms is folded into the multiplication by the item size.
         shared = min(abs(c) for _, c in form.terms)
         if all(c % shared == 0 for _, c in form.terms):
             form = Form(0, tuple((a, c // shared) for a, c in form.terms))
@@ -273,18 +276,18 @@ class ValueNumbering:
         return self.number(("address", pointer, form.terms, shared), mix, operands)
 
     def effect(self, mix: Mix, operands: Sequence[Number | None] = ()) -> None:
-        """What is done for more than its result, here."""
+        """Add instructions with side effects to the current region, and mark operands as used."""
         self.here.mix.update(mix)
         self._effects += [o for o in operands if o is not None]
 
     def use(self, operands: Sequence[Number]) -> None:
-        """What is wanted afterwards."""
+        """Mark values as used."""
         self._effects += operands
 
     # ---- the end
 
     def finish(self) -> list[Region]:
-        """All regions, with the instructions of what is used."""
+        """Return all regions, with the instructions of the values that are used (no dead code)."""
         users = self._users()
         taken: set[Number] = set()
         for number in self._numbers:
@@ -297,7 +300,7 @@ class ValueNumbering:
         return self.regions
 
     def _users(self) -> dict[Number, list[Number | None]]:
-        """What is used, and by what; None: by a statement."""
+        """Return the users of each used value; None stands for a statement."""
         found: dict[Number, list[Number | None]] = {}
         stack: list[tuple[Number, Number | None]] = [(n, None) for n in self._effects]
         while stack:
@@ -311,14 +314,14 @@ class ValueNumbering:
         return found
 
     def _merges(self, number: Number, users: list[Number | None], taken: Container[Number]) -> bool:
-        """Whether a product is part of the sums that use it: none of them took another one."""
+        """True if a product is fused into all of its users: sums that no other product is in."""
         return number.is_product and all(
             user is not None and user.is_sum and user not in taken for user in users
         )
 
 
 def scattered_warps(extent: int) -> Sample:
-    """A place below `extent` for each warp, far from those of the others."""
+    """Return an index below `extent` for each sampled warp, scattered by a hash."""
     places = [w * _SCATTER % max(extent, 1) for w in range(SAMPLED_WARPS)]
     return tuple(place for place in places for _ in range(WARP_SIZE))
 
@@ -326,7 +329,9 @@ def scattered_warps(extent: int) -> Sample:
 def sectors_touched(
     sample: Sample, size: int, sector: int, active: Sample | None = None
 ) -> dict[int, set[int]]:
-    """Numbers of the sectors that each sampled warp touches, of those where threads are active."""
+    """Return the sector numbers that each sampled warp touches; only active threads count, and
+    warps without any are left out. Addresses and sizes are in bytes.
+    """
     warps = list(_warps(sample))
     if active is not None and any(active):
         marks = zip(warps, _warps(active), strict=True)
@@ -344,15 +349,15 @@ def _warps(sample: Sample) -> Iterator[Sequence[int]]:
 
 
 def sampled_threads(blocks: int, threads: int) -> Iterator[tuple[int, int]]:
-    """The block and the number of each sampled thread: warps from all over the grid, with numbers
-    of blocks that differ modulo powers of two, too.
+    """Yield (block, thread) of each sampled thread: warps from all over the grid, whose block
+    indices differ modulo powers of two, too.
     """
     warps = max(1, threads // WARP_SIZE)
     for k in range(SAMPLED_WARPS):
         near = blocks * k // SAMPLED_WARPS
         block = min(near - near % SAMPLED_WARPS + k, blocks - 1)
-        # An order of all eighths of a block that no step goes through, and another place in each:
-        # a row may have any two, four or more of the warps.
+        # The eighths of a block in an order without constant stride, and another offset in each: a
+        # row may be any two, four or more of the warps.
         eighth = k * (k + 1) // 2 % SAMPLED_WARPS
         place = SAMPLED_WARPS * eighth + eighth // 2 * 2
         warp = warps * place // SAMPLED_WARPS**2

@@ -1,23 +1,23 @@
-"""Kernel IR: a kernel as statements, before any language spells it.
+"""Kernel IR: the statements of a kernel, independent of the output language.
 
-A kernel is two loops that are always there, over the blocks of a grid and the threads of a block,
-around a body. Its statements declare registers, move memory, compute and synchronise; their
-expressions are numbers of the program (with dtypes) or indices. Modes of a template are gone: what
-a mode does is statements. `kernel_ir_text.py` shows it to readers, `codegen/` prints it for a
-compiler.
+A kernel body is executed by every thread of every block of the grid. Its statements declare
+registers, move memory, compute and synchronise; their expressions are values of the program (with
+dtypes) or indices. Template modes do not appear: lowering has turned them into statements.
+`kernel_ir_text.py` lists a kernel for readers, `codegen/` prints it for a compiler.
 
-    y = x * x of 1,000 elements, 4 a vector:
+The listing of y = x * x, 1,000 elements in vectors of 4:
 
-    kernel pointwise.mul(T0: Float*, T1: Float* out), grid 1 x 256 threads, index Int32
+    kernel pointwise mul (T0: const Float*, T1: Float*)
+    1 blocks of 256 threads, indices Int32:
       u = block * 256 + thread
       if u < 250:
         x0: Float[4]
-        x0 <- T0[4 * u :4]
+        x0 = load 4 at T0 + 4 * u
         y0: Float[4]
         for v in 0..4, vector:
           t1: Float = mul(x0[v], x0[v])
           y0[v] = t1
-        T1[4 * u :4] <- y0
+        store 4 at T1 + 4 * u: y0
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from thunder_fuser.ir.dtypes import DataType, Number
 from thunder_fuser.ir.fusion import Scalar, TensorView
 
 WORD = 4
-"""Bytes of a register, and of the smallest accumulator: what shuffles exchange."""
+"""Bytes of a register, which is also the smallest accumulator and the unit of a warp shuffle."""
 WRITTEN_OUT = 8
-"""Iterations of a serial loop of known length that compilers write out unasked, so that its loads
-are under way together.
+"""Largest known trip count of a serial loop that compilers unroll without a pragma, so that its
+loads are in flight together.
 """
 
 
@@ -42,11 +42,11 @@ are under way together.
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """A row of the table of reductions over elements of a type: how it folds, and as a type what it
-    carries along.
+    """A reduction operation over elements of a dtype; as a `Type`, the type of its accumulator.
 
-    position  the type that counts elements, where it folds their positions too
-    brief     its short form, of fp32 elements that have no more digits than 16 bits hold
+    op        a row of the table of reductions
+    position  integer type of element positions, if the operation reduces them too (argmax)
+    brief     the short form, for fp32 elements that have no more digits than 16 bits hold
     """
 
     op: str
@@ -56,13 +56,13 @@ class Reducer:
 
     @property
     def element(self) -> DataType:
-        """The type that elements are folded in: registers are words."""
+        """Type in which elements are reduced: Int32 if the dtype is narrower than a register."""
         return DataType.Int32 if self.accumulate.itemsize < WORD else self.accumulate
 
 
 @dataclass(frozen=True, slots=True)
 class ReducerLanes:
-    """The type of what a reduction of several numbers carries along for each lane of a vector."""
+    """Type of the accumulators of a vector's lanes, as a struct of arrays (`tf::Lanes`)."""
 
     reducer: Reducer
     lanes: int
@@ -70,7 +70,7 @@ class ReducerLanes:
 
 @dataclass(frozen=True, slots=True)
 class PairedLanes:
-    """The type of the lanes of a vector in the order of `lower/paired_lanes.py`."""
+    """Type of a vector's lanes in the register order of `lower/paired_lanes.py`."""
 
     dtype: DataType
     lanes: int
@@ -78,7 +78,7 @@ class PairedLanes:
 
 @dataclass(frozen=True, slots=True)
 class RawVector:
-    """The type of so many elements of memory on their way into registers, 16 bytes at most."""
+    """Type of `width` loaded elements that are not unpacked yet, 16 bytes at most."""
 
     dtype: DataType
     width: int
@@ -91,7 +91,7 @@ Type = DataType | Reducer | ReducerLanes | PairedLanes | RawVector
 
 
 class LaunchIndex(enum.Enum):
-    """Where a thread is: numbers from 0, and how many blocks there are."""
+    """Launch coordinates: block index, thread index (both from 0), and blocks in the grid."""
 
     BLOCK = "block"
     THREAD = "thread"
@@ -100,21 +100,21 @@ class LaunchIndex(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """What a statement or a parameter has named."""
+    """Reference to a name that a statement or a parameter has declared."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Int:
-    """An index that is a constant."""
+    """Constant index."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Arithmetic of indices, `+ - * / %` (of what is not negative), or a comparison."""
+    """Index arithmetic, `+ - * / %` (`/ %` of non-negative operands), or a comparison."""
 
     op: str
     left: Expr
@@ -123,7 +123,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueZero:
-    """0, of which a compiler does not know that: an address with it is another each time."""
+    """0 that compilers do not know to be constant: loads at an address with it are not hoisted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class UnsignedBinary:
-    """`/` or `%` of an index that is known not to be negative, by one that is positive."""
+    """`/` or `%` in unsigned arithmetic: `left` is known to be >= 0, `right` to be > 0."""
 
     op: str
     left: Expr
@@ -148,7 +148,7 @@ class Min:
 
 @dataclass(frozen=True, slots=True)
 class ClampedAdd:
-    """The least of `start + step` and `bound`, for a start below the bound: nothing overflows."""
+    """min(start + step, bound) without overflow, for `start` below `bound`."""
 
     start: Expr
     step: int
@@ -157,7 +157,7 @@ class ClampedAdd:
 
 @dataclass(frozen=True, slots=True)
 class IntCast:
-    """An index in another integer type."""
+    """Conversion of an index to another integer type."""
 
     value: Expr
     dtype: DataType
@@ -165,35 +165,35 @@ class IntCast:
 
 @dataclass(frozen=True, slots=True)
 class IndexNumber:
-    """An index as a number of the program: an Int."""
+    """An index as a value of the program, of dtype Int."""
 
     index: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Every test holds."""
+    """True if all tests hold."""
 
     tests: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Some test holds."""
+    """True if any test holds."""
 
     tests: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BoolConst:
-    """What always holds, or never."""
+    """Constant predicate."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """`inside` where the test holds, else `outside`: of numbers or of indices."""
+    """`inside` if the test holds, else `outside`; both are values or both are indices."""
 
     test: Expr
     inside: Expr
@@ -213,7 +213,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`index` elements behind a pointer."""
+    """Address of element `index` of what `pointer` points to."""
 
     pointer: Expr
     index: Expr
@@ -221,7 +221,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Reinterpret:
-    """Bytes at an address as elements of a type."""
+    """Pointer cast: the bytes at an address as elements of `type`."""
 
     type: Type
     address: Expr
@@ -229,7 +229,7 @@ class Reinterpret:
 
 @dataclass(frozen=True, slots=True)
 class RawLoad:
-    """`width` elements of memory, 16 bytes at most, of which nothing is used yet."""
+    """Load of `width` elements, 16 bytes at most, as a `RawVector`, to be unpacked later."""
 
     width: int
     address: Expr
@@ -246,7 +246,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """A number as another dtype, by torch's rules."""
+    """Dtype conversion of a value, by torch's rules."""
 
     value: Expr
     source: DataType
@@ -255,7 +255,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """An fp32 number, rounded to what a narrower float can hold."""
+    """An fp32 value rounded to the precision of a narrower float; the result is fp32."""
 
     value: Expr
     dtype: DataType
@@ -263,7 +263,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """An fp32 number that a narrower float holds, in the type that memory has for it."""
+    """An fp32 value that a narrower float holds exactly, converted to that float's storage type."""
 
     value: Expr
     dtype: DataType
@@ -271,9 +271,9 @@ class Narrow:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A row of the table of pointwise operations. Operands have the types that it wants.
+    """A row of the table of pointwise operations, on operands of the dtypes that it takes.
 
-    brief  its short form, of fp32 operands: what becomes of it is rounded to fewer digits
+    brief  the short form, for fp32 operands: all uses of the result are rounded to fewer digits
     """
 
     op: str
@@ -299,8 +299,8 @@ class MakeComplex:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPosition:
-    """`value` as an index below `extent`; where it is `needed` and is none, the program ends with
-    `error`. Elsewhere 0.
+    """`value` as an index below `extent`, or 0 where it is not `needed`. The program ends with
+    `error` if it is needed and out of bounds.
     """
 
     value: Expr
@@ -311,7 +311,7 @@ class CheckedPosition:
 
 @dataclass(frozen=True, slots=True)
 class DynamicRegister:
-    """An element of registers, chosen as the kernel runs."""
+    """Element `begin + index` of a register array, selected at run time."""
 
     array: Expr
     begin: Expr | None
@@ -320,7 +320,7 @@ class DynamicRegister:
 
 @dataclass(frozen=True, slots=True)
 class RandomNumber:
-    """A number of a distribution with these parameters, from a standard one."""
+    """A sample of a distribution with `parameters`, made of the standard sample `number`."""
 
     op: str
     dtype: DataType
@@ -333,10 +333,10 @@ class RandomNumber:
 
 @dataclass(frozen=True, slots=True)
 class InitAccumulator:
-    """An accumulator that has seen nothing.
+    """Initial value of an accumulator: the reduction's identity.
 
-    is_zero  of a sum it is 0.0, to which registers are set in pairs; else -0.0, so that its first
-             element takes no instruction
+    is_zero  a sum starts at 0.0, to which registers are set in pairs; else at -0.0, so that its
+             first element takes no instruction
     """
 
     reducer: Reducer
@@ -345,7 +345,7 @@ class InitAccumulator:
 
 @dataclass(frozen=True, slots=True)
 class AsElement:
-    """A number in the type that a reduction folds."""
+    """A value converted to the reducer's element type."""
 
     reducer: Reducer
     value: Expr
@@ -353,7 +353,7 @@ class AsElement:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """An accumulator that has seen one more element, at that position."""
+    """`accumulator` reduced with one more element, at `position` if the reducer takes positions."""
 
     reducer: Reducer
     accumulator: Expr
@@ -363,7 +363,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class AccumulateVector:
-    """An accumulator that has seen the first `present` elements of an array."""
+    """`accumulator` reduced with the first `present` elements of a register array."""
 
     reducer: Reducer
     accumulator: Expr
@@ -373,7 +373,7 @@ class AccumulateVector:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """How many of a vector's lanes exist where `last` is the last that does."""
+    """Number of valid lanes of a vector whose last valid lane is `last`: min(last + 1, lanes)."""
 
     last: Expr
     lanes: int
@@ -381,7 +381,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Two accumulators as one that has seen what both have."""
+    """Two accumulators merged into one, `left` first."""
 
     reducer: Reducer
     left: Expr
@@ -390,7 +390,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class FinalizeAccumulator:
-    """The result of what an accumulator has seen."""
+    """Result of a reduction, computed from its final accumulator."""
 
     reducer: Reducer
     accumulator: Expr
@@ -406,7 +406,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class WarpReduce:
-    """The accumulators of neighbouring threads of a warp as one, which all of them have."""
+    """Warp all-reduce of an accumulator over `threads` adjacent lanes."""
 
     reducer: Reducer
     threads: int
@@ -415,13 +415,14 @@ class WarpReduce:
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce:
-    """Those of several warps: of the block, or of one of its `groups` of so many threads, which do
-    not wait for each other. `thread`: its number.
+    """Block all-reduce of an accumulator over `threads` threads: the block, or one of its `groups`,
+    which have barriers of their own. Over a cluster if `blocks` > 1.
 
-    slots   address of shared memory of this reduction and others
-    at      bytes from there to a slot for each warp
-    blocks  of a cluster, so many threads of each; one: the block by itself
-    rank    the number of this one
+    slots   address in shared memory, of this reduction's slots and those of others
+    at      byte offset from `slots` of this reduction's slots, one for each warp
+    thread  index of this thread in its group
+    blocks  blocks of a cluster that reduce together, `threads` of each; 1: no cluster
+    rank    rank of this block in its cluster
     """
 
     reducer: Reducer
@@ -437,8 +438,8 @@ class BlockReduce:
 
 @dataclass(frozen=True, slots=True)
 class ReducePartials:
-    """The `count` partial results of a point, `stride` apart, as one: the work of a block, whose
-    first threads, as many as there are `points`, have those of their own.
+    """Block reduction of a point's `count` partial results, parts[i * stride + point]. Threads with
+    equal indices modulo `points` share a point, and all of them get its accumulator.
     """
 
     reducer: Reducer
@@ -453,8 +454,8 @@ class ReducePartials:
 
 @dataclass(frozen=True, slots=True)
 class GroupedReduce:
-    """Several reductions of a block side by side, whose barriers they share: the values are
-    BlockReduce of as many threads, or CombineParts of as many parts, at one point.
+    """Several reductions of a block that share barriers. Each declares one name; the values are all
+    `BlockReduce` of equally many threads, or all `ReducePartials` of equal shape at one point.
     """
 
     lets: tuple[Let, ...]
@@ -462,7 +463,7 @@ class GroupedReduce:
 
 @dataclass(frozen=True, slots=True)
 class MappedRank:
-    """What lies where `address` does, but in the shared memory of another block of the cluster."""
+    """Distributed shared memory: the place of `address` in block `rank` of the cluster."""
 
     address: Expr
     rank: Expr
@@ -518,9 +519,9 @@ Expr = (
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """What a reader should know of the statements that follow.
+    """Comment on the statements that follow.
 
-    line  of the user's program that asked for them: "model.py:12"
+    line  source lines of the user's program that they come from: "model.py:12"
     """
 
     text: str
@@ -529,7 +530,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """A name for a value; one that is a `variable` changes later."""
+    """Declaration of a name with a value: a constant, or a `variable` that is assigned later."""
 
     name: str
     type: Type
@@ -539,7 +540,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class LetPointer:
-    """A name for a place in memory that holds elements of a type, or rows of so many of them."""
+    """Declaration of a pointer to elements of `type`, or to rows of `row` elements."""
 
     name: str
     type: Type
@@ -549,9 +550,9 @@ class LetPointer:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """An array of registers, of these sizes; one register without.
+    """Declaration of a register array of `sizes`; of one register if `sizes` is empty.
 
-    in_place  its elements come to be as those of others, which are as many, are wanted no more
+    in_place  its elements take the registers of the values they are computed from: no extra ones
     """
 
     name: str
@@ -563,7 +564,7 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Registers that hold some values and do not change."""
+    """Declaration of a constant register array with the given values."""
 
     name: str
     type: DataType
@@ -578,22 +579,22 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A variable that is 0 or 1 becomes the other."""
+    """Toggle a variable that is 0 or 1."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFence:
-    """The loads before it are on their way before what comes behind it in a loop's body. Nothing
-    but the next iteration waits for them, so that ptxas would move them behind all the rest.
+    """Scheduling fence in a loop body: the loads before it are issued before the statements after
+    it. Only the next iteration uses these loads, so that ptxas would sink them to the loop's end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncCopies:
-    """A name for the asynchronous copies (cp.async) that a thread has under way, at most so many,
-    to shared memory that begins at `shared`.
+    """Declaration of a thread's queue of asynchronous copies (cp.async) to the shared memory at
+    `shared`, at most `most` in flight.
     """
 
     name: str
@@ -603,11 +604,11 @@ class AsyncCopies:
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """`width` elements, 4, 8 or 16 bytes, on their way from memory to shared memory, through no
-    registers. Only this thread asks for them, once it has waited.
+    """Asynchronous copy of `width` elements, 4, 8 or 16 bytes, from global to shared memory, not
+    through registers. Only the issuing thread reads them, after `AwaitCopies`.
 
-    place   bytes behind where shared memory begins
-    source  the address of the first of them
+    place   byte offset of the target in shared memory
+    source  address of the first element
     """
 
     copies: str
@@ -618,14 +619,14 @@ class CopyAsync:
 
 @dataclass(frozen=True, slots=True)
 class AwaitCopies:
-    """The copies of a thread have arrived."""
+    """Wait until all of this thread's asynchronous copies have arrived (cp.async.wait_all)."""
 
     copies: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetLane:
-    """One lane of `ReducerLanes` changes."""
+    """Assignment to one lane of `ReducerLanes`."""
 
     lanes: Expr
     lane: Expr
@@ -634,9 +635,9 @@ class SetLane:
 
 @dataclass(frozen=True, slots=True)
 class VectorLoad:
-    """`width` neighbouring elements into an array of registers.
+    """Vector load of `width` consecutive elements into a register array.
 
-    is_aligned  to the bytes of one access; else on the host only
+    is_aligned  the address is aligned to the access; unaligned loads exist on the host only
     """
 
     width: int
@@ -647,8 +648,8 @@ class VectorLoad:
 
 @dataclass(frozen=True, slots=True)
 class PickLanes:
-    """Elements of one array of registers into lanes of another: picks[i] becomes lane i, and a lane
-    stays where that is None, and after the last pick.
+    """Permutation of registers: target[i] = source[picks[i]]. Lanes whose pick is None, and those
+    after the last pick, are unchanged.
     """
 
     source: Expr
@@ -658,7 +659,7 @@ class PickLanes:
 
 @dataclass(frozen=True, slots=True)
 class VectorStore:
-    """`streams`: past the caches."""
+    """Vector store of `width` consecutive elements. `streams`: it may bypass the caches."""
 
     width: int
     address: Expr
@@ -668,7 +669,7 @@ class VectorStore:
 
 @dataclass(frozen=True, slots=True)
 class Unpack:
-    """What was fetched, as elements."""
+    """Unpack a `RawVector` into a register array of elements."""
 
     words: Expr
     target: Expr
@@ -676,14 +677,14 @@ class Unpack:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Memory that a later load will want. Any address will do."""
+    """Prefetch of the memory at an address to the L2 cache. Any address is allowed."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class DrawNumbers:
-    """The standard numbers of `calls` calls of the generator, from call `first` on."""
+    """Declaration of an array of the standard samples of `calls` Philox calls, from `first` on."""
 
     array: str
     dtype: DataType
@@ -696,7 +697,7 @@ class DrawNumbers:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """`body` where all tests hold, else `otherwise`."""
+    """`body` if all tests hold, else `otherwise`."""
 
     tests: tuple[Expr, ...]
     body: Body
@@ -704,11 +705,11 @@ class If:
 
 
 class LoopKind(enum.Enum):
-    """How the iterations of a loop are done.
+    """Execution of a loop's iterations.
 
-    VECTOR          together: the lanes of a vector
-    UNROLLED        each with registers of its own, whose numbers are constants
-    UNROLLED_SHORT  the same where they are few: by a compiler for a CPU, too
+    VECTOR          over the lanes of a vector: SIMD on a CPU, unrolled on a GPU
+    UNROLLED        fully unrolled on a GPU: register arrays are indexed by constants
+    UNROLLED_SHORT  fully unrolled, on a CPU too, since iterations are few
     SERIAL          one after the other
     """
 
@@ -720,9 +721,9 @@ class LoopKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`body` for `axis` from `begin` below `end`.
+    """`body` for `axis` in `begin`, `begin + step`, ... below `end`.
 
-    unroll  iterations of a serial loop that are written out together; None: as a compiler likes
+    unroll  unroll factor of a serial loop; None: the compiler decides
     """
 
     axis: str
@@ -737,47 +738,47 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Names of a body end with it."""
+    """Block scope: names that `body` declares are local to it."""
 
     body: Body
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A name for the shared memory of a block, as bytes."""
+    """Declaration of a name for the block's dynamic shared memory, as bytes."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All threads of a block arrive before any goes on."""
+    """Block barrier (__syncthreads)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterArrive:
-    """The first half of a cluster's barrier: a thread has arrived, and goes on."""
+    """First half of a cluster barrier: the thread arrives and does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWait:
-    """The second half: all of them have arrived before any goes on."""
+    """Second half of a cluster barrier: wait until all threads of its `blocks` have arrived."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class GridBarrier:
-    """All threads of all blocks arrive before any goes on."""
+    """Grid barrier over all threads of all `blocks`; the launch is cooperative."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeTile:
-    """A name for a tile in shared memory: rows of `columns` elements, of which a thread writes
-    `width` at once. Units of 16 bytes trade places within `ways`, `spread` further for each vector
-    (csrc_templates/tile.cuh), so that columns meet no bank twice.
+    """Declaration of a tile in shared memory, with rows of `columns` elements; a thread writes
+    `width` rows at once. 16-byte units are swizzled within `ways`, `spread` further for each group
+    of `width` rows (csrc_templates/tile.cuh), so that column accesses have no bank conflicts.
     """
 
     name: str
@@ -791,7 +792,7 @@ class TransposeTile:
 
 @dataclass(frozen=True, slots=True)
 class TileStore:
-    """Element (row + w, column + n) of a tile becomes source[n][w], for n below `depth`."""
+    """Transposing store to a tile: element (row + w, column + n) = source[n][w], n < `depth`."""
 
     tile: str
     depth: int
@@ -802,7 +803,7 @@ class TileStore:
 
 @dataclass(frozen=True, slots=True)
 class TileLoad:
-    """target[v] becomes element (row, column + v) of a tile, for v below `vector`."""
+    """Load from a tile: target[v] = element (row, column + v), for v < `vector`."""
 
     tile: str
     vector: int
@@ -813,10 +814,10 @@ class TileLoad:
 
 @dataclass(frozen=True, slots=True)
 class OuterBlockReduce:
-    """Accumulators of `vector` rows, of which a block has `groups` side by side: those of all
-    threads of a row as one, which all of them have.
+    """All-reduce of an outer reduction: each thread holds accumulators of `vector` rows; threads of
+    the block with equal indices modulo `groups` share these rows, and all get the results.
 
-    slots  shared memory for them; None within a warp
+    slots  shared memory for partial results; None if the block is one warp
     """
 
     reducer: Reducer
@@ -829,12 +830,11 @@ class OuterBlockReduce:
 
 @dataclass(frozen=True, slots=True)
 class BlockScan:
-    """A name for what comes before a thread's `value` in its row: the accumulator `running`, and
-    the values of the threads before it, of which the row has a power of two. `running` becomes what
-    it is with all of them.
+    """Exclusive scan over the `threads` (a power of two) of a row: declares `name` as `running`
+    combined with the values of the preceding threads, and updates `running` with all values.
 
     slots   shared memory for a value of each warp; None within a warp
-    thread  its number in the row
+    thread  index of this thread in its row
     """
 
     name: str
@@ -888,7 +888,7 @@ Body = tuple[Stmt, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that a kernel needs besides tensors: bytes of it, whatever they hold before."""
+    """Workspace of a kernel in global memory, in bytes; its initial contents do not matter."""
 
     bytes: int
 
@@ -898,12 +898,12 @@ Bound = TensorView | Scalar | Scratch
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a kernel is called with: the address of memory, or a number.
+    """Kernel parameter: a pointer to memory, or a scalar.
 
-    dtype    of the elements, or of the number; None for scratch memory
-    bound    what is passed for it
-    written  whether the kernel writes this memory
-    aliased  whether it may be read and written under two names
+    dtype    of the elements, or of the scalar; None for a workspace
+    bound    tensor, scalar or workspace that is passed
+    written  the kernel writes this memory
+    aliased  the memory may be accessed through two parameters: no __restrict__
     """
 
     name: str
@@ -915,7 +915,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Memory behind a pointer, of which elements that are shown in many places are in one."""
+        """Bytes of the memory behind a pointer; an element at several indices counts once."""
         match self.bound:
             case Scratch():
                 return self.bound.bytes
@@ -926,17 +926,16 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class KernelIR:
-    """A kernel.
+    """A kernel: parameters, launch configuration and body.
 
-    template       the word that its name begins with
-    operations     what it does, the most telling first, for its name
-    index          the type of indices
-    blocks_per_sm  blocks that a multiprocessor must have room for; 0: as many as it has
+    template       name of the template, with which the kernel's name begins
+    operations     names of operations, the most telling first, for the kernel's name
+    index          integer type of indices
+    blocks_per_sm  blocks that must be resident on a multiprocessor; 0: no requirement
     shared_bytes   shared memory of a block
-    cluster        neighbouring blocks that run at the same time and reach each other's shared
-                   memory; 1: none do
-    asked_blocks   blocks that a multiprocessor had better have room for, if registers allow it
-                   without spills; 0: as many as it has
+    cluster        blocks of a thread block cluster; 1: no clusters
+    asked_blocks   resident blocks per multiprocessor to ask for in launch bounds, unless registers
+                   spill; 0: none
     """
 
     template: str
@@ -972,7 +971,7 @@ def equal(left: Expr, right: Expr | int) -> Binary:
 
 
 def at(base: Expr, *indices: Expr) -> Expr:
-    """An element of an array of several dimensions."""
+    """Return an element of a multi-dimensional array."""
     for index in indices:
         base = Element(base, index)
     return base

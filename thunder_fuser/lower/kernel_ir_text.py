@@ -1,4 +1,4 @@
-"""Kernel IR for readers: a line a statement, bodies indented, no language's spelling."""
+"""Listing of kernel IR for readers: one line per statement, bodies indented, no C++ syntax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BINDS = {"*": 3, "/": 3, "%": 3, "+": 2, "-": 2}
 
 
 def listing(kernel: ir.KernelIR) -> str:
-    """All of a kernel."""
+    """Return the listing of a kernel: name, parameters, launch configuration and body."""
     name = " ".join([kernel.template, *kernel.operations])
     parameters = ", ".join(f"{p.name}: {_parameter(p)}" for p in kernel.parameters)
     launch = f"{kernel.blocks:,} blocks of {kernel.threads:,} threads, indices {kernel.index.name}"
@@ -48,7 +48,7 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 class ListingText:
-    """Words for the statements of one kernel."""
+    """Lists the statements and expressions of one kernel."""
 
     def __init__(self, index: DataType) -> None:
         self._index = index

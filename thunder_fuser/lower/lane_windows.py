@@ -1,4 +1,4 @@
-"""Windows of lanes: a few wide accesses that hold the addresses of the lanes of a vector."""
+"""Windows: wide accesses that cover the addresses of the lanes of a vector."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from thunder_fuser.ir.integer.symint import Form, provable
 from thunder_fuser.lower.body import Memory
 
 ACCESS_BYTES = 16
-"""Widest access of one instruction on a GPU, and the alignment that wider ones need."""
+"""Bytes of the widest access of one instruction on a GPU, and the alignment of wider vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorAccess:
-    """`width` consecutive elements at `address`: element picks[k] belongs to lane lanes[k].
+    """Access of `width` consecutive elements at `address`: element picks[k] is lane lanes[k]'s.
 
-    is_aligned  to the bytes of one access
+    is_aligned  the address is aligned to the bytes of one access
     """
 
     address: Form
@@ -38,8 +38,8 @@ class VectorAccess:
 def filled_windows(
     table: dict[int, Form], vector: int, itemsize: int, alignment: int
 ) -> tuple[VectorAccess, ...] | None:
-    """The widest windows that hold the given lanes' addresses; None where lanes must go
-    one by one.
+    """Return the widest windows that the addresses of the given lanes fill, or None if lanes must
+    be accessed one by one.
     """
     distinct = len(set(table.values()))
     width = vector
@@ -57,9 +57,7 @@ def filled_windows(
 
 
 def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | None:
-    """Aligned windows of `width` elements in which every element is wanted by a lane, if they
-    exist.
-    """
+    """Return aligned windows of `width` elements that lanes access without gaps, or None."""
     found: dict[Form, list[tuple[int, int]]] = {}
     for lane, address in sorted(table.items()):
         pick = address.const % width
@@ -76,13 +74,13 @@ def _filled(table: dict[int, Form], width: int) -> tuple[VectorAccess, ...] | No
 
 
 def _window(base: Form, width: int, members: Sequence[tuple[int, int]]) -> VectorAccess:
-    """`members`: lanes, and which elements these are."""
+    """Return the window at `base`. `members`: (lane, element of the window)."""
     lanes, picks = zip(*members, strict=True)
     return VectorAccess(base, width, lanes, picks)
 
 
 def run_of_lanes(table: dict[int, Form], vector: int) -> tuple[VectorAccess, ...] | None:
-    """Neighbours in order, one for each lane, wherever the first of them lies."""
+    """Return one window of consecutive elements in lane order at any alignment, or None."""
     first = table.get(0)
     if first is None or any(table.get(k) is not first + k for k in range(vector)):
         return None
@@ -93,8 +91,8 @@ def run_of_lanes(table: dict[int, Form], vector: int) -> tuple[VectorAccess, ...
 def windows_with_gaps(
     table: dict[int, Form], vector: int, itemsize: int, memory: Memory
 ) -> tuple[VectorAccess, ...] | None:
-    """Aligned windows in which lanes leave elements out, all of them in the tensor's memory; None
-    where these are no fewer instructions than half of one a lane.
+    """Return aligned windows, some of whose elements no lane needs, all inside the tensor's memory;
+    None if there are more windows than half of the distinct addresses.
     """
     width = min(vector, ACCESS_BYTES // itemsize)
     if width < 2 or width * itemsize > memory.alignment:
@@ -113,16 +111,16 @@ def windows_with_gaps(
 
 
 def ends_of(window: VectorAccess, memory: Memory) -> tuple[Form, Form]:
-    """What is no less than 0 where a window lies in memory."""
+    """Return the two forms that are >= 0 exactly where a window lies inside the memory."""
     return window.address, memory.elements - window.width - window.address
 
 
 def edge_windows(
     table: dict[int, Form], vector: int, itemsize: int, memory: Memory
 ) -> tuple[VectorAccess, ...] | None:
-    """Aligned windows that hold the addresses of lanes, no more than half as many as these are.
-    Each lies in memory or outside, and not across an end; or one that begins anywhere inside, where
-    vectors may.
+    """Return aligned windows that cover the addresses, at most half as many as these, each entirely
+    inside or outside the memory; or one unaligned window that is provably inside, if the memory
+    allows that. None if there are none.
     """
     if memory.anywhere and len(table) == vector and (run := run_of_lanes(table, vector)):
         (window,) = run

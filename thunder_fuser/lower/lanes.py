@@ -1,7 +1,7 @@
-"""Lanes of a vector: the loop variable as V consecutive points, and what is uniform over them.
+"""Lanes of a vector: V consecutive points of a loop, and uniformity of forms over them.
 
-Positions (indices that data decide) differ between lanes where their value does. A form that
-mentions one that differs is no function of u and v, and nothing else is asked about it.
+Positions (data-dependent indices) diverge if their values differ between lanes. A form of a
+diverging position is no function of u and v, and is not analysed further.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     PhiloxCall,
     Random,
+    ScalarGraph,
     Select,
     Value,
-    ValueGraph,
     forms,
     operands,
 )
 
 
 class LaneForms:
-    """Forms as the V lanes of one of so many vectors see them: variables replaced step by step.
-
-    `v` is the lane.
+    """Forms at the V lanes of one of `vectors` vectors: the loop's variables are substituted in
+    `steps`; `v` is the lane.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class LaneForms:
         self.v = v
         self.vector = vector
         self.vectors = vectors
-        # Positions that are not the same for all lanes of a vector (`plan_accesses` finds them).
+        # Positions that differ between the lanes of a vector; `plan_accesses` finds them.
         self.diverging: set[Variable] = set()
         self._steps = steps
         self._memo: dict[Form, Form] = {}
         self._at: dict[Form, tuple[Form, ...]] = {}
 
     def __call__(self, form: Form) -> Form:
-        """The form with all variables replaced."""
+        """Return the form with all variables substituted."""
         found = self._memo.get(form)
         if found is None:
             found = form
@@ -57,7 +56,7 @@ class LaneForms:
         return found
 
     def at(self, form: Form) -> tuple[Form, ...]:
-        """A form with all variables replaced, for each lane: without v."""
+        """Return a substituted form at each lane, without v."""
         found = self._at.get(form)
         if found is None:
             if form.depends_on(self.v):
@@ -68,21 +67,21 @@ class LaneForms:
         return found
 
     def diverges(self, forms: Iterable[Form]) -> bool:
-        """Whether some form mentions a position that differs between lanes."""
+        """True if any form depends on a position that differs between lanes."""
         return bool(self.diverging) and any(
             not self.diverging.isdisjoint(form.variables()) for form in forms
         )
 
     def varies(self, form: Form) -> bool:
-        """Whether the form differs between the lanes of a vector."""
+        """True if the form differs between the lanes of a vector."""
         return self.diverges([form]) or self(form).depends_on(self.v)
 
     def walks(self, form: Form) -> bool:
-        """Whether the form differs between vectors that a loop keeps apart."""
+        """True if the form differs between vectors that a thread holds in separate registers."""
         return False
 
     def uniform(self, condition: Condition) -> Condition | None:
-        """The same condition without v, where it holds for all lanes of a vector or for none."""
+        """Return the condition without v if it has one truth value over a vector, else None."""
         if self.diverges([condition]):
             return None
         whole = self(condition)
@@ -93,12 +92,12 @@ class LaneForms:
 
 
 class Lanes(LaneForms):
-    """The lanes of one flat loop: i = offset + V * u + v; `index` is i."""
+    """Lanes of one flat loop: i = offset + V * u + v; `index` is i."""
 
     def __init__(
         self, index: Form, count: int, offset: int, vector: int, *, is_kept: bool = False
     ) -> None:
-        """is_kept: a thread has several vectors at once, each in registers of its own."""
+        """is_kept: a thread holds several vectors at once, each in registers of its own."""
         self.index = index
         self.is_kept = is_kept
         context: Context = index.context
@@ -108,7 +107,7 @@ class Lanes(LaneForms):
         super().__init__([{index: self.u * vector + v + offset}], v, vector, vectors)
 
     def step(self, form: Form) -> int | None:
-        """How far a form of u is from one vector to the next, if that is a constant."""
+        """Return the increment of a form of u per vector if it is constant, else None."""
         first = form.substitute({self.u: 0})
         step = form.substitute({self.u: 1}) - first
         is_linear = not step.terms and form == first + self.u * step.const
@@ -118,7 +117,7 @@ class Lanes(LaneForms):
         return self.is_kept and self(form).depends_on(self.u)
 
     def are_neighbours(self, address: Form) -> bool:
-        """Whether lanes access consecutive elements, or one, and the next vector goes on there."""
+        """True if lanes access consecutive elements, or one element, across vectors too."""
         form = self(address)
         points = [(0, 0), (0, self.vector - 1)] if self.vector > 1 else [(0, 0)]
         points += [(1, 0)] if self.vectors > 1 else []
@@ -131,13 +130,13 @@ class Lanes(LaneForms):
 
 
 def lane_condition(condition: Condition, lanes: LaneForms) -> Condition:
-    """A condition over u alone where it is the same for all lanes, else over u and v."""
+    """Return a condition over u alone if it is uniform over the lanes, else over u and v."""
     uniform = lanes.uniform(condition)
     return lanes(condition) if uniform is None else uniform
 
 
-def wave_of(graph: ValueGraph) -> dict[Value, int]:
-    """For each node how many positions are computed one from the other before it."""
+def wave_of(graph: ScalarGraph) -> dict[Value, int]:
+    """Return for each node the length of the longest chain of positions that it depends on."""
     waves: dict[Value, int] = {}
     for node in graph:
         before = max((waves[o] for o in operands(node)), default=0)
@@ -146,9 +145,9 @@ def wave_of(graph: ValueGraph) -> dict[Value, int]:
 
 
 def diverging_positions(
-    graph: ValueGraph, scattered: AbstractSet[Value], lanes: LaneForms
+    graph: ScalarGraph, scattered: AbstractSet[Value], lanes: LaneForms
 ) -> set[Variable]:
-    """The positions that differ between lanes, as far as the loads that they need are planned."""
+    """Return the positions that differ between lanes, given the loads planned so far."""
     if not graph.checks or lanes.vector == 1:
         return set()
     varying = varying_nodes(graph, graph.checks, scattered, lanes)
@@ -161,7 +160,7 @@ def varying_nodes(
     scattered: AbstractSet[Value],
     lanes: LaneForms,
 ) -> set[Value]:
-    """The nodes, which come in order, whose value differs between the lanes of a vector.
+    """Return the nodes whose value differs between the lanes of a vector. `nodes`: operands first;
     `scattered`: loads whose lanes do not all read one element.
     """
     varying: set[Value] = set()

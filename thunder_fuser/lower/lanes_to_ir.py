@@ -1,9 +1,8 @@
-"""Lowering of vector code, which every kernel is made of: loads into register arrays, values,
-stores.
+"""Lowering of vector code, common to all kernels: loads into register arrays, values, stores.
 
-Names: u is the vector's number, v the lane; x0, x1, .. hold what is loaded, t<n> are values of the
-scalar graph, y0, y1, .. are stored. `copy` are the indices of arrays that hold several vectors of
-one thread: [k].
+Names: u is the vector index, v the lane; x0, x1, .. are loaded vectors, t<n> values of the scalar
+graph, y0, y1, .. vectors to store. `copy` indexes register arrays that hold several vectors of one
+thread: [k].
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     PhiloxCall,
     Random,
+    ScalarGraph,
     Select,
     Value,
-    ValueGraph,
     operands,
     reachable,
 )
@@ -55,16 +54,16 @@ _MEMORY_WINDOW = ir.Var("w")
 
 
 def lane_loop(lanes: int, body: ir.Body, kind: ir.LoopKind = ir.LoopKind.SERIAL) -> ir.Loop:
-    """A loop over so many lanes of a vector."""
+    """Return a loop over the lanes of a vector."""
     return ir.Loop("v", ir.Int(lanes), body, kind)
 
 
 class LaneLowering:
-    """Statements for the vectors of one loop."""
+    """Lowers the vectors of one loop to statements."""
 
     def __init__(
         self,
-        graph: ValueGraph,
+        graph: ScalarGraph,
         accesses: Sequence[RegisterArray],
         lanes: LaneForms,
         stores: Sequence[Store],
@@ -73,8 +72,8 @@ class LaneLowering:
         paired: bool = False,
     ) -> None:
         """
-        others  values that are wanted besides those that are stored
-        paired  lanes stand in registers as `paired_lanes.py` has them
+        others  values that are needed besides stored ones
+        paired  lanes are in registers in the order of `paired_lanes.py`
         """
         roots = [*(store.value for store in stores), *others]
         self.graph = graph
@@ -102,7 +101,7 @@ class LaneLowering:
         self._leaving = self._find_leaving(roots, others)
 
     def _find_leaving(self, roots: Sequence[Value], others: Sequence[Value]) -> set[Value]:
-        """Small floats that are computed for one store alone: they have the type of memory."""
+        """Return reduced floats that are computed for one store only: they get the storage type."""
         read = {operand for node in self._live_nodes for operand in operands(node)}.union(others)
         wanted = Counter(roots)
         return {
@@ -128,29 +127,29 @@ class LaneLowering:
         if self._paired and not access.is_uniform:
             return self._lanes_of(f"x{k}", access.loads[0].dtype, *copies)
         lanes = () if access.is_uniform else (self.lanes.vector,)
-        # Lanes outside every condition are computed with and thrown away: give them a value.
+        # Lanes outside all conditions are computed and discarded: they need a defined value.
         zeroed = not (self._is_total(access) or self._is_fetched(access))
         return ir.Registers(f"x{k}", access.loads[0].dtype, (*copies, *lanes), zeroed)
 
     def _lanes_of(self, name: str, dtype: DataType, *copies: int) -> ir.Registers:
-        """An array for the lanes of a vector, or for those of each of some copies."""
+        """Return an array for the lanes of a vector, or of each of some copies of it."""
         lanes = self.lanes.vector
         if self._paired:
             return ir.Registers(name, ir.PairedLanes(dtype, lanes), copies)
         return ir.Registers(name, dtype, (*copies, lanes))
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
-        """Where an access puts what it reads."""
+        """Return the register array into which an access loads."""
         return ir.at(ir.Var(f"x{k}"), *copy)
 
     def _loads(
         self, accesses: Sequence[int], copy: Copy, indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
-        """Loads in order, and the positions that they wait for. `done`: nodes that this scope has
-        defined; what is defined here joins them.
+        """Return loads in order, with the positions that they depend on. `done`: nodes that this
+        scope has defined; updated.
 
-        Words that are read under a condition are taken apart behind all loads: where they are
-        loaded, a compiler would wait for them there, before the next load.
+        Predicated loads of words are unpacked after all loads: unpacked in place, they would make
+        the thread wait before the next load.
         """
         found: list[ir.Stmt] = []
         fetched: list[ir.Stmt] = []
@@ -178,31 +177,31 @@ class LaneLowering:
         return [*found, *self._edges(at_edges, copy, indices), *fetched]
 
     def _pointer(self, k: int) -> ir.Expr:
-        """What an access reads elements of."""
+        """Return the pointer of the tensor that an access reads."""
         return ir.Var(self.accesses[k].loads[0].tensor.name)
 
     def _is_fetched(self, access: RegisterArray) -> bool:
-        """Whether words of memory wait in registers before they are taken apart."""
+        """True if an access is loaded as raw words, which are unpacked after all loads."""
         return access.is_one_access(self.lanes.vector) and not self._is_total(access)
 
     def _fetch_type(self, k: int) -> ir.RawVector:
-        """The type of what is fetched of an access."""
+        """Return the type of an access that is loaded as raw words."""
         return ir.RawVector(self.accesses[k].loads[0].dtype, self.lanes.vector)
 
     def _awaited(self, access: RegisterArray) -> list[Value]:
-        """The positions that an access mentions, and what these are computed from, in order."""
+        """Return the positions on which an access depends, and their operands, in order."""
         found = reachable(p for load in access.loads for p in load.positions)
         return sorted(found, key=lambda node: node.order)
 
     def _positions_of(self, accesses: Sequence[int]) -> set[int]:
-        """The accesses that others wait for, because they say where these are."""
+        """Return the accesses on whose values the positions of `accesses` depend."""
         awaited = (n for k in accesses for n in self._awaited(self.accesses[k]))
         return {self._access[n] for n in awaited if isinstance(n, Load)}
 
     def _definitions(
         self, nodes: Sequence[Value], copy: Copy, indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
-        """Those of some nodes that are the same for all lanes and not done yet."""
+        """Return definitions of the uniform nodes that are not done yet."""
         found: list[ir.Stmt] = []
         for node in nodes:
             if node.order not in self._varying and node not in done:
@@ -211,8 +210,8 @@ class LaneLowering:
         return found
 
     def _defined(self, node: Value, copy: Copy, indices: IndexArithmetic) -> list[ir.Stmt]:
-        """A node as a statement, behind the index arithmetic that it needs; none for loads and
-        literals.
+        """Return the definition of a node, after the index arithmetic that it needs; none for loads
+        and literals.
         """
         statement = self._define(node, copy, indices)
         return [] if statement is None else [*indices.taken(), statement]
@@ -233,7 +232,7 @@ class LaneLowering:
         pointer: ir.Expr,
         indices: IndexArithmetic,
     ) -> list[ir.Stmt]:
-        """Windows of all variants; equal ones become one load at a selected address."""
+        """Return loads of all variants; equal window shapes are one load at a selected address."""
         variants = access.variants
         total = self._is_total(access)
         shapes = {tuple((w.width, w.lanes, w.picks) for w in v.windows) for v in variants}
@@ -270,8 +269,8 @@ class LaneLowering:
     def _edges(
         self, accesses: Sequence[int], copy: Copy, indices: IndexArithmetic
     ) -> list[ir.Stmt]:
-        """Windows that lie in memory, those of one test together: of several loads that read one
-        window, it is one.
+        """Return loads of windows that lie in memory, grouped by test; a window that several loads
+        share is loaded once.
         """
         tested: dict[ir.Expr, dict[tuple[str, Form, int, bool], list[_Edge]]] = {}
         for k in accesses:
@@ -347,7 +346,7 @@ class LaneLowering:
         indices: IndexArithmetic,
         copy: Copy,
     ) -> list[ir.Stmt]:
-        """Lane by lane: each lane reads the alternative that its conditions choose, if any."""
+        """Return loads lane by lane, each of the alternative whose conditions hold, if any."""
         found: list[ir.Stmt] = [*indices.taken()]
         inner = indices.child()
         body: list[ir.Stmt] = []
@@ -357,8 +356,8 @@ class LaneLowering:
         for alternative in access.gather:
             lanes = self._certain_lanes(alternative.conditions)
             if lanes is not None and not self.lanes.diverges([alternative.address]):
-                # Which lanes they are is known, and not left to a vectoriser: g++ 12 reads more
-                # than a masked load may.
+                # The lanes are known at compile time and not left to a vectoriser: g++ 12 reads
+                # more than a masked load may.
                 found += self._chosen_lanes(alternative.address, lanes, target, pointer)
                 continue
             test = self._disjunction(alternative.conditions, inner)
@@ -369,7 +368,7 @@ class LaneLowering:
         return [*found, self._lane_loop(body, ir.LoopKind.UNROLLED)] if body else found
 
     def _certain_lanes(self, conditions: Disjunction) -> list[int] | None:
-        """The lanes for which conditions hold that depend on nothing else; None for others."""
+        """Return the lanes where conditions hold that depend on the lane only; None for others."""
         v = self.lanes.v
         mentioned = {x for each in conditions for c in each for x in c.variables()}
         if not mentioned or mentioned != set(v.variables()):
@@ -396,7 +395,7 @@ class LaneLowering:
         return lane_loop(self.lanes.vector, tuple(body), kind)
 
     def _is_total(self, access: RegisterArray) -> bool:
-        """Whether every lane of every vector is read under some condition."""
+        """True if every lane of every vector is loaded, whatever conditions hold."""
         if access.gather:
             return simplify(c for a in access.gather for c in a.conditions) == ALWAYS
         if access.edges:
@@ -419,7 +418,7 @@ class LaneLowering:
         return tests[0] if len(tests) == 1 else ir.Or(tuple(tests))
 
     def _condition(self, condition: Form, indices: IndexArithmetic) -> ir.Expr:
-        """`condition >= 0` as a comparison of what varies with a constant."""
+        """Return `condition >= 0` as a comparison of its non-constant part with a constant."""
         varying = condition - condition.const
         if all(coef < 0 for _, coef in varying.terms):
             value = indices.value(-varying, self._names)
@@ -466,7 +465,7 @@ class LaneLowering:
         return ir.Let(f"t{node.order}", values.register_dtype(node.dtype), found)
 
     def _computation(self, node: Compute, copy: Copy) -> ir.Let:
-        """The statement that computes a value, which passes over a row have in common."""
+        """Return the statement that computes a value; cached, since passes over a row share it."""
         key = node.order, len(copy), self._arrays
         found = self._lets.get(key)
         if found is None:
@@ -480,11 +479,11 @@ class LaneLowering:
 
     @property
     def _arrays(self) -> Hashable:
-        """What decides on the registers that hold loads, besides `copy`."""
+        """Cache key of the registers that hold loads, besides `copy`."""
         return None
 
     def _position(self, node: IndirectIndex, copy: Copy, indices: IndexArithmetic) -> ir.Let:
-        """An index as a variable of the forms, checked wherever it is needed."""
+        """Return the definition of a position: a variable of forms, checked where it is needed."""
         value = values.operand(node.value, DataType.Int, lambda v: self._name(v, copy))
         contexts = simplify(self.graph.checks[node])
         lanes = tuple(tuple(lane_condition(c, self.lanes) for c in each) for each in contexts)
@@ -493,7 +492,7 @@ class LaneLowering:
         return ir.Let(node.name, self._index, checked)
 
     def _name(self, value: Value, copy: Copy) -> ir.Expr:
-        """What holds a value in its register type."""
+        """Return the expression that holds a value in its register type."""
         match value:
             case Literal():
                 return values.operand(value, values.register_dtype(value.dtype), _nothing)
@@ -504,13 +503,13 @@ class LaneLowering:
                 return ir.Var(f"t{value.order}")
 
     def _loaded(self, load: Load, copy: Copy) -> ir.Expr:
-        """What is loaded, in the type of memory."""
+        """Return a loaded value in its storage type."""
         k = self._access[load]
         register = self._register(k, copy)
         return register if self.accesses[k].is_uniform else ir.Element(register, V)
 
     def _stored(self, store: Store, copy: Copy) -> ir.Expr:
-        """The value of a store in the type of memory. What was loaded goes out as it came in."""
+        """Return the value of a store in its storage type; a loaded value is not converted."""
         if isinstance(store.value, Load):
             return self._loaded(store.value, copy)
         if isinstance(store.value, Literal):
@@ -524,7 +523,7 @@ class LaneLowering:
     def _results(
         self, stores: Sequence[Store], copy: Copy, indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
-        """Values the same for all lanes, then the lane loop, then the stores."""
+        """Return definitions of uniform values, then the lane loop, then the stores."""
         wanted = reachable((store.value for store in stores), loaded=True)
         nodes = [node for node in self._live_nodes if node in wanted]
         before = self._definitions(nodes, copy, indices, done)
@@ -575,17 +574,17 @@ class LaneLowering:
         return found
 
     def _target(self, store: Store) -> TensorView:
-        """Whose memory a store writes."""
+        """Return the tensor whose memory a store writes."""
         return self._frame.buffers.get(store.tensor, store.tensor)
 
     def _section(self, text: str, stores: Sequence[Store]) -> ir.Comment:
-        """The head of the statements that leave some results."""
+        """Return the comment above the statements that compute some stores."""
         names = ", ".join(self._target(store).name for store in stores)
         return self._frame.section(f"{text}: {names}", *(store.tensor for store in stores))
 
 
 class _Edge(NamedTuple):
-    """A window of some lanes of an access."""
+    """Window of some lanes of an access that is loaded at an edge."""
 
     access: int
     window: VectorAccess
@@ -596,7 +595,7 @@ class _Edge(NamedTuple):
 
 
 def _picks(window: VectorAccess) -> tuple[int | None, ...]:
-    """By lane, which element of a window it takes."""
+    """Return by lane the element of a window that it takes, or None."""
     picks: list[int | None] = [None] * (max(window.lanes) + 1)
     for lane, pick in zip(window.lanes, window.picks, strict=True):
         picks[lane] = pick

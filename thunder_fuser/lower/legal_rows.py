@@ -1,6 +1,6 @@
-"""Legality of reduction kernels: in which rows and columns one can compute a body, or why in none.
+"""Legality of reduction kernels: the arrangement in which one can compute a body, or a Refusal.
 
-Of a device it needs to know no more than how many blocks may share a row.
+The only device property it depends on is the number of blocks that may share a row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from thunder_fuser.lower.row_program import (
 from thunder_fuser.lower.row_space import Arrangement, arrangements
 
 MAX_TOTALS, MAX_TOTAL_WORDS = 4, 16384
-"""What one block that folds rows has registers for: totals of a column, and words of all columns'
-totals. Blocks of a cluster divide the columns among themselves.
+"""Register limits of a block that also reduces rows: 32-bit words of column accumulators per
+column, and in all columns. Blocks of a cluster divide the columns among themselves.
 """
 
 
 def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement | Refusal:
-    """In which rows and columns one reduction kernel can compute a body, or why in none. Of a
-    device it needs to know how many blocks may share a row. Of several ways one whose totals are
-    not strided.
+    """Return an arrangement in which one reduction kernel can compute a body, or a Refusal.
+    Arrangements without strided column accumulators come first. `largest_cluster`: blocks that may
+    share a row.
     """
     refusals: list[Refusal] = []
     strided: Arrangement | None = None
@@ -41,19 +41,19 @@ def legal_arrangement(body: KernelBody, largest_cluster: int = 1) -> Arrangement
             strided = strided or arrangement
     if strided is not None:
         return strided
-    # What an arrangement lacks that could have done it says more than what could not have.
+    # The refusal of an arrangement that nearly fits says more than that of one that never could.
     return next((r for r in refusals if r.code != "space" and r.text != ALONE), refusals[0])
 
 
 def has_strided_totals(arrangement: Arrangement, body: KernelBody) -> bool:
-    """Whether columns that have totals lie apart in memory: neighbours are in different rows."""
+    """True if columns with accumulators are strided in memory: an outer reduction's."""
     return arrangement.space.is_outer and has_column_totals(arrangement, body)
 
 
 def _crowded_columns(
     arrangement: Arrangement, body: KernelBody, largest_cluster: int
 ) -> Refusal | None:
-    """Why registers do not hold totals of columns beside what is folded of each row, or None."""
+    """Return why registers cannot hold column accumulators beside row reductions, or None."""
     columns = arrangement.space.columns
     of_columns = [f for f in body.folds if role_of(f, arrangement) in ("column", "group")]
     words = sum(map(accumulator_words, of_columns))

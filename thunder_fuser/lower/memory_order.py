@@ -1,8 +1,8 @@
-"""Order in which the elements of a tensor lie in the memory that a kernel loads them from.
+"""Memory order of a tensor's elements, traced to the tensors that a kernel loads them from.
 
-A dimension that merges others need not be one walk through memory: pixels and channels of a
-channels-last tensor, flattened, are (c, h, w) in logical order and (h, w, c) in memory. So the
-order is one of parts of dimensions.
+A merged dimension need not have a single stride: channels and pixels of a channels-last tensor,
+flattened, are (c, h, w) in logical order and (h, w, c) in memory. So the order is one of parts of
+dimensions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from thunder_fuser.ir.fusion import MoveOp, PadOp, PointwiseOp, TensorView
 from thunder_fuser.lower.body import KernelBody
 
 Part = tuple[int, int]
-"""A dimension, and the number of one of its parts."""
+"""(dimension, number of one of its parts)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOrder:
-    """Dimensions as products of parts, and how these follow one another in memory.
+    """Dimensions as products of parts, and the order of the parts in memory.
 
-    sizes  of the parts of each dimension, the outermost first: together they are row-major
+    sizes  sizes of each dimension's parts, outermost first; the dimension is row-major in them
     order  all parts, from the outermost in memory inwards
     """
 
@@ -43,12 +43,12 @@ class MemoryOrder:
 
     @staticmethod
     def of(sizes: Sequence[int], order: Sequence[int]) -> MemoryOrder:
-        """That of dimensions that are a part each."""
+        """Return the order of dimensions that consist of one part each."""
         return MemoryOrder(tuple((n,) for n in sizes), tuple((k, 0) for k in order))
 
     def after(self, transforms: Sequence[Transform]) -> MemoryOrder | None:
-        """The same elements in the dimensions that a program makes of these; None where it does
-        more than rename them.
+        """Return the order of the same elements after domain transforms; None if these do more than
+        split, merge, reorder, insert or drop dimensions.
         """
         if not transforms:
             return self
@@ -57,11 +57,11 @@ class MemoryOrder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each dimension is one walk through memory."""
+        """True if each dimension has a single stride in memory."""
         return all(len(parts) == 1 for parts in self.sizes)
 
     def _joined(self) -> MemoryOrder:
-        """With the fewest parts: neighbours in a dimension that are so in memory, too, are one."""
+        """Merge parts that are adjacent both in a dimension and in memory."""
         if self.is_whole:
             return self
         large = [(k, n) for k, n in self.order if self.sizes[k][n] != 1]
@@ -88,11 +88,11 @@ class MemoryOrder:
 
 @dataclass(slots=True)
 class _Walk:
-    """Parts on their way through a program.
+    """Parts while transforms are applied.
 
     dims   numbers of the parts of each dimension
-    sizes  of parts, by number
-    order  of all of them, from the outermost in memory inwards
+    sizes  sizes of parts, by number
+    order  numbers of all parts, from the outermost in memory inwards
     """
 
     start: MemoryOrder
@@ -114,7 +114,7 @@ class _Walk:
         return MemoryOrder(sizes, tuple(places[n] for n in self.order))
 
     def step(self, step: Transform) -> bool:
-        """Take a step; False where its elements are not those before it."""
+        """Apply a transform; return False if its result does not have the same elements."""
         dims = self.dims
         match step:
             case Reorder(order):
@@ -133,7 +133,7 @@ class _Walk:
         return True
 
     def _single(self) -> int:
-        """A part of one element, which lies nowhere in particular."""
+        """Add a part of size 1 and return its number; its position in memory does not matter."""
         self.sizes.append(1)
         self.order.insert(0, len(self.sizes) - 1)
         return self.order[0]
@@ -148,7 +148,7 @@ class _Walk:
             if left % size and size % left:
                 return False
             if size > left:
-                # A part of its own, inside of what is left of the old one.
+                # The inner factor becomes a new part, inside of the remaining old one.
                 self.sizes[last] = size // left
                 self.sizes.append(left)
                 head.append(last)
@@ -161,13 +161,13 @@ class _Walk:
 
 
 Orders = dict[TensorView, MemoryOrder | None]
-"""How elements lie in memory; None where nothing says."""
+"""Memory order by tensor; None if it cannot be traced to loads."""
 
 
 def memory_order(tensor: TensorView, body: KernelBody, known: Orders) -> MemoryOrder:
-    """How the elements of a tensor of a kernel lie in memory, as far as views and pointwise
-    operations show where they come from: from the first operand that shows it, of those that
-    have whole dimensions if some do. What is found on the way goes into `known`.
+    """Return the memory order of a tensor's elements, traced through views and pointwise operations
+    to loads: that of the first operand that has one, operands with a single stride per dimension
+    before others. Row-major if there is none. Intermediate results go into `known`.
     """
     asked = [tensor]
     while asked:
@@ -203,14 +203,16 @@ def _order_of(
 
 
 def _loaded(tensor: TensorView, layout: Layout) -> MemoryOrder | None:
-    """That of a tensor in memory. One with a program lies there as its root does."""
+    """Return the order of a loaded tensor; None if it has transforms: its root is in memory."""
     if tensor.domain.transforms:
         return None
     return MemoryOrder.of(tensor.sizes, loop_order(tensor, layout))
 
 
 def _behind(tensor: TensorView, body: KernelBody) -> list[TensorView]:
-    """Tensors that have the elements of this one, or operands of each in the same places."""
+    """Return the tensors from which the order is taken: a view's input, or pointwise operands of
+    equal shape.
+    """
     if tensor in body.loads:
         return []
     expr = body.producer(tensor)

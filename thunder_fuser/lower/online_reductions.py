@@ -1,11 +1,10 @@
-"""Two reductions in one pass: where a reduction waits for another one of the same elements, and a
-single fold that carries more along has the same result.
+"""Online reductions: a reduction that depends on another one of the same elements, as one pass with
+a larger accumulator (Welford's variance, online softmax).
 
-What a variance folds are squares of what elements differ from their mean by; what a softmax folds
-are exponentials of what they differ from the largest by. Both read every element twice where a row
-cannot be held, and want a second kernel where blocks share the elements. The fold that waits for
-nothing reads them once. It does more arithmetic, so it is an alternative and no simplification:
-plans and schedules take it where it saves a kernel, or bytes.
+A variance sums squared differences to the mean; a softmax sums exponentials of differences to the
+maximum. Both read every element twice if a row is not persistent, and need a second kernel if
+blocks share the elements. The online form reads them once. It takes more arithmetic, so it is an
+alternative and no simplification: plans and schedules use it where it saves a kernel, or bytes.
 
 Values are compared, not expressions: it does not matter how broadcasts and casts are written.
 """
@@ -27,23 +26,23 @@ from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.scalar_graph import Compute, Folded, Literal, Value
 
 _NEAR = 3
-"""Operations, beside casts and views, between two reductions that can be one: the square or the
-exponential, the difference, and the quotient that makes a mean.
+"""Most operations, beside casts and views, between two reductions that can be merged: the square or
+the exponential, the difference, and the quotient that makes a mean.
 """
 _ALIKE = 8
-"""Operations within which two values are compared; what lies deeper is compared by name."""
+"""Depth in operations to which two values are compared; deeper operands must be the same tensor."""
 
 
 def in_one_pass(body: KernelBody) -> tuple[ReductionOp, ...]:
-    """The same reductions, each as one that waits for no other where there is such a fold."""
+    """Return the body's reductions, each in its online form if it has one."""
     known: dict[Val, bool] = {}
     return tuple(one_pass(fold, body, known) or fold for fold in body.folds)
 
 
 def one_pass(fold: ReductionOp, body: KernelBody, known: dict[Val, bool]) -> ReductionOp | None:
-    """A fold with the result of `fold` that does not wait for another reduction, or None.
+    """Return the online form of `fold`, which depends on no other reduction, or None.
 
-    known  values of which it is known whether a reduction comes before them; filled in
+    known  value -> True if it depends on a reduction; filled in
     """
     if fold.op != "sum" or not fold.accumulate.is_floating:
         return None
@@ -57,7 +56,9 @@ def one_pass(fold: ReductionOp, body: KernelBody, known: dict[Val, bool]) -> Red
 
 
 def _waited_for(fold: ReductionOp, body: KernelBody) -> Iterator[ReductionOp]:
-    """Reductions of the same shape that the elements are computed from, in a few operations."""
+    """Yield reductions of equal shape and dimensions on which the elements depend, a few
+    operations away.
+    """
     for value in _below(fold.input, _NEAR, body, casts=0):
         expr = body.producer(value)
         if isinstance(expr, ReductionOp) and (
@@ -67,7 +68,7 @@ def _waited_for(fold: ReductionOp, body: KernelBody) -> Iterator[ReductionOp]:
 
 
 def _waits(value: Val, body: KernelBody, known: dict[Val, bool]) -> bool:
-    """Whether a value is computed from a reduction."""
+    """True if a value depends on a reduction."""
 
     def producers(v: Val) -> tuple[Val, ...]:
         is_end = v in known or isinstance(body.producer(v), ReductionOp)
@@ -81,8 +82,8 @@ def _waits(value: Val, body: KernelBody, known: dict[Val, bool]) -> bool:
 
 
 def _below(root: Val, most: int, body: KernelBody, *, casts: int) -> dict[Val, int]:
-    """What a value is computed from by at most so many pointwise operations, and by how many;
-    reductions and memory are the last ones. `casts`: what one counts.
+    """Return the values from which `root` is computed by at most `most` pointwise operations, with
+    their distance; the search ends at reductions and loads. `casts`: distance of a cast, 0 or 1.
     """
     found: dict[Val, int] = {}
     waiting = deque([(root, 0)])
@@ -102,9 +103,7 @@ def _below(root: Val, most: int, body: KernelBody, *, casts: int) -> dict[Val, i
 
 
 def _compared(roots: Sequence[Val], body: KernelBody) -> KernelBody:
-    """The body for a comparison of some values: what they have deep below themselves is as good as
-    loaded.
-    """
+    """Return the body for comparing some values: tensors at depth `_ALIKE` are treated as loads."""
     depths: dict[Val, int] = {}
     for root in roots:
         for value, depth in _below(root, _ALIKE, body, casts=1).items():
@@ -118,7 +117,9 @@ def _compared(roots: Sequence[Val], body: KernelBody) -> KernelBody:
 
 
 def _op(fold: ReductionOp, other: ReductionOp, body: KernelBody) -> str | None:
-    """What `fold` is of the elements of `other`: a row of `reductions.ONE_PASS`."""
+    """Return the online reduction, a row of `reductions.ONE_PASS`, that computes `fold` from the
+    elements of `other`; None if there is none.
+    """
     context = Context()
     sizes = fold.input.sizes
     index = [context.var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(sizes)]
@@ -144,7 +145,7 @@ def _op(fold: ReductionOp, other: ReductionOp, body: KernelBody) -> str | None:
 
 
 def _exactly(value: Value) -> Value:
-    """The value before casts that change no number."""
+    """Return the value before casts that are exact."""
     while isinstance(value, Compute) and value.op == "cast":
         (operand,) = value.operands
         widens = operand.dtype.is_floating and operand.dtype.itemsize < value.dtype.itemsize
@@ -155,7 +156,7 @@ def _exactly(value: Value) -> Value:
 
 
 def _subtrahend(value: Value, element: Value, dtype: DataType) -> Value | None:
-    """What is subtracted from the element, in a type that rounds neither."""
+    """Return what `value` subtracts from the element, in a dtype that rounds neither, or None."""
     if not (isinstance(value, Compute) and value.op == "sub" and value.dtype is dtype):
         return None
     minuend, subtrahend = value.operands
@@ -172,7 +173,7 @@ def _is_square(value: Value) -> bool:
 
 
 def _is_mean(value: Value, total: TensorView, count: int) -> bool:
-    """Whether it is the total divided by how many there are."""
+    """True if a value is the sum `total` divided by `count`."""
     if not (isinstance(value, Compute) and value.op in ("div", "mul")):
         return False
     of, by = value.operands

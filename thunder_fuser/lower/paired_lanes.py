@@ -1,10 +1,10 @@
-"""Whether the lanes of a vector may stand in registers as words of memory have them.
+"""Paired lanes: lanes of a vector in registers in the order of even and odd halves of words.
 
-A core that widens bf16 in SIMD registers has those of even places after a shift of the words, and
-those of odd places after a mask. To have them in the order of memory takes three times as many
-instructions, and half as many again on the way back. Where nothing asks which lane it is, any order
-does, if it is the same for all that a loop reads and writes. fp32 in that order takes as many
-instructions as it saves, so that only what is put in order once for many vectors may be fp32.
+A CPU core that widens bf16 in SIMD registers gets elements of even positions by a shift of the
+words, and those of odd positions by a mask. Restoring the order of memory takes three times as many
+instructions, and half as many again for a store. If no value depends on the lane index, any order
+works that all loads and stores of a loop share. fp32 costs as many instructions in that order as it
+saves, so that only arrays that are reordered once for many vectors may be fp32.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Collection, Sequence
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.lane_windows import VectorAccess
 from thunder_fuser.lower.lanes import LaneForms
-from thunder_fuser.lower.scalar_graph import Load, ValueGraph, forms
+from thunder_fuser.lower.scalar_graph import Load, ScalarGraph, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import ALWAYS, RegisterArray
 
 
 def can_pair(
-    graph: ValueGraph,
+    graph: ScalarGraph,
     accesses: Sequence[RegisterArray],
     stores: Sequence[Store],
     lanes: LaneForms,
     kept: Collection[int] = (),
 ) -> bool:
-    """Whether all lanes of memory are whole vectors of bf16, and no value depends on a lane's
-    number.
+    """True if all non-uniform loads and all stores are whole vectors of bf16, and no value depends
+    on the lane index.
 
-    stores  those of vectors
-    kept    the accesses, by number, that are loaded once for many vectors: they may be fp32
+    stores  vector stores
+    kept    numbers of accesses that are loaded once for many vectors: they may be fp32
     """
     vectors = [k for k, access in enumerate(accesses) if not access.is_uniform]
     return (

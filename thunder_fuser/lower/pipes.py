@@ -1,4 +1,4 @@
-"""Pipes of a multiprocessor, and instruction mixes: how many instructions each of them takes."""
+"""Execution pipes of a multiprocessor, and instruction mixes: instructions per pipe."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 
 
 class Pipe(enum.Enum):
-    """Where an instruction goes after it was issued.
+    """Execution pipe of an instruction.
 
-    FMA    products and sums in fp32 and half precision, and integer products
-    ALU    bits, comparisons, selections, packing
+    FMA    fp32 and half precision multiply, add and FMA; integer multiply
+    ALU    bit operations, comparisons, selects, packing
     XU     reciprocals, roots, exponentials, and conversions that are not packed
     LSU    loads and stores of any memory, shuffles
-    FP64   arithmetic in double precision
-    OTHER  branches, barriers, the uniform datapath: issue slots alone
+    FP64   double precision arithmetic
+    OTHER  branches, barriers, the uniform datapath: they take issue slots only
     """
 
     FMA = "FMA"
@@ -26,4 +26,4 @@ class Pipe(enum.Enum):
 
 
 Mix = Counter[Pipe]
-"""Instructions of one thread, by pipe; halves are one that serves two values."""
+"""Instructions of one thread, by pipe; 0.5 is an instruction that serves two values."""

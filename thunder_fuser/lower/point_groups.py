@@ -1,6 +1,6 @@
-"""Pointwise outputs as groups of points: outputs over one iteration space that read common data.
+"""Point groups: pointwise outputs over one iteration space that read common data.
 
-A group is pulled once, at one flattened point of its space; every pointwise template starts there.
+A group is pulled once, at one flattened point of its space; all pointwise templates start from it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.pull import Pull
-from thunder_fuser.lower.scalar_graph import Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import ScalarGraph, Value
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_store
 
 
 @dataclass(frozen=True, slots=True)
 class PointGroup:
-    """What is computed at `point`, one of `count` in the order in which the outputs lie in memory.
+    """Values at `point`, one of `count` in the memory order of the outputs.
 
-    values   for each output its value at the point, and where that goes
+    values   for each output its value at the point, and the address it is stored to
     """
 
     point: Form
     count: int
-    graph: ValueGraph
+    graph: ScalarGraph
     values: tuple[tuple[TensorView, Value, Form], ...]
 
     @property
@@ -53,7 +53,7 @@ class PointGroup:
 
 @functools.lru_cache(maxsize=8)
 def point_groups(body: KernelBody) -> tuple[PointGroup, ...]:
-    """The groups of a body's outputs, pulled once: templates ask one after the other."""
+    """Return the groups of a body's outputs; cached, since several templates need them."""
     found = []
     for group in _share_points(body):
         point = Context().var("i", 0, group[0].numel - 1)
@@ -64,8 +64,8 @@ def point_groups(body: KernelBody) -> tuple[PointGroup, ...]:
 def group_at(
     tensors: Sequence[TensorView], body: KernelBody, point: Form, place: Form
 ) -> PointGroup:
-    """The group of what is computed at `place`, which counts the outputs' elements in the order in
-    which they lie in memory, for all values of the variable `point`.
+    """Return the group of `tensors` at `place`, a linear index in their memory order, as a function
+    of the variable `point`.
     """
     context = point.context
     order = loop_order(tensors[0], body.stores[tensors[0]])
@@ -80,7 +80,7 @@ def group_at(
 
 
 def _share_points(body: KernelBody) -> list[list[TensorView]]:
-    """Outputs that can be computed point by point together and have data in common."""
+    """Group outputs that have the same sizes and memory order, and read common data."""
     reads = _reads(body)
     groups: list[tuple[tuple[object, ...], set[int], list[TensorView]]] = []
     for tensor in body.outputs:
@@ -103,10 +103,10 @@ def _share_points(body: KernelBody) -> list[list[TensorView]]:
 
 
 def _reads(body: KernelBody) -> dict[TensorView, set[int]]:
-    """For each output the tensors (ids) that it shares if another output needs them too.
+    """Return for each output the ids of tensors that put it into one group with their other users.
 
-    Single elements are not worth sharing a loop, unless they are overwritten: what reads an input
-    that an output replaces goes into one group with that.
+    Single elements do not count, unless they are overwritten: consumers of an input that an output
+    updates are in one group with that output.
     """
     overwritten = set(body.updates.values())
 

@@ -1,9 +1,8 @@
-"""Pieces of a point group: the points on each side of a test of the index, as groups of their own.
+"""Pieces of a point group: the points on each side of an index test, as groups of their own.
 
-A cat pulled at one point is a select, so that a thread loads and computes what all of its pieces
-need and keeps one. Where a test parts the points into blocks that are whole lines of memory, each
-block can be walked alone: the test is true or false of all of it, and what the other side needs is
-gone.
+A cat pulled at one point is a select, so that a thread loads and computes the inputs of all pieces
+and keeps one value. If a test splits the points into blocks of whole cache lines, each side can
+have its own loop, in which the test is constant and the other side's loads are dead.
 """
 
 from __future__ import annotations
@@ -21,14 +20,16 @@ from thunder_fuser.lower.scalar_graph import Condition, Select
 
 MOST_PIECES = 6
 _LINE_BYTES = 128
-"""What a piece writes without a gap, at least."""
+"""Granularity of a piece's contiguous writes, in bytes: a cache line."""
 _SHARED = 4
-"""What several pieces read must fit so often into the last cache: they read it at other times."""
+"""The tensors that several pieces read must fit this many times into the L2 cache, since pieces
+read them at different times.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The points whose digit `point // stride % extent` is in begin..end."""
+    """Points whose digit `point // stride % extent` is in begin..end."""
 
     stride: int
     extent: int
@@ -39,15 +40,15 @@ class _Cut:
         return count // self.extent * (self.end - self.begin)
 
     def place(self, point: Form) -> Form:
-        """Where a point of these is among all."""
+        """Return the index among all points of the cut's point number `point`."""
         rest, inner = divmod(point, self.stride)
         outer, digit = divmod(rest, self.end - self.begin)
         return (outer * self.extent + digit + self.begin) * self.stride + inner
 
 
 def pieces(group: PointGroup, body: KernelBody, device: DeviceInfo) -> tuple[PointGroup, ...]:
-    """The group, or groups with the same points that have fewer tests. Of many pieces none is
-    worth its own code.
+    """Split a group into groups with the same points and fewer tests; the group itself if there
+    are so many pieces that code for each does not pay.
     """
     if len([*_sides(group)]) >= MOST_PIECES:
         return (group,)
@@ -78,7 +79,9 @@ def _piece(group: PointGroup, body: KernelBody, cuts: tuple[_Cut, ...]) -> Point
 
 
 def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
-    """Both sides of each test that parts the points so, the last test first."""
+    """Yield both sides of each test that splits the points into blocks of whole cache lines, the
+    last test first.
+    """
     widest = min(t.dtype.itemsize for t in group.tensors)
     seen: set[Condition] = set()
     found: set[tuple[_Cut, _Cut]] = set()
@@ -97,7 +100,9 @@ def _sides(group: PointGroup) -> Iterator[tuple[_Cut, _Cut]]:
 
 
 def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None:
-    """The points where a condition on one digit of the point holds, and the others."""
+    """Return the points below, and from, the digit at which a condition on one digit of the point
+    changes; None for other conditions.
+    """
     if len(condition.terms) != 1:
         return None
     ((digit, factor),) = condition.terms
@@ -110,14 +115,14 @@ def _parted(condition: Condition, group: PointGroup) -> tuple[_Cut, _Cut] | None
     first = condition.const // -factor + 1 if factor < 0 else -(condition.const // factor)
     if not 0 < first < extent:
         return None
-    # In blocks as large as both sides have them: columns of a row become its heads.
+    # In the largest common blocks of both sides: columns of a row become its heads.
     block = gcd(extent, first)
     stride, extent, first = digit.s * block, extent // block, first // block
     return _Cut(stride, extent, 0, first), _Cut(stride, extent, first, extent)
 
 
 def _is_worth(parts: list[PointGroup], device: DeviceInfo) -> bool:
-    """Whether what both sides read stays in a cache from one to the other."""
+    """True if the tensors that both sides read stay in the L2 cache from one to the other."""
     read: list[set[TensorView]] = [{load.tensor for load in part.graph.loads} for part in parts]
     shared = set.intersection(*read)
     return _SHARED * sum(t.bytes for t in shared) <= device.l2_bytes

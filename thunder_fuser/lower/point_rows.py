@@ -1,9 +1,8 @@
-"""Vectors of a flat loop that lie in one row, where rows are no whole number of vectors.
+"""Vectors of a flat loop within one row, if the row length is no multiple of the vector width.
 
-What differs from row to row (a statistic, a label) is then an element for each lane, although
-nearly all vectors have one row. For those, lanes count columns: what belongs to the row is the same
-for all lanes, is loaded once, and is divided for once. A test of the first lane's column says which
-vectors these are.
+Values per row (a statistic, a label) are then loaded for each lane, although nearly all vectors lie
+in one row. For those vectors lanes are expressed by columns: per-row values are uniform, loaded
+once, and their index is divided once. A test of the first lane's column selects these vectors.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from thunder_fuser.lower.scalar_graph import Condition
 
 
 class RowLanes(Lanes):
-    """The lanes of a flat loop where none of them begins another row of `length` points.
+    """Lanes of a flat loop for vectors that lie within one row of `length` points.
 
-    inside  holds of the vectors for which that is so
+    inside  condition under which a vector does
     """
 
     def __init__(self, flat: Lanes, length: int) -> None:
@@ -40,8 +39,8 @@ class RowLanes(Lanes):
 
 
 def row_length(forms: Iterable[Form], lanes: Lanes) -> int | None:
-    """The length of rows by which all of some forms go on, where vectors lie across the ends of
-    rows; None where there are no such rows, or none cross.
+    """Return the row length in the forms' digits of the loop index, if vectors cross row ends; None
+    if no vector does, or if the forms have no common row length.
     """
     if lanes.vector == 1:
         return None
@@ -53,7 +52,7 @@ def row_length(forms: Iterable[Form], lanes: Lanes) -> int | None:
 
 
 def _ends(form: Form, index: Form) -> Iterator[int]:
-    """The numbers at whose multiples digits of the index change, but for the lowest."""
+    """Yield the periods, above 1, at whose multiples digits of the index in a form change."""
     ((counted, _),) = index.terms
     assert isinstance(counted.base, Variable)
     for digit, _ in form.terms:

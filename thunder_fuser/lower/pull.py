@@ -1,11 +1,10 @@
-"""Pull: the value of a tensor at an index, as a function of the values it comes from.
+"""Pull: the value of a tensor at an index, as a scalar graph over loads and arguments.
 
-`emit(tensor, index)` is memoised on (tensor, index): the same form is the same value, another form
-is a recomputation. Views are substitutions of the index and leave nothing behind; pads and
-concatenations leave a `Select`, and what is loaded inside remembers the conditions it is loaded
-under.
+`emit(tensor, index)` is memoised on (tensor, index): equal forms are one value, another form is a
+recomputation. Views are substitutions of the index and make no node; pads and concatenations make a
+`Select`, and the loads inside record the conditions under which they are executed.
 
-Recursion runs on an explicit stack, so a chain of a thousand operations needs no deep call stack.
+Recursion uses an explicit stack, so a chain of a thousand operations needs no deep call stack.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from thunder_fuser.lower.index_forms import index_form
 from thunder_fuser.lower.scalar_graph import (
     Condition,
     Conjunction,
+    ScalarGraph,
     Value,
-    ValueGraph,
     forms,
     reachable,
 )
@@ -55,8 +54,8 @@ Pulling = Generator[Request, Value, Value]
 
 
 class Unreadable(Exception):
-    """A reduction, or a scan, is wanted where no stage of this kernel has it; schedules make it a
-    Refusal.
+    """A reduction or scan is needed at a point where no stage of this kernel has it; schedules make
+    it a Refusal.
     """
 
     def __init__(self, tensor: TensorView) -> None:
@@ -77,10 +76,10 @@ class Pull:
         inside: Conjunction = (),
         lane_index: Form | None = None,
     ) -> None:
-        """`inside` holds wherever values are wanted: points of `lane_index` that a loop visits in
-        vain.
+        """`inside` holds at the points where values are needed; a loop over the padded `lane_index`
+        visits others, too.
         """
-        self.graph = ValueGraph()
+        self.graph = ScalarGraph()
         self.context = context
         self._body = body
         self._definitions = body.definitions
@@ -92,11 +91,11 @@ class Pull:
         self._folded_at: dict[TensorView, tuple[Index, ...]] = {}
 
     def fold_at(self, tensor: TensorView, index: Sequence[Index]) -> None:
-        """From here on a stage has the reduction or scan `tensor` ready at that point."""
+        """Declare the reduction or scan `tensor` available at a point for subsequent pulls."""
         self._folded_at[tensor] = self._canonical(tensor, index)
 
     def emit(self, tensor: TensorView, index: Sequence[Index]) -> Value:
-        """The value of `tensor` at `index`, one form per logical dimension."""
+        """Return the value of `tensor` at `index`, one form per logical dimension."""
         first: Request = (tensor, self._canonical(tensor, index), self._inside)
         stack: list[tuple[Request, Pulling]] = []
         self._enter(first, stack)
@@ -119,7 +118,7 @@ class Pull:
             stack.append((request, self._pull(*request)))
 
     def _canonical(self, tensor: TensorView, index: Sequence[Index]) -> tuple[Index, ...]:
-        """Broadcast dimensions hold one element: their index is 0 whatever it was."""
+        """Set the index of broadcast dimensions, which hold one element, to 0."""
         return tuple(
             self._zero if dim.is_broadcast else i
             for dim, i in zip(tensor.domain.logical, index, strict=True)
@@ -171,7 +170,7 @@ class Pull:
         return self.graph.literal(scalar.value, scalar.dtype)
 
     def _nothing(self, tensor: TensorView) -> Pulling:
-        # No point of an empty tensor is ever asked for; a constant keeps selects well formed.
+        # No point of an empty tensor is ever needed; a constant keeps selects well formed.
         return self.graph.literal(0, tensor.dtype)
         yield  # a generator like its siblings
 
@@ -185,8 +184,8 @@ class Pull:
         yield
 
     def _needed(self, wanted: Sequence[Form], context: Conjunction) -> Conjunction:
-        """What an access must be guarded by. Points visited in vain do no harm to one that is the
-        same at a point that exists.
+        """Return the conditions that guard an access. `inside` is dropped for an access that does
+        not depend on the padded index: padding points repeat the access of a valid point.
         """
         if not self._inside:
             return context
@@ -237,8 +236,8 @@ class Pull:
         return self.graph.select(open_conditions, inside, outside)
 
     def _cat(self, expr: CatOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
-        """A cascade of selects: piece k is read where the index is below its end and no earlier
-        piece's.
+        """Emit a cascade of selects: piece k is read where the index is below its end and not below
+        an earlier piece's.
         """
         found: list[tuple[Conjunction, Value]] = []
         start = 0
@@ -276,7 +275,7 @@ class Pull:
         return self.graph.compute("add", (scaled, start), (wide, wide), dtype)
 
     def _random(self, expr: RandomOp, index: tuple[Index, ...]) -> Pulling:
-        """The number of the logical element, whoever asks for it and from where."""
+        """Emit the random sample of the logical element, which does not depend on the schedule."""
         seed: Value = yield expr.seed, (), ()
         offset: Value = yield expr.offset, (), ()
         first: Value = yield expr.parameters[0], (), ()
@@ -290,14 +289,14 @@ class Pull:
         return self.graph.random(draw, element % count, (first, second), dtype)
 
     def _folded(self, expr: FoldOp, index: tuple[Index, ...]) -> Pulling:
-        """A stage's value can be read at the point where the stage leaves it, and nowhere else."""
+        """Emit a stage's result, which can be read only at the point given to `fold_at`."""
         if self._folded_at.get(expr.output) != index:
             raise Unreadable(expr.output)
         return self.graph.folded(expr.output, index)
         yield
 
     def _gather(self, expr: GatherOp, index: tuple[Index, ...], context: Conjunction) -> Pulling:
-        """The input where the index says, which is a variable to the forms that mention it."""
+        """Emit the input at a data-dependent index: a variable in the forms of its users."""
         place = [index[k] for k in expr.index_axes]
         point = [index[k] for k in expr.input_axes]
         extent = expr.input.sizes[expr.dim]
@@ -316,12 +315,12 @@ class Pull:
         )
         point.insert(expr.dim, position.form)
         found: Value = yield self._at(expr.input, point, context)
-        # Broadcasts and numbers are the same everywhere; a wrong index is wrong there too.
+        # Broadcasts and constants do not depend on the index, which must be checked nevertheless.
         return found if position in reachable([found]) else self.graph.checked(found, position)
 
     def _open(self, wanted: Sequence[Condition], context: Conjunction) -> Conjunction | None:
-        """The conditions that bounds and context leave undecided; None if one is
-        certainly false.
+        """Return the conditions that bounds and context leave undecided; None if one is provably
+        false.
         """
         left: list[Condition] = []
         for condition in wanted:

@@ -1,7 +1,7 @@
-"""Mean value analysis of a closed network of queues: how often agents that go round get through.
+"""Mean value analysis of a closed queueing network: throughput of a fixed number of agents.
 
 Reiser and Lavenberg, "Mean-value analysis of closed multichain queuing networks", J. ACM 27 (1980),
-theorem 1: what an agent finds in front of it is what one agent less would leave there.
+theorem 1: an arriving agent finds the mean queue of the network with one agent less.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Multiprocessors that each issue instructions, and the memory that all of them ask.
+    """Two kinds of servers: the issue slots of each multiprocessor, and the memory they share.
 
-    memory   seconds that memory takes for one agent, were it shared by nobody: those of the whole
-             device divided by the share of it that one multiprocessor has
-    work     the same of issue slots and pipes
-    delay    seconds of a round in which an agent asks for neither
-    sharing  multiprocessors whose agents come to memory independently of each other
-    spread   how much of those in front of it an agent waits for: 1 where rounds vary as much as
-             exponential ones, 1/2 where they are alike (Pollaczek and Khinchine's mean)
+    memory   memory service time of one round of an agent, in seconds, at one multiprocessor's share
+             of the device's bandwidth
+    work     service time of issue slots and pipes of one round, in seconds
+    delay    seconds of a round in which an agent is at neither server
+    sharing  multiprocessors whose agents arrive at memory independently of each other
+    spread   fraction of the queue in front of it that an agent waits for: 1 for service times as
+             variable as exponential ones, 1/2 for constant ones (Pollaczek-Khinchine mean)
     """
 
     memory: float
@@ -29,8 +29,8 @@ class Network:
     spread: float = 1.0
 
     def rate(self, agents: int) -> float:
-        """Rounds in a second that so many agents of a multiprocessor make together: no more than
-        the busier one of both has time for.
+        """Return rounds per second of `agents` agents of one multiprocessor together, at most the
+        service rate of the busier server.
         """
         at_memory = at_work = rate = 0.0
         for n in range(1, agents * self.sharing + 1):

@@ -1,8 +1,8 @@
-"""Philox calls: random numbers that the lanes of a vector share where they can.
+"""Philox calls: generator calls shared by the lanes of a vector.
 
-Elements that are neighbours in a tensor's logical order come from one call. Where the algebra sees
-that lanes are such neighbours, the calls stand in front of the loop over the lanes, fewer than
-there are lanes; elsewhere each lane makes its own.
+A call yields the random numbers of several elements that are adjacent in a tensor's logical order.
+If the lanes are provably such elements, the calls are hoisted out of the loop over lanes and are
+fewer than these; otherwise each lane makes its own call.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from thunder_fuser.lower.scalar_graph import PhiloxCall, Random
 from thunder_fuser.lower.values import Name, operand
 
 Index = Callable[[Form], ir.Expr]
-"""A form over u and v as an index."""
+"""Returns the index expression of a form over u and v."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """So many calls from `first` on serve all lanes of a vector."""
+    """`count` consecutive Philox calls from `first` on, for all lanes of a vector."""
 
     first: Form
     count: int
 
 
 def shared_calls(draw: PhiloxCall, lanes: LaneForms) -> Calls | None:
-    """The calls that lanes share; None where that is no fewer than one a lane."""
+    """Return the calls that lanes share; None if they are not fewer than the lanes."""
     if lanes.diverges([draw.call]):
         return None
     calls = lanes.at(lanes(draw.call))
@@ -48,7 +48,7 @@ def shared_calls(draw: PhiloxCall, lanes: LaneForms) -> Calls | None:
 def draw(
     node: PhiloxCall, calls: Calls | None, lanes: LaneForms, name: Name, index: Index
 ) -> ir.DrawNumbers:
-    """An array with the numbers of all calls, or of the lane's own call."""
+    """Return the declaration of an array with the samples of all calls, or of the lane's own."""
     found = calls or Calls(lanes(node.call), 1)
     seed, offset = (operand(v, DataType.Int, name) for v in (node.seed, node.offset))
     first = index(found.first)
@@ -59,7 +59,7 @@ def draw(
 def number(
     node: Random, calls: Calls | None, lanes: LaneForms, name: Name, index: Index
 ) -> ir.Expr:
-    """The number, which is rounded to its dtype already."""
+    """Return the expression of a random sample, which is rounded to its dtype already."""
     count = random.numbers_per_call(node.dtype)
     component = lanes(node.component)
     ahead = component * 0 if calls is None else (lanes(node.draw.call) - calls.first) * count
@@ -69,7 +69,7 @@ def number(
     if not lanes.diverges([element]) and all(not n.terms for n in lanes.at(element)):
         found = ir.Element(array, index(element))
     else:
-        # Registers have no addresses, so what is chosen as the kernel runs is selected.
+        # Registers cannot be indexed at run time: the element is selected.
         begin = None if ahead.lo == ahead.hi == 0 else index(ahead)
         found = ir.DynamicRegister(array, begin, index(component))
     parameters = tuple(operand(v, node.draw.dtype, name) for v in node.parameters)

@@ -1,10 +1,10 @@
 """Iteration domain mapping of a reduction kernel: the index of each tensor at a row and column.
 
-A kernel has one set of rows and columns; tensors may show the same points in other shapes. Two
-shapes are one iteration space if they are equal but for merges and splits of neighbouring
-dimensions that are both kept or both folded, and for dimensions of one element. A result may be any
-view of the kernel's points that repeats none and leaves none out, heads that are moved among it:
-what it is computed from then says whether that is where reductions are ready.
+A kernel has one set of rows and columns; tensors may have the same points in other shapes. Two
+shapes are one iteration space if they are equal up to merges and splits of adjacent dimensions that
+are both kept or both reduced, and up to dimensions of size 1. A result may be any bijective view of
+the kernel's points, such as one with permuted heads: pulling it then shows whether reductions are
+available where it needs them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from thunder_fuser.lower.row_space import Space, iteration_space
 from thunder_fuser.lower.vectorize import SECTOR_BYTES
 
 _MAX_STEPS = 64
-"""Operations between a result and a tensor that has the kernel's shape."""
+"""Most tensors visited in the search from a result to a tensor of the kernel's shape."""
 Place = tuple[Sequence[Form], bool]
-"""The index of a tensor, and whether it has an element at every point; it has one a row if not."""
+"""Index of a tensor, and True if it has an element at every point, False if one per row."""
 
 
 class RowPoints:
@@ -33,18 +33,18 @@ class RowPoints:
 
     def __init__(self, space: Space, row: Form, column: Form) -> None:
         place = unflatten(row, space.sizes, space.kept)
-        # Lanes that are no points of the row may be before it, or behind.
+        # A single reduced dimension takes the column as it is: padding lanes lie before or behind.
         only = len(space.folded) == 1
         place |= {space.folded[0]: column} if only else unflatten(column, space.sizes, space.folded)
         self.space = space
         self._lane = row if space.is_outer else column
         self.index: tuple[Form, ...] = tuple(place[k] for k in range(len(space.sizes)))
         self._zero = row.context.const(0)
-        # The same in the dimensions of the reduction's input.
+        # The index in the dimensions of the reduction's input.
         self._whole = tuple(flat(self.index, space.sizes, p, self._zero) for p in space.parts)
 
     def of_elements(self, fold: ReductionOp) -> tuple[Form, ...]:
-        """Where a reduction of these rows, or of these columns, has the element that it folds."""
+        """Return the index of the element of a reduction over these rows or these columns."""
         sizes, space = fold.input.sizes, self.space
         if sizes == space.shape:
             return self._whole
@@ -55,17 +55,17 @@ class RowPoints:
         return tuple(found[k] for k in range(len(sizes)))
 
     def of_result(self, fold: ReductionOp) -> tuple[Form, ...]:
-        """Where a reduction of these columns has its result."""
+        """Return the index of the result of a reduction over these columns."""
         index = self.of_elements(fold)
         return tuple(i for k, i in enumerate(index) if k not in fold.dims)
 
     def of_rows(self, tensor: TensorView) -> tuple[Form, ...] | None:
-        """The index of a tensor that has one element a row."""
+        """Return the index of a tensor with one element per row; None if it has no such shape."""
         return placed(tensor, self.space, {k: self.index[k] for k in self.space.kept}, self._zero)
 
     def of_output(self, tensor: TensorView) -> Place | None:
-        """Where a tensor is written from, if its shape says so: its sizes are those of the kernel's
-        points, or of its rows.
+        """Return the place of a tensor with the shape of the kernel's points or of its rows, up to
+        dimensions of size 1; None for other shapes.
         """
         space = self.space
         if tensor.sizes == space.shape:
@@ -83,10 +83,10 @@ class RowPoints:
         return None
 
     def of_views(self, tensor: TensorView, body: KernelBody) -> Iterator[Place]:
-        """Where a tensor of another shape may be written from: as the views between it and tensors
-        of the kernel's shape have it; without such views in row-major order.
+        """Yield places of a tensor of another shape: through the views between it and a tensor of
+        the kernel's shape; without such views in row-major order.
 
-        What is turned on the way is another kernel's: neighbours would write far apart.
+        A transposed tensor has none, since its stores would not be coalesced.
         """
         points = math.prod(self.space.sizes)
         if tensor.numel not in (points, self.space.rows):
@@ -106,9 +106,8 @@ class RowPoints:
     def writes_neighbours(
         self, tensor: TensorView, index: Sequence[Form], body: KernelBody
     ) -> bool:
-        """Whether a tensor is written whole accesses at a time, or, where its memory has another
-        order and so have the rows, whole sectors. Asked of kernels that may be, not of those of
-        a plan.
+        """True if a tensor is stored by whole accesses or, if both its memory and the rows have
+        another than the logical order, by whole sectors. True if its layout is decided already.
         """
         if tensor in body.stores:
             return True
@@ -122,7 +121,7 @@ class RowPoints:
         return in_order and not self.space.has_parts
 
     def _is_run(self, index: Sequence[Form], strides: Sequence[int], count: int) -> bool:
-        """Whether so many lanes are neighbours in memory."""
+        """True if `count` consecutive lanes are consecutive in memory."""
         address = sum((i * s for i, s in zip(index, strides, strict=True)), self._zero)
         if self._lane.hi is not None:
             count = min(count, self._lane.hi + 1)
@@ -132,7 +131,7 @@ class RowPoints:
         return all(address.evaluate(at | dict.fromkeys(lane, k)) == first + k for k in range(count))
 
     def _through_views(self, tensor: TensorView, body: KernelBody) -> Place | None:
-        """The index by way of the nearest tensor that has the kernel's shape."""
+        """Return the place through the nearest producer that has the kernel's shape, or None."""
         way: dict[TensorView, TensorView | None] = {tensor: None}
         queue = [tensor]
         for source in queue:
@@ -152,7 +151,7 @@ class RowPoints:
         way: Mapping[TensorView, TensorView | None],
         body: KernelBody,
     ) -> Place | None:
-        """The index of the tensor at the end of a way from `source`."""
+        """Return the place of the last tensor of the path `way` from `source`, or None."""
         index: Sequence[Index] | None = place[0]
         after = way[source]
         while after is not None and index is not None:
@@ -168,15 +167,15 @@ class RowPoints:
 
 
 def is_over(fold: ReductionOp, space: Space, dims: Collection[int]) -> bool:
-    """Whether a reduction folds these dimensions of a space, up to merges and splits."""
+    """True if a reduction reduces the dimensions `dims` of a space, up to merges and splits."""
     return iteration_space(fold.input.sizes, fold.dims) == iteration_space(space.sizes, dims)
 
 
 def placed(
     tensor: TensorView, space: Space, place: Mapping[int, Form], zero: Form
 ) -> tuple[Form, ...] | None:
-    """The index of a tensor whose elements are those of the dimensions `place` of the space, in
-    row-major order; None where they are more or fewer.
+    """Return the index of a tensor whose elements are the points of the space's dimensions `place`
+    in row-major order; None if their number differs.
     """
     dims = sorted(place)
     if _moving(tensor.sizes) == _moving([space.sizes[k] for k in dims]):
@@ -194,7 +193,7 @@ def flat(
     dims: Sequence[int],
     zero: Form,
 ) -> Form:
-    """The number of a point in row-major order of some dimensions."""
+    """Return the row-major linear index of a point in some dimensions."""
     number = zero
     for k in dims:
         number = number * sizes[k] + index[k]
@@ -202,7 +201,7 @@ def flat(
 
 
 def _rows_and_columns(fold: ReductionOp, space: Space) -> tuple[list[int], list[int]]:
-    """The dimensions of a reduction's elements that are the space's rows, and its columns."""
+    """Return the dimensions of a reduction's input that are the space's rows, and its columns."""
     others = [k for k in range(fold.input.rank) if k not in fold.dims]
     folded = sorted(fold.dims)
     is_of_rows = is_over(fold, space, space.folded)
@@ -210,7 +209,7 @@ def _rows_and_columns(fold: ReductionOp, space: Space) -> tuple[list[int], list[
 
 
 def _alike(tensor: TensorView, body: KernelBody) -> list[TensorView]:
-    """What a tensor is computed from element by element."""
+    """Return the operands of equally many elements of a pointwise operation or view."""
     expr = body.producer(tensor)
     operands: Sequence[Val] = expr.inputs if isinstance(expr, PointwiseOp | ViewOp | CopyOp) else ()
     tensors = [v for v in operands if isinstance(v, TensorView)]

@@ -1,10 +1,10 @@
-"""Row program: what can be computed over an arrangement of rows and columns in one kernel, and why
-the rest cannot.
+"""Row program: values that one kernel computes over an arrangement of rows and columns, or the
+reason why it cannot.
 
-A reduction along the columns is ready at its row, while the kernel runs, and nowhere else. One
-along the rows (a total) needs all rows: it is ready when all blocks have done their part, and only
-values of a column can be computed from it then. Whether everything that a kernel is to compute can
-be pulled at such points is what makes it legal. It is asked, not matched by patterns.
+A reduction over the columns is available at its row, while the kernel runs, and nowhere else. One
+over the rows (a grid reduction) needs all rows: it is available when all blocks are done, and then
+only values of a column can be computed from it (the epilogue). A kernel is legal if everything that
+it is to compute can be pulled at such points: no pattern matching is involved.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
 from thunder_fuser.lower.row_points import RowPoints, is_over, placed
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, Space
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 
 Point = Literal["column", "group", "row", "one"]
-"""Where a total has its value: at each column, at each column of a group of rows, at each row, or
-once.
+"""Points of a grid reduction's result: each column, each column of each group of rows, each row, or
+a single point.
 """
 Role = Literal["fold"] | Point
-"""What a reduction is to an arrangement: ready at each row, or a total, and of what."""
+"""Role of a reduction in an arrangement: complete at each row ("fold"), or a grid reduction, with
+the points of its result.
+"""
 Roles = Mapping[TensorView, Role | None]
 PulledReduction = tuple[ReductionOp, Value, Value | None]
-"""A reduction that is ready at each row, and what it folds: elements, and their positions."""
+"""A reduction that is complete at each row, with the values of its elements and their positions."""
 MANY_GROUPS, FEWEST_ROWS = 512, 32
-"""Groups of rows whose parts of totals leave the caches, and the rows of each that are much more
-than its parts.
+"""More groups of rows than `MANY_GROUPS` have partial results that do not stay in caches: then each
+group needs `FEWEST_ROWS` rows, so that they are small beside the rows.
 """
 ALONE = "its blocks would have nothing to share"
 
 
 @dataclass(frozen=True, slots=True)
 class PulledGridReduction:
-    """A reduction that is ready when all blocks have done their part, and what it folds."""
+    """A reduction that is complete when all blocks are done, with the values that it reduces."""
 
     fold: ReductionOp
     value: Value
@@ -56,23 +58,22 @@ class PulledGridReduction:
 
 @dataclass(frozen=True, slots=True)
 class PulledEpilogue:
-    """What is computed from totals: stores, as functions of `index` below `points`."""
+    """Epilogue of grid reductions: stores as functions of `index` in 0..points."""
 
     at: Point
     points: int
     index: Form
-    graph: ValueGraph
+    graph: ScalarGraph
     stores: tuple[tuple[TensorView, Value, Form], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PulledRows:
-    """What a reduction kernel computes: values of reductions' elements (and their positions, where
-    these are folded too) and of stores, with addresses. `extent`: points along the lane's axis,
-    those that do not exist with the others.
+    """Values of a reduction kernel: elements of reductions, with positions if these are reduced
+    too, and stores with addresses. `extent`: points along the lane axis, padding included.
     """
 
-    graph: ValueGraph
+    graph: ScalarGraph
     folds: tuple[PulledReduction, ...]
     totals: tuple[PulledGridReduction, ...]
     wide: tuple[tuple[TensorView, Value, Form], ...]
@@ -84,7 +85,7 @@ class PulledRows:
 
 
 def has_column_totals(arrangement: Arrangement, body: KernelBody) -> bool:
-    """Whether threads accumulate totals of columns, which they own in all rows then."""
+    """True if there are column accumulators: threads own columns over all rows of a block."""
     return any(role_of(fold, arrangement) in ("column", "group") for fold in body.folds)
 
 
@@ -96,10 +97,10 @@ def pull_rows(
     *,
     is_aligned: bool = False,
 ) -> PulledRows | Refusal:
-    """Pull everything at a row and a column; a Refusal where a stage has not what is wanted.
+    """Pull all values at a row and a column; a Refusal if a stage lacks a value that it needs.
 
-    is_aligned  vectors of a row are those of memory: where a row begins within one, so does what
-                the lanes of its first vector see of it
+    is_aligned  vectors are aligned in memory, not to the row: the first lanes of a row's first
+                vector may lie before the row
     """
     roles = {fold.output: role_of(fold, arrangement) for fold in body.folds}
     refusal = _refuse_roles(roles, arrangement, body)
@@ -157,7 +158,9 @@ def pull_rows(
 
 
 def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:
-    """Where a row of the largest tensor that is folded begins within a vector of memory."""
+    """Return the offset within an aligned vector at which a row of the largest reduced tensor
+    begins.
+    """
     fold = body.folds[0]
     pull = Pull(body, row.context)
     pull.emit(fold.input, RowPoints(space, row, row.context.const(0)).of_elements(fold))
@@ -167,7 +170,7 @@ def _begin(row: Form, vector: int, space: Space, body: KernelBody) -> Form:
 
 
 def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> Refusal | None:
-    """Why an arrangement has no place for what the reductions of a body are to it, or None."""
+    """Return why the roles of a body's reductions do not fit the arrangement, or None."""
     space, folds = arrangement.space, body.folds
     for fold in folds:
         if roles[fold.output] is None:
@@ -194,8 +197,8 @@ def _refuse_roles(roles: Roles, arrangement: Arrangement, body: KernelBody) -> R
 def _pull_folds(
     roles: Roles, points: RowPoints, pull: Pull, body: KernelBody
 ) -> tuple[tuple[PulledReduction, ...], tuple[PulledGridReduction, ...]]:
-    """The elements that are folded: of reductions that are ready at each row, which is where they
-    can be read then, and of totals.
+    """Pull the elements of all reductions: those complete at each row, whose results can then be
+    read there, and grid reductions.
     """
     made: list[PulledReduction] = []
     accumulated: list[PulledGridReduction] = []
@@ -215,13 +218,13 @@ def _pull_folds(
 
 
 def _reduced(fold: ReductionOp) -> str:
-    """Which dimensions a reduction folds, in words."""
+    """Return a text that names the dimensions a reduction reduces."""
     dims = ", ".join(map(str, fold.dims))
     return f"dimension{'s' if len(fold.dims) > 1 else ''} {dims} of {shape_text(fold.input.sizes)}"
 
 
 def _waits_for_blocks(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> str:
-    """Why a tensor of the kernel's own size is not computed in it."""
+    """Return why a tensor that needs a grid reduction at every element is not computed here."""
     named = ", ".join(
         f.output.name for f in body.folds if f.output in totals and _reads(tensor, {f.output}, body)
     )
@@ -232,7 +235,7 @@ def _waits_for_blocks(tensor: TensorView, totals: set[TensorView], body: KernelB
 
 
 def _other_space(tensor: TensorView, space: Space) -> str:
-    """Why a tensor is not computed where a kernel has its rows and columns."""
+    """Return why a tensor does not match the kernel's iteration space."""
     rows = [space.shape[k] for k in space.whole(space.kept)]
     return (
         f"iteration space {shape_text(tensor.sizes)} differs from the kernel's "
@@ -244,8 +247,8 @@ def _other_space(tensor: TensorView, space: Space) -> str:
 def _found(
     tensor: TensorView, points: RowPoints, pull: Pull, totals: set[TensorView], body: KernelBody
 ) -> tuple[Value, Sequence[Form], bool] | None:
-    """The value of an output, its index, and whether that is at every point; None where it has no
-    place, or where that takes a total, which comes later.
+    """Return an output's value, its index, and True if it has an element at every point; None if it
+    does not match the kernel's points, or needs a grid reduction, which is complete later.
     """
     place = points.of_output(tensor)
     if place is not None:
@@ -259,7 +262,8 @@ def _found(
         try:
             return pull.emit(tensor, index), index, is_wide
         except Unreadable:
-            # Not where reductions are ready: another place, or another kernel.
+            # A reduction is not available at this point: try the next one, or leave it to another
+            # kernel.
             continue
     return None
 
@@ -267,7 +271,7 @@ def _found(
 def _value_at(
     tensor: TensorView, point: Sequence[Form], pull: Pull, totals: set[TensorView]
 ) -> Value | None:
-    """The tensor at a point, or None where that takes a total, which comes later."""
+    """Return a tensor at a point, or None if that needs a grid reduction, complete later."""
     try:
         return pull.emit(tensor, point)
     except Unreadable as error:
@@ -277,7 +281,7 @@ def _value_at(
 
 
 def role_of(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
-    """What a reduction is to an arrangement: ready at each row, or a total; None: neither."""
+    """Return the role of a reduction in an arrangement; None if it has none."""
     space = arrangement.space
     if is_over(fold, space, space.folded):
         return "row" if arrangement.grid_split == "columns" else "fold"
@@ -294,7 +298,7 @@ def role_of(fold: ReductionOp, arrangement: Arrangement) -> Role | None:
 
 
 def accumulator_words(fold: ReductionOp) -> int:
-    """32-bit registers that a reduction's accumulator takes."""
+    """Return the 32-bit registers of a reduction's accumulator."""
     each = max(1, fold.accumulate.itemsize // 4)
     return each * reductions.lookup(fold.op).accumulator.words
 
@@ -305,7 +309,7 @@ def _finishes(
     roles: Roles,
     body: KernelBody,
 ) -> Iterator[PulledEpilogue]:
-    """What is left to do at each column, at each row and once, when the totals are there."""
+    """Yield the epilogues at columns, groups, rows and the single point, after grid reductions."""
     space = arrangement.space
     kinds: tuple[tuple[Point, tuple[int, ...]], ...] = (
         ("column", space.folded),
@@ -337,7 +341,7 @@ def _finishes(
 
 
 def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> bool:
-    """Whether a tensor is computed from one of `totals`."""
+    """True if a tensor is computed from one of the grid reductions `totals`."""
 
     def producers(value: Val) -> tuple[Val, ...]:
         return () if value in totals else body.operands(value)
@@ -347,7 +351,7 @@ def _reads(tensor: TensorView, totals: set[TensorView], body: KernelBody) -> boo
 
 
 def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | None:
-    """An element's number in the order of the folded dimensions, where the reduction asks."""
+    """Return an element's row-major index in the reduced dimensions if the reduction takes it."""
     if not reductions.lookup(fold.op).accumulator.takes_position:
         return None
     position = pull.context.const(0)
@@ -358,5 +362,5 @@ def _position(fold: ReductionOp, index: Sequence[Form], pull: Pull) -> Value | N
 
 
 def _store_address(point: Sequence[Form], layout: Layout | None, context: Context) -> Form:
-    """Where a store goes; nowhere in particular while only legality is asked about."""
+    """Return the address of a store; 0 while only legality is checked and there is no layout."""
     return context.const(0) if layout is None else address_at(point, layout, context)

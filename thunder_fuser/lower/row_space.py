@@ -1,8 +1,7 @@
-"""Iteration space of reductions: which of its points are rows and which are columns, how they lie
-in memory, and how a grid splits them.
+"""Iteration space of reductions: rows and columns, their order in memory, and the grid split.
 
 Rows are the points of the dimensions that a reduction keeps, columns those of the dimensions that
-it folds.
+it reduces.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.memory_order import Orders, memory_order
 
 LaneAxis = Literal["columns", "rows"]
-"""What consecutive lanes of a vector are."""
+"""Axis along which the lanes of a vector are consecutive points."""
 GridSplit = Literal["none", "rows", "columns"]
-"""What blocks share before the last results are ready: nothing (each block finishes its rows), the
-rows behind totals, or the columns of each row."""
+"""Axis over which blocks share a reduction, so that it is a grid reduction: none (each block
+reduces its rows completely), rows (reductions over the rows), or columns (of each row)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The points of a reduction's input. Its dimensions are those of the input, or parts of them
-    where a merged one is not one walk through memory.
+    """Points of a reduction's input. Its dimensions are those of the input, or parts of them if a
+    merged dimension has no single stride in memory.
 
-    sizes   of the dimensions, in row-major order
-    folded  from the outermost in memory inwards
-    kept    likewise
-    shape   of the input
+    sizes   sizes of the dimensions, in row-major order
+    folded  reduced dimensions, from the outermost in memory inwards
+    kept    kept dimensions, from the outermost in memory inwards
+    shape   shape of the input
     """
 
     sizes: tuple[int, ...]
     folded: tuple[int, ...]
     kept: tuple[int, ...]
     is_outer: bool = False
-    """Neighbours in memory are in different rows."""
+    """The innermost dimension in memory is a kept one: an outer reduction."""
     shape: tuple[int, ...] = ()
     parts: tuple[tuple[int, ...], ...] = ()
-    """The dimensions of the space that each dimension of the input is, the outermost first."""
+    """For each dimension of the input its parts as dimensions of the space, outermost first."""
     run: int = 0
-    """Columns that are neighbours in memory, where its order is not the logical one."""
+    """Columns contiguous in memory if the memory order is not the logical one, else 0."""
 
     @staticmethod
     def of(
@@ -71,16 +70,16 @@ class Space:
         )
 
     def parts_of(self, dims: Iterable[int]) -> tuple[int, ...]:
-        """Dimensions of the input as those of the space."""
+        """Return the dimensions of the space that make up dimensions of the input."""
         return tuple(n for k in dims for n in self.parts[k])
 
     def whole(self, dims: Collection[int]) -> tuple[int, ...]:
-        """Dimensions of the input that are whole among some of the space."""
+        """Return the dimensions of the input all parts of which are among `dims` of the space."""
         return tuple(k for k, parts in enumerate(self.parts) if all(n in dims for n in parts))
 
     @property
     def has_parts(self) -> bool:
-        """Whether a dimension of the input is several walks through memory."""
+        """True if a dimension of the input has no single stride in memory."""
         return self.sizes != self.shape
 
     @property
@@ -93,13 +92,13 @@ class Space:
 
     @property
     def turned(self) -> Space:
-        """The same points with rows for columns."""
+        """The space with rows and columns exchanged."""
         return replace(self, folded=self.kept, kept=self.folded, is_outer=not self.is_outer, run=0)
 
 
 def iteration_space(sizes: Sequence[int], folded: Collection[int]) -> tuple[tuple[bool, int], ...]:
-    """What shapes have in common that are equal up to merges and splits: the sizes of neighbours
-    that are all folded, or all kept.
+    """Return a key that is equal for shapes equal up to merges and splits: (is reduced, size) of
+    each maximal run of adjacent reduced, or kept, dimensions; size-1 dimensions are ignored.
     """
     found: list[tuple[bool, int]] = []
     for k, size in enumerate(sizes):
@@ -114,10 +113,10 @@ def iteration_space(sizes: Sequence[int], folded: Collection[int]) -> tuple[tupl
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A way to run reductions: what rows and columns are, and what blocks share.
+    """Rows, columns and grid split with which a kernel runs its reductions.
 
-    grouped  dimensions of the rows that some reductions along rows keep: the outermost of them, so
-             that the rows of a group follow one another
+    grouped  row dimensions that some reductions over the rows keep: the outermost ones, so that the
+             rows of a group are consecutive
     """
 
     space: Space
@@ -132,8 +131,8 @@ class Arrangement:
 def arrangements(
     body: KernelBody,
 ) -> tuple[Arrangement, ...]:
-    """Ways to run these reductions in one kernel, as far as their dimensions go. They can be
-    scheduled whatever the sizes are.
+    """Return the arrangements in which one kernel may run the body's reductions, judged by their
+    dimensions; they can be scheduled for all sizes.
     """
     spaces = _spaces(body)
     if len(spaces) == 1:
@@ -142,7 +141,7 @@ def arrangements(
 
 
 def _grouped(space: Space, spaces: Sequence[Space]) -> Arrangement:
-    """An arrangement with totals of all rows, and of groups of rows where a reduction asks."""
+    """Return an arrangement with reductions over all rows, and over groups of rows if needed."""
     rows = set(space.kept)
     alike = [space.parts_of(s.whole(s.folded)) for s in spaces if s.shape == space.shape]
     some = [folded for folded in alike if set(folded) < rows]
@@ -156,7 +155,7 @@ def _grouped(space: Space, spaces: Sequence[Space]) -> Arrangement:
 def alternatives(
     body: KernelBody,
 ) -> tuple[Arrangement, ...]:
-    """Further ways that are better for some sizes and devices, and then compute the same."""
+    """Return further arrangements, equivalent, that are faster for some sizes and devices."""
     spaces = _spaces(body)
     if len(spaces) > 1:
         return ()
@@ -168,7 +167,9 @@ def alternatives(
 def _spaces(
     body: KernelBody,
 ) -> tuple[Space, ...]:
-    """Spaces that differ in what they fold; of those that do not, the first has the order."""
+    """Return the distinct iteration spaces of a body's reductions; for equal ones the memory order
+    of the first.
+    """
     found: dict[tuple[tuple[bool, int], ...], Space] = {}
     known: Orders = {}
     for fold in body.folds:

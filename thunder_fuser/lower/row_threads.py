@@ -1,16 +1,17 @@
-"""How threads divide the rows of a reduction: figures that schedules choose a mapping by, and that
-the planner, which sees no schedule, foresees it by (`segment/bandwidth_loss.py`).
+"""Parameters of the thread mapping of reductions. Schedules choose a mapping by them; the planner,
+which sees no schedule, predicts it by them (`segment/bandwidth_loss.py`).
 """
 
 from __future__ import annotations
 
 VECTORS_PER_THREAD, MANY_VECTORS_PER_THREAD = 2, 4
-"""Of a row that several warps share; and where rows are enough for all multiprocessors all the
-same: then smaller blocks are more of them, which wait for their own threads at different times.
+"""Vectors of a row per thread if several warps share the row. The larger figure is for rows that
+occupy all multiprocessors all the same: then there are more, smaller blocks, which wait at their
+barriers at different times.
 """
 STACKED_ROWS, FEWEST_STACKED_ROWS = 8, 4
-"""Vectors of rows that lie side by side in a block's accesses: whole cache lines where there are
-rows enough, and where there are not.
+"""Outer reductions: vectors of adjacent rows that a block accesses together, which makes whole
+cache lines: the preferred number, and the one if there are too few rows.
 """
 STACKED_COLUMNS = 4
-"""Columns that a thread has under way at once, where several share such rows."""
+"""Outer reductions with several threads per row: columns that a thread has in flight."""

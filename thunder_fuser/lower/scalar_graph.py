@@ -1,8 +1,8 @@
-"""Scalar graph of a kernel: a DAG of the values that one element is computed from, over one
-flattened loop variable.
+"""Scalar graph of a kernel: the DAG of scalar values from which one element is computed, as
+functions of the loop variables.
 
 `pull.py` builds it, `vectorize.py` decides how its loads become vector accesses, and code
-generation prints it. Nodes are hash-consed by the `ValueGraph`: equal values are one node, and
+generation prints it. Nodes are hash-consed by the `ScalarGraph`: equal values are one node, and
 `order` numbers nodes such that operands come first.
 """
 
@@ -18,7 +18,7 @@ from thunder_fuser.ir.fusion import Scalar, TensorView
 from thunder_fuser.ir.integer.symint import Context, Form, Variable
 
 Condition = Form
-"""Holds where the form is >= 0. Its negation is `-form - 1`."""
+"""Predicate `form >= 0`. Its negation is `-form - 1`."""
 Conjunction = tuple[Condition, ...]
 
 
@@ -40,7 +40,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexValue:
-    """An index used as a number (iota)."""
+    """An index used as a value (iota)."""
 
     order: int
     dtype: DataType
@@ -50,11 +50,11 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndirectIndex:
-    """An index that data decide: forms call it `form`, a variable of the node's name.
+    """Data-dependent index (a "position"). `form` is a variable of the node's name.
 
-    `value` is checked where the node is defined: where it is needed and not below `extent` the
-    program ends with `error`, a message with a place (%lld) for the index. Where it is not needed
-    0 stands for it, so that the variable's bounds are true at every point.
+    `value` is bounds-checked at its definition: if it is needed and not in 0..extent, the program
+    ends with `error`, a format string with a place (%lld) for the index. An invalid index that is
+    not needed is replaced by 0, so that the variable's bounds hold at every point.
     """
 
     order: int
@@ -76,7 +76,7 @@ def position_name(order: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundsChecked:
-    """`value`, which is the same at any position, with the position checked all the same."""
+    """`value`, which does not depend on `position`, with the bounds check of the position."""
 
     order: int
     dtype: DataType
@@ -86,9 +86,9 @@ class BoundsChecked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """The element of `tensor`'s memory at `address` (elements from its data pointer).
+    """Element of `tensor`'s memory at `address`, in elements from its data pointer.
 
-    `positions`, of this and other nodes, are those that its forms and its conditions mention.
+    `positions`, here and in other nodes: those on which its forms and conditions depend.
     """
 
     order: int
@@ -100,9 +100,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compute:
-    """One row of the op table; operands are converted to `operand_dtypes`, the result
-    to `dtype`.
-    """
+    """Pointwise operation; operands are converted to `operand_dtypes`, the result to `dtype`."""
 
     order: int
     dtype: DataType
@@ -113,7 +111,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Select:
-    """`inside` where all conditions hold, else `outside`."""
+    """`inside` if all conditions hold, else `outside`."""
 
     order: int
     dtype: DataType
@@ -125,8 +123,8 @@ class Select:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhiloxCall:
-    """The standard numbers of the distribution `op`, in `dtype`, that the generator's call number
-    `call` gives for a seed and an offset.
+    """Standard samples of the distribution `op`, in `dtype`, from Philox call number `call` with a
+    seed and an offset.
     """
 
     order: int
@@ -140,7 +138,7 @@ class PhiloxCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Random:
-    """A number with these parameters from the one at `component` of those that a call gives."""
+    """Random sample with `parameters`, from the standard sample `component` of a Philox call."""
 
     order: int
     dtype: DataType
@@ -152,7 +150,7 @@ class Random:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """The result of a reduction or a scan, left at `point` by an earlier stage of the kernel."""
+    """Result of a reduction or a scan, which an earlier stage of the kernel has at `point`."""
 
     order: int
     dtype: DataType
@@ -198,8 +196,8 @@ def operands(value: Value) -> tuple[Value, ...]:
 def reachable(
     roots: Iterable[Value], *, loaded: bool = False, ready: AbstractSet[Value] = frozenset()
 ) -> set[Value]:
-    """All nodes that some values are computed from, themselves included. `loaded`: once every load
-    is done, and what it waited for does not matter any more. `ready`: nodes that are there already.
+    """Return all nodes from which some values are computed, themselves included. `loaded`: stop at
+    loads, which are done already. `ready`: stop at these nodes.
     """
 
     def producers(node: Value) -> tuple[Value, ...]:
@@ -210,7 +208,7 @@ def reachable(
 
 
 def forms(value: Value) -> tuple[Form, ...]:
-    """The index forms that a node itself mentions."""
+    """Return the index forms of a node itself."""
     match value:
         case IndexValue() | IndirectIndex():
             return (value.form,)
@@ -227,10 +225,11 @@ def forms(value: Value) -> tuple[Form, ...]:
 
 
 @dataclass(slots=True)
-class ValueGraph:
-    """Interns nodes and remembers under which conditions each load and position is needed.
+class ScalarGraph:
+    """Hash-consed nodes, and the conditions under which each load and position is needed.
 
-    `contexts[load]` is a disjunction of conjunctions: the load happens where one of them holds.
+    `contexts[load]` is a disjunction of conjunctions: the load is executed where any of them holds.
+    `checks` has the same for positions.
     """
 
     nodes: dict[tuple[object, ...], Value] = field(default_factory=dict)
@@ -257,7 +256,7 @@ class ValueGraph:
     def position(
         self, value: Value, extent: int, error: str, context: Conjunction, forms: Context
     ) -> IndirectIndex:
-        """`value` as an index of a dimension with `extent` elements."""
+        """Return `value` as an index of a dimension with `extent` elements."""
         positions = self._mentioned(context)
         key = ("position", value.order, extent, positions)
         found = self.nodes.get(key)
@@ -278,12 +277,12 @@ class ValueGraph:
         )
 
     def _mentioned(self, forms: Iterable[Form]) -> tuple[IndirectIndex, ...]:
-        """The positions that some forms mention, in order."""
+        """Return the positions on which some forms depend, in order."""
         names = {v for form in forms for v in form.variables() if v in self.positions}
         return tuple(sorted((self.positions[v] for v in names), key=lambda p: p.order))
 
     def load(self, tensor: TensorView, address: Form, context: Conjunction) -> Value:
-        # Under other positions it is another node: none waits for a position computed from it.
+        # Positions are part of the key: a shared node could depend on a position computed from it.
         positions = self._mentioned([address, *context])
         key = ("load", tensor.id, address, positions)
         found = self.nodes.get(key) or self._add(
@@ -353,7 +352,7 @@ class ValueGraph:
         return node
 
     def __iter__(self) -> Iterator[Value]:
-        """All nodes, operands before their users."""
+        """Iterate over all nodes, operands before their users."""
         return iter(self.nodes.values())
 
     @property

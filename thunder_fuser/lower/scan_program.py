@@ -1,8 +1,8 @@
-"""Scan program: what one kernel can compute that walks along rows, and why it cannot do the rest.
+"""Scan program: values that one kernel computes by scanning rows, or the reason why it cannot.
 
-Rows are scanned from their first element to the last. What a kernel has computed when it comes to a
-point is the scan there, and nowhere else: everything that it stores must be pulled at that point.
-It is asked, as for reductions.
+Rows are scanned from their first element to the last. At each point the scan is available at that
+point only, so everything that the kernel stores must be pulled there. As for reductions, legality
+is whether that succeeds.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from thunder_fuser.ir.fusion import ScanOp, TensorView, shape_text
 from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.pull import Pull, Unreadable
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 
 
 @dataclass(frozen=True, slots=True)
 class PulledScans:
-    """What a scan kernel computes at the points of `rows` x `columns`.
+    """Values of a scan kernel at the points of `rows` x `columns`.
 
-    scans   each with the value of its elements, in an order in which they can be done
+    scans   scans with the value of their elements, dependencies first
     stores  tensors, with values and addresses
-    column  the variable `c`: vectors divide it; `inside` holds where there is such a column
+    column  variable `c`, padded to whole vectors; `inside` holds if the column exists
     """
 
     rows: int
     columns: int
-    graph: ValueGraph
+    graph: ScalarGraph
     scans: tuple[tuple[ScanOp, Value], ...]
     stores: tuple[tuple[TensorView, Value, Form], ...]
     column: Form
@@ -38,14 +38,14 @@ class PulledScans:
 
 
 def refuse_scans(body: KernelBody) -> Refusal | None:
-    """Why one scan kernel cannot compute a body, or None. Needs no device."""
+    """Return why one scan kernel cannot compute a body, or None; independent of the device."""
     found = pull_scans(body)
     return found if isinstance(found, Refusal) else None
 
 
 def pull_scans(body: KernelBody, vector: int = 1) -> PulledScans | Refusal:
-    """Pull everything at a row and a column; a Refusal where the scans are not at hand that it
-    takes. `vector`: lanes, of which the last vector may have too many.
+    """Pull all values at a row and a column; a Refusal if a scan is needed at another point.
+    `vector`: lanes; columns are padded to a multiple of it.
     """
     first = body.scans[0]
     sizes, dim = first.input.sizes, first.dim
@@ -79,7 +79,7 @@ def pull_scans(body: KernelBody, vector: int = 1) -> PulledScans | Refusal:
                 )
                 return Refusal("shape", text, tensor.name)
             layout = body.stores.get(tensor)
-            # Nowhere in particular while only legality is asked about.
+            # Any address will do while only legality is checked.
             address = context.const(0) if layout is None else address_at(point, layout, context)
             stores.append((tensor, pull.emit(tensor, point), address))
     except Unreadable as error:
@@ -94,7 +94,7 @@ def _scanned(scan: ScanOp) -> str:
 def _placed(
     tensor: TensorView, sizes: Sequence[int], index: Sequence[Form], zero: Form
 ) -> Sequence[Form] | None:
-    """The index of a tensor that has the same points, with other dimensions of size 1."""
+    """Return the index of a tensor of equal sizes up to dimensions of size 1, or None."""
     ahead = iter([i for n, i in zip(sizes, index, strict=True) if n != 1])
     if [n for n in tensor.sizes if n != 1] != [n for n in sizes if n != 1]:
         return None

@@ -1,4 +1,4 @@
-"""Stores of a schedule: the tensor, the value, and how its vectors are written."""
+"""Stores of a schedule: tensor, value, address and vector accesses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from thunder_fuser.lower.scalar_graph import Value
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An output of a part: its value at the point, where it goes, and in which windows.
+    """Store of an output's value at a point.
 
-    No windows means lane by lane.
-
-    streams  it goes past the caches
+    windows  vector accesses; empty: lane by lane
+    streams  it bypasses the caches (non-temporal)
     """
 
     tensor: TensorView
@@ -29,9 +28,9 @@ class Store:
 
 
 def streams(tensor: TensorView, body: KernelBody, device: DeviceInfo) -> bool:
-    """Whether an output is gone from all caches when somebody reads it from its start, because the
-    kernel moves more than they hold. Past them, memory that is overwritten whole is not read first.
-    New pages are in the caches already, cleared, and are written there.
+    """True if an output is to be stored past the caches: the kernel moves more than they hold, so
+    that its consumers find none of it there, and a store past them does not read the lines first.
+    Newly mapped pages are in the caches already, cleared, and are written there.
     """
     beyond, fresh = device.outer_cache_bytes, device.fresh_bytes
     if not beyond or tensor in body.updates or tensor.bytes <= device.l2_bytes:

@@ -1,8 +1,8 @@
-"""Bytes that the accesses of a kernel move: of sectors, once for what threads of a block touch
+"""Memory traffic of a kernel: bytes of sectors, counted once if threads of a block access them
 together.
 
-What is read again comes from the L2 cache where all that the device touches in between fits into
-it, else from memory.
+Repeated reads hit the L2 cache if everything that the device accesses in between fits into it;
+otherwise they go to memory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.instruction_values import Access, Region
 
 _L1_BYTES = 64 * 1024
-"""Tensors so small stay in a multiprocessor's own cache."""
+"""Largest tensor, in bytes, that is taken to stay in a multiprocessor's L1 cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of all blocks, and shares of them.
+    """Bytes that all blocks of a kernel move, and fractions of them.
 
-    memory    that memory moves
-    cache     that the L2 cache gives
-    asked     of the sectors that are asked for
-    wanted    of the elements
-    distinct  that memory would move if it moved each once
-    loaded    the share of loads in `memory`
-    ahead     the share of what is asked for by loads that nobody waits for before the next row
+    memory    bytes that memory moves
+    cache     bytes between the L2 cache and multiprocessors
+    asked     bytes of requested sectors
+    wanted    bytes of requested elements
+    distinct  bytes of memory traffic if each byte were moved once
+    loaded    fraction of loads in `memory`
+    ahead     fraction of the loads' `asked` that is prefetched for the next row
     """
 
     memory: float
@@ -43,11 +43,11 @@ class Traffic:
 
 
 class _Asked(NamedTuple):
-    """Sectors that an access asks for.
+    """Sectors that an access requests.
 
     moved   bytes of sectors, of all threads
-    wanted  bytes of the elements
-    window  of a thread, for each row that its block begins
+    wanted  bytes of elements, of all threads
+    window  bytes of sectors of one thread, per row that its block processes
     """
 
     moved: float
@@ -63,8 +63,8 @@ def traffic_of(
     busy: int,
     device: DeviceInfo,
 ) -> Traffic:
-    """What a kernel moves whose `regions` access tensors of such `sizes`, in bytes, while `busy`
-    multiprocessors have `resident` blocks each.
+    """Return the traffic of a kernel whose `regions` access tensors of `sizes` bytes, with
+    `resident` blocks on each of `busy` multiprocessors.
     """
     threads = kernel.blocks * kernel.threads
     asked: defaultdict[tuple[str, bool], float] = defaultdict(float)
@@ -79,8 +79,8 @@ def traffic_of(
             together[id(region.waiting), a.tensor, a.is_store].append(each)
             ahead += moved if a.is_ahead else 0.0
     for (_, tensor, _), found in together.items():
-        # What a block reads side by side, or all of them read, is in its own cache; loads of
-        # neighbours in one place of a tensor touch it once.
+        # L1 hits: neighbouring accesses of a block to the same sectors, and tensors so small that
+        # all blocks read them.
         size, every = sizes[tensor], sum(x.moved for x in found)
         apart = max(1.0, every / (sum(x.wanted for x in found) or 1.0))
         most = max(x.moved for x in found)
@@ -111,16 +111,16 @@ def traffic_of(
 
 
 def _row_share(region: Region) -> float:
-    """How often a thread does a region for each time that its block begins a row: once more than
-    the loop around all of them goes on. Of the parts of a kernel a block does one.
+    """Return executions of a region by a thread per iteration of its outermost loop, over rows; all
+    executions if it is in no loop.
     """
     loops = [r for r in region.line if r.is_loop and r.total]
     return region.total / loops[-1].total if loops else region.total
 
 
 def _times(region: Region, access: Access) -> float:
-    """How often a thread asks memory for an access: behind the last iteration of a loop nothing is
-    loaded ahead, or once more what is at hand.
+    """Return how often a thread's access reaches memory: a prefetch in a loop's last iteration
+    loads nothing, or what is there already.
     """
     if not access.is_ahead:
         return region.total

@@ -1,8 +1,7 @@
-"""One value of the scalar graph as an expression over its operands, in the type that registers
-hold.
+"""Values of the scalar graph as kernel IR expressions over their operands, in register types.
 
-A 16- or 8-bit float lives in a register as the fp32 number that it stands for: rounding to its type
-is one operation on that number, widening it again is none, and narrowing happens once, at a store.
+A 16- or 8-bit float is held in a register as an fp32 value: rounding to its dtype is one operation
+on that value, widening it again is free, and it is narrowed once, at a store.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from thunder_fuser.lower.scalar_graph import (
 )
 
 Name = Callable[[Value], ir.Expr]
-"""What holds a value in its register type."""
+"""Returns the expression that holds a value in its register type."""
 Exact = frozenset[DataType]
-"""Reduced floats that hold a value exactly."""
+"""Reduced-precision floats that represent a value exactly."""
 
 _NARROW = (DataType.BFloat16, DataType.Half)
 _DIVISIONS = ("div", "truediv")
 
 
 def register_dtype(dtype: DataType) -> DataType:
-    """The type in which registers hold values of a dtype."""
+    """Return the type in which registers hold values of a dtype."""
     return compute_dtype(dtype)
 
 
 def rounded(value: Number, dtype: DataType) -> Number:
-    """The number that `dtype` holds for `value`; integers are left alone."""
+    """Return `value` rounded to `dtype`; unchanged if `dtype` or `value` is no real float."""
     if not dtype.is_floating or isinstance(value, complex):
         return value
-    # By their digits: 0.0 and -0.0 are equal.
+    # The cache key is hexadecimal digits, since 0.0 and -0.0 are equal.
     return _rounded(float(value).hex(), dtype)
 
 
@@ -58,22 +57,22 @@ def _rounded(digits: str, dtype: DataType) -> float:
 
 
 def convert(value: ir.Expr, source: DataType, target: DataType) -> ir.Expr:
-    """A value of type `source` as `target`, by torch's rules."""
+    """Convert a value from dtype `source` to `target`, by torch's rules."""
     return value if source is target else ir.Convert(value, source, target)
 
 
 def round_to(value: ir.Expr, dtype: DataType) -> ir.Expr:
-    """A value in the register type of `dtype`, rounded to what `dtype` can hold."""
+    """Round a value in the register type of `dtype` to the precision of `dtype`."""
     return ir.Round(value, dtype) if dtype.is_reduced_precision else value
 
 
 def narrow(value: ir.Expr, dtype: DataType) -> ir.Expr:
-    """A value from its register type to the type that memory holds; it fits already."""
+    """Convert a value from its register type to its storage type; it is rounded already."""
     return ir.Narrow(value, dtype) if dtype.is_reduced_precision else value
 
 
 def operand(value: Value, dtype: DataType, name: Name) -> ir.Expr:
-    """An operand in the type that an operation wants it in."""
+    """Return an operand converted to the dtype that an operation takes."""
     if isinstance(value, Literal):
         return ir.Literal(rounded(value.value, value.dtype), dtype)
     return convert(name(value), register_dtype(value.dtype), dtype)
@@ -82,8 +81,8 @@ def operand(value: Value, dtype: DataType, name: Name) -> ir.Expr:
 def compute(
     node: Compute, name: Name, known: Mapping[int, Exact], brief: Collection[int] = ()
 ) -> ir.Expr:
-    """The operation on converted operands, rounded to the node's dtype. `known`: what `find_exact`
-    has found; `brief`: what `find_brief` has.
+    """Return the operation on converted operands, rounded to the node's dtype. `known`: result of
+    `find_exact`; `brief`: result of `find_brief`.
     """
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST:
@@ -99,8 +98,8 @@ def compute(
 
 
 def leaving(value: ir.Expr, dtype: DataType) -> ir.Expr:
-    """A value that is computed for a store, in the type that memory holds: converting a pair is one
-    instruction of a GPU, where rounding a float in its register takes one for each.
+    """Return a value that is computed for a store only, in its storage type: a GPU converts a pair
+    by one instruction, whereas rounding in a register takes one per value.
     """
     if isinstance(value, ir.Round):
         return ir.Convert(value.value, register_dtype(dtype), dtype)
@@ -115,11 +114,11 @@ _POWERS: Mapping[float, tuple[int, str]] = {
     -2: (2, "reciprocal"),
     3: (3, ""),
 }
-"""Exponents for which torch has no power, but a product of so many factors and a function of it."""
+"""Exponent -> (number of factors, function of their product) for powers that torch computes so."""
 
 
 def _power(node: Compute, base: ir.Expr) -> ir.Expr | None:
-    """A power as torch computes it, where that is none."""
+    """Return torch's product form of a power with an exponent of `_POWERS`, else None."""
     exponent = node.operands[1]
     is_float = node.operand_dtypes[0] in (DataType.Float, DataType.Double)
     if not (is_float and isinstance(exponent, Literal)):
@@ -135,8 +134,8 @@ def _power(node: Compute, base: ir.Expr) -> ir.Expr | None:
 
 
 def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
-    """A division by a constant without dividing, where bits stay the same, or a power that is a
-    product.
+    """Return a division by a constant as multiplications, if its bits are the same, or a power as a
+    product; else None.
     """
     if node.op == "pow":
         return _power(node, dividend)
@@ -151,7 +150,9 @@ def _by_constant(node: Compute, dividend: ir.Expr) -> ir.Expr | None:
 
 
 def _exact_before_rounding(node: Compute, known: Mapping[int, Exact]) -> Exact:
-    """Which reduced floats hold the result without rounding; `known`: for its operands by order."""
+    """Return the reduced floats that represent the unrounded result exactly. `known`: by order, for
+    the operands.
+    """
     row = pointwise.lookup(node.op)
     if row.rule is pointwise.Rule.CAST and node.dtype.is_floating:
         return known[node.operands[0].order]
@@ -161,8 +162,8 @@ def _exact_before_rounding(node: Compute, known: Mapping[int, Exact]) -> Exact:
 
 
 def find_exact(nodes: Sequence[Value]) -> dict[int, Exact]:
-    """For each node (by order; operands come first) the reduced floats that hold its value; nothing
-    where no value is rounded to one.
+    """Return for each node, by order, the reduced floats that represent its value exactly; empty if
+    no computed value has a reduced dtype. `nodes`: operands first.
     """
     known: dict[int, Exact] = {}
     if not any(isinstance(n, Compute) and n.dtype.is_reduced_precision for n in nodes):

@@ -1,17 +1,15 @@
-"""Vectorisation by algebra: how V consecutive points of the loop read and write memory, coalesced
-where layouts allow.
+"""Vectorisation by integer algebra: vector loads and stores of V consecutive points of a loop.
 
-Substitute i = V * u + v and look at each address for v = 0 .. V-1. Lanes whose addresses fall into
-one aligned window of W elements, and fill it, are one access of W elements, in whatever order they
-lie there. A plain vector is one window in order; a broadcast is one window of one element; the
-rotated half of a rotary embedding is one window with its halves exchanged; a slice at an odd offset
-is several narrower windows. A load may leave elements of its windows out: every second one of pairs
-that lie side by side, whose others are another load of the same windows. Where only the running
-kernel knows which lanes are wanted (at the edge of an image, of the window of a pool), windows are
-read that lie in the tensor's memory, wanted or not. What has no such form is read lane by lane. The
-decision is made per tensor.
+Substitute i = V * u + v and look at each address for v = 0 .. V-1. Lanes whose addresses fill one
+aligned window of W elements, in any order, are one access of W elements. A contiguous vector is one
+window in order; a broadcast is one window of one element; the rotated half of a rotary embedding is
+one window with its halves exchanged; a slice at an odd offset is several narrower windows. A load
+may use part of its windows: every second element of interleaved pairs, whose other elements are
+another load of the same windows. Where only the running kernel knows which lanes are needed (at the
+edge of an image, or of a pooling window), windows inside the tensor's memory are read, needed or
+not. Other loads are gathers, lane by lane. The decision is made per tensor.
 
-Loads of one tensor that can never happen together (the pieces of a concatenation) share one access.
+Mutually exclusive loads of one tensor (the pieces of a concatenation) share one access.
 """
 
 from __future__ import annotations
@@ -33,21 +31,21 @@ from thunder_fuser.lower.lane_windows import (
     windows_with_gaps,
 )
 from thunder_fuser.lower.lanes import LaneForms, diverging_positions, lane_condition, wave_of
-from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ValueGraph
+from thunder_fuser.lower.scalar_graph import Condition, Conjunction, Load, ScalarGraph
 
 SECTOR_BYTES = 32
-"""What a GPU's memory moves at least."""
+"""Smallest memory transaction of a GPU, in bytes."""
 _WORDS = frozenset({DataType.BFloat16, DataType.Half, DataType.Float})
-"""Types of which 16 bytes are fetched as words, and taken apart where they are wanted."""
+"""Dtypes that may be loaded as raw words, which are unpacked where they are used."""
 
 Disjunction = tuple[Conjunction, ...]
-"""Holds where one of its members holds; `((),)` holds everywhere."""
+"""Predicate that holds where any of its conjunctions holds; `((),)` holds everywhere."""
 ALWAYS: Disjunction = ((),)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The windows that are read where `conditions` (the same for all lanes) hold."""
+    """Windows that are read where `conditions`, which are uniform over the lanes, hold."""
 
     conditions: Disjunction
     windows: tuple[VectorAccess, ...]
@@ -55,7 +53,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One load of an access that is done lane by lane: forms may mention the lane."""
+    """One load of a gather; its forms may depend on the lane."""
 
     conditions: Disjunction
     address: Form
@@ -63,13 +61,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class RegisterArray:
-    """All that one register array is read from.
+    """Register array and the accesses that fill it.
 
-    loads        nodes of the value graph that the array stands for
-    variants     windows, mutually exclusive; empty for a gather
-    gather       alternatives read lane by lane; empty unless `variants` is
-    is_uniform   every lane reads the same element: a scalar register instead of an array
-    edges        windows instead of variants, each of some lanes, read where it is in memory
+    loads        nodes of the scalar graph whose values the array holds
+    variants     mutually exclusive sets of windows
+    gather       alternatives that are loaded lane by lane, if there are no variants and no edges
+    is_uniform   all lanes read the same element: a scalar register instead of an array
+    edges        instead of variants: windows for some lanes each, read if they lie in memory
     """
 
     loads: tuple[Load, ...]
@@ -80,12 +78,12 @@ class RegisterArray:
 
     @property
     def is_vector(self) -> bool:
-        """Every window moves as many bytes as it can: 16, or all lanes at once."""
+        """True if the array is loaded by windows and not uniform."""
         return bool(self.variants or self.edges) and not self.is_uniform
 
     def is_one_access(self, vector: int) -> bool:
-        """Whether all `vector` lanes are one access of 16 bytes at most, under whatever conditions,
-        whose words stand in registers as they stand in memory.
+        """True if each variant loads all `vector` lanes by one aligned access of 16 bytes at most,
+        in memory order, so that it can be kept as raw words.
         """
         dtype = self.loads[0].dtype
         if (
@@ -102,7 +100,7 @@ class RegisterArray:
         )
 
     def instructions(self, vector: int) -> int:
-        """Memory instructions of one thread for `vector` lanes (of the costliest variant)."""
+        """Return the load instructions of one thread for `vector` lanes (costliest variant)."""
         if self.gather:
             return vector
         itemsize = self.loads[0].dtype.itemsize if self.loads else 1
@@ -112,16 +110,16 @@ class RegisterArray:
 
 
 def plan_accesses(
-    graph: ValueGraph, lanes: LaneForms, memory: Mapping[int, Memory]
+    graph: ScalarGraph, lanes: LaneForms, memory: Mapping[int, Memory]
 ) -> tuple[RegisterArray, ...]:
-    """Accesses for all loads of a graph, those that wait for others behind them. `memory`: per id
-    of the tensor that is loaded.
+    """Plan accesses for all loads of a graph; a load whose address depends on other loads comes
+    after these. `memory`: by id of the loaded tensor.
     """
     needed = {load: simplify(contexts) for load, contexts in graph.contexts.items()}
     waves = wave_of(graph)
     found: list[RegisterArray] = []
     for wave in range(1 + max(waves.values(), default=0)):
-        # What the loads of a wave wait for has been read: how it varies is known.
+        # The loads that this wave's addresses depend on are planned: it is known which diverge.
         scattered = {load for a in found if not a.is_uniform for load in a.loads}
         lanes.diverging |= diverging_positions(graph, scattered, lanes)
         loads = {load: needed[load] for load in needed if waves[load] == wave}
@@ -163,7 +161,7 @@ def _plan_wave(
 def plan_store(
     address: Form, lanes: LaneForms, itemsize: int, alignment: int
 ) -> tuple[VectorAccess, ...]:
-    """Windows of a store, every lane in exactly one; empty where it must be done lane by lane."""
+    """Plan the windows of a store, each lane in exactly one; empty for a scatter lane by lane."""
     whole = lanes(address)
     windows = filled_windows(dict(enumerate(lanes.at(whole))), lanes.vector, itemsize, alignment)
     if windows is None or sum(len(w.lanes) for w in windows) != lanes.vector:
@@ -174,7 +172,7 @@ def plan_store(
 def _plan(
     group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, memory: Memory
 ) -> RegisterArray:
-    """The windows of a group of exclusive loads, or a gather."""
+    """Plan the windows of a group of mutually exclusive loads, or a gather."""
     variants: dict[Conjunction, dict[int, Form]] = {}
     for load in group:
         if lanes.diverges([load.address, *(c for each in needed[load] for c in each)]):
@@ -204,7 +202,7 @@ def _plan(
         for v in found
     )
     if lanes.vector == 1:
-        # One lane is uniform in itself: what counts is whether the next vector reads elsewhere.
+        # A single lane is trivially uniform: it is a scalar unless the next vector reads elsewhere.
         uniform = uniform and not any(lanes.walks(load.address) for load in group)
     return RegisterArray(tuple(group), found, is_uniform=uniform)
 
@@ -212,8 +210,8 @@ def _plan(
 def _edges(
     group: Sequence[Load], needed: dict[Load, Disjunction], lanes: LaneForms, memory: Memory
 ) -> RegisterArray | None:
-    """Windows that hold all that may be wanted of one load, each read where it is in memory: what
-    lanes get that want nothing, nobody selects. None where these are not few.
+    """Plan windows that cover all lanes of one load, each read if it lies in memory; values of
+    lanes that need none are never selected. None if there are too many windows.
     """
     if len(group) > 1 or len(needed[group[0]]) > 1 or group[0].positions:
         return None
@@ -256,9 +254,9 @@ def _gather(
 def _split(
     conjunction: Conjunction, lanes: LaneForms
 ) -> tuple[Conjunction, tuple[int, ...], list[Condition]] | None:
-    """(conditions over u, lanes that are active under them, all that is known there).
+    """Return (conditions over u, lanes that are active under them, all conditions known there).
 
-    None where a condition stays undecided for some lane: then only the running kernel knows.
+    None if a condition cannot be decided for some lane at compile time.
     """
     outer, inner, known = _by_lane(conjunction, lanes)
     active = set(range(lanes.vector))
@@ -275,8 +273,8 @@ def _split(
 def _by_lane(
     conjunction: Conjunction, lanes: LaneForms
 ) -> tuple[list[Condition], list[Condition], list[Condition]]:
-    """Conditions over u that are to be tested, those that lanes decide, and all over u as they
-    stand.
+    """Split a conjunction; return the uniform conditions to be tested, the conditions that depend
+    on the lane, and all uniform conditions in their original form.
     """
     outer: list[Condition] = []
     inner: list[Condition] = []
@@ -293,7 +291,7 @@ def _by_lane(
 
 
 def _restricted(form: Form, known: Iterable[Condition]) -> Form:
-    """The form with the digits replaced that the known conditions pin to one value."""
+    """Return the form with digits replaced that the known conditions pin to one value."""
     for condition in known:
         if condition.hi is not None and condition.hi >= 0:
             form = restrict(condition, 0, condition.hi).apply(form)
@@ -301,7 +299,7 @@ def _restricted(form: Form, known: Iterable[Condition]) -> Form:
 
 
 def simplify(contexts: Iterable[Conjunction]) -> Disjunction:
-    """A smaller disjunction with the same meaning: A and c, or A and not c, is A."""
+    """Return a smaller equivalent disjunction: (A and c) or (A and not c) is A."""
     found = list(dict.fromkeys(tuple(sorted(set(c), key=lambda f: f.ordinal)) for c in contexts))
     changed = True
     while changed:
@@ -328,5 +326,5 @@ def _joined(a: Conjunction, b: Conjunction) -> Conjunction | None:
 
 
 def exclusive(a: Disjunction, b: Disjunction) -> bool:
-    """No point satisfies both."""
+    """True if provably no point satisfies both."""
     return all(any((-c - 1) in y for c in x) for x in a for y in b)

@@ -12,7 +12,7 @@ from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.estimate import Estimate, estimate_kernel
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.scalar_graph import ValueGraph
+from thunder_fuser.lower.scalar_graph import ScalarGraph
 from thunder_fuser.lower.store import Store
 
 
@@ -33,7 +33,7 @@ class Schedule(Protocol):
     @property
     def block_threads(self) -> int: ...
     @property
-    def graphs(self) -> tuple[ValueGraph, ...]: ...
+    def graphs(self) -> tuple[ScalarGraph, ...]: ...
     @property
     def stores(self) -> tuple[Store, ...]: ...
 

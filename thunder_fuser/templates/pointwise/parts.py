@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from thunder_fuser.lower import kernel_ir as ir
 from thunder_fuser.lower.frame import Frame
-from thunder_fuser.lower.scalar_graph import ValueGraph
+from thunder_fuser.lower.scalar_graph import ScalarGraph
 from thunder_fuser.lower.store import Store
 
 
@@ -20,7 +20,7 @@ class Part(Protocol):
     @property
     def threads(self) -> int: ...
     @property
-    def graph(self) -> ValueGraph: ...
+    def graph(self) -> ScalarGraph: ...
     @property
     def stores(self) -> tuple[Store, ...]: ...
 
@@ -45,7 +45,7 @@ class KernelOfParts(Generic[P]):
         return max((part.threads for part in self.parts), default=1)
 
     @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
+    def graphs(self) -> tuple[ScalarGraph, ...]:
         return tuple(part.graph for part in self.parts)
 
     @property

@@ -24,7 +24,7 @@ from thunder_fuser.lower.paired_lanes import can_pair
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
 from thunder_fuser.lower.point_pieces import pieces
 from thunder_fuser.lower.point_rows import RowLanes, row_length
-from thunder_fuser.lower.scalar_graph import Compute, Random, Value, ValueGraph, forms
+from thunder_fuser.lower.scalar_graph import Compute, Random, ScalarGraph, Value, forms
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.break_point import BreakPoint, find_break_point
@@ -78,7 +78,7 @@ class PointwisePart:
     """
 
     stores: tuple[Store, ...]
-    graph: ValueGraph
+    graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     count: int
@@ -266,7 +266,7 @@ def vectors_to_try(group: PointGroup, count: int, device: DeviceInfo) -> list[in
     return [v for v in (64, 32, 16, 8, 4, 2, 1) if v <= widest and v <= max(count, 1)]
 
 
-def most_points(graph: ValueGraph, device: DeviceInfo) -> int:
+def most_points(graph: ScalarGraph, device: DeviceInfo) -> int:
     """Points of one thread, all together. A host compiler keeps the loop over lanes a loop."""
     cost = sum(_arithmetic(node) for node in graph)
     return 1 << 30 if device.threads_are_serial else max(1, MAX_INSTRUCTIONS // max(cost, 1))
@@ -283,7 +283,7 @@ def _arithmetic(node: Value) -> int:
             return 0
 
 
-def _most_code_points(graph: ValueGraph) -> int:
+def _most_code_points(graph: ScalarGraph) -> int:
     """Points of one thread whose code stays in the instruction cache."""
     code = sum(
         _arithmetic(node) * (_RARE_CODE.get(node.op, 1) if isinstance(node, Compute) else 1)
@@ -292,7 +292,7 @@ def _most_code_points(graph: ValueGraph) -> int:
     return _MOST_CODE // max(code, 1)
 
 
-def _is_light(graph: ValueGraph) -> bool:
+def _is_light(graph: ScalarGraph) -> bool:
     return sum(_arithmetic(node) for node in graph) <= _LIGHT_INSTRUCTIONS
 
 

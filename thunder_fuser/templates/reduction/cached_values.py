@@ -26,8 +26,8 @@ from thunder_fuser.lower.scalar_graph import (
     Load,
     PhiloxCall,
     Random,
+    ScalarGraph,
     Value,
-    ValueGraph,
     forms,
     operands,
     reachable,
@@ -46,7 +46,7 @@ def held_bytes(value: Value, lanes: Lanes) -> int:
 
 
 def choose_held(
-    graph: ValueGraph, lanes: Lanes, passes: Sequence[Sequence[Value]], room: int
+    graph: ScalarGraph, lanes: Lanes, passes: Sequence[Sequence[Value]], room: int
 ) -> tuple[Value, ...]:
     """Values that a pass shares with an earlier one and that are worth keeping, in order of passes.
 
@@ -76,7 +76,7 @@ def choose_held(
 
 def choose_kept(
     lanes: Lanes,
-    graph: ValueGraph,
+    graph: ScalarGraph,
     passes: Sequence[Sequence[Value]],
     loads: AbstractSet[Value],
     room: int,
@@ -112,7 +112,7 @@ def choose_kept(
 
 
 def choose_common(
-    graph: ValueGraph, passes: Sequence[Sequence[Value]], loads: AbstractSet[Value], room: int
+    graph: ScalarGraph, passes: Sequence[Sequence[Value]], loads: AbstractSet[Value], room: int
 ) -> tuple[Value, ...]:
     """Values of the rows that have `loads` in common, computed of these alone, which others are
     computed of: kept where they take more than a conversion.
@@ -137,7 +137,7 @@ def choose_common(
     return tuple(found)
 
 
-def _moving(graph: ValueGraph, lanes: Lanes) -> set[Value]:
+def _moving(graph: ScalarGraph, lanes: Lanes) -> set[Value]:
     """Nodes that differ from column to column."""
     found: set[Value] = set()
     for node in graph:

@@ -15,7 +15,7 @@ from thunder_fuser.lower.lanes import Lanes
 from thunder_fuser.lower.legal_rows import MAX_TOTAL_WORDS
 from thunder_fuser.lower.row_program import Point
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph, reachable
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value, reachable
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray
 from thunder_fuser.templates.reduction.row_cache import MAX_STEPS, RowCache
@@ -134,7 +134,7 @@ class GridEpilogue:
 
     at: Point
     points: int
-    graph: ValueGraph
+    graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     stores: tuple[Store, ...]
@@ -182,7 +182,7 @@ class ReductionSchedule:
     store_passes: tuple[int, ...]
     row_stores: tuple[Store, ...]
     epilogues: tuple[GridEpilogue, ...]
-    graph: ValueGraph
+    graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     inside: Conjunction
@@ -202,7 +202,7 @@ class ReductionSchedule:
     paired: bool = False
 
     @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
+    def graphs(self) -> tuple[ScalarGraph, ...]:
         return (self.graph, *(f.graph for f in self.epilogues))
 
     @property

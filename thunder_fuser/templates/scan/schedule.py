@@ -23,7 +23,7 @@ from thunder_fuser.ir.tables import scans
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.kernel_ir import WORD
 from thunder_fuser.lower.lanes import Lanes
-from thunder_fuser.lower.scalar_graph import Conjunction, Value, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, ScalarGraph, Value
 from thunder_fuser.lower.scan_program import PulledScans, pull_scans
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses, plan_store
@@ -61,7 +61,7 @@ class ScanSchedule:
     columns: int
     scans: tuple[RowScan, ...]
     stores: tuple[Store, ...]
-    graph: ValueGraph
+    graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
     lanes: Lanes
     inside: Conjunction
@@ -77,7 +77,7 @@ class ScanSchedule:
         return self.threads * self.rows_per_block
 
     @property
-    def graphs(self) -> tuple[ValueGraph, ...]:
+    def graphs(self) -> tuple[ScalarGraph, ...]:
         return (self.graph,)
 
     @property

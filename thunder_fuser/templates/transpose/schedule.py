@@ -26,7 +26,7 @@ from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.lanes import LaneForms
 from thunder_fuser.lower.point_groups import PointGroup, point_groups
-from thunder_fuser.lower.scalar_graph import Conjunction, Load, ValueGraph
+from thunder_fuser.lower.scalar_graph import Conjunction, Load, ScalarGraph
 from thunder_fuser.lower.store import Store
 from thunder_fuser.lower.vectorize import RegisterArray, plan_accesses
 from thunder_fuser.templates.pointwise.parts import KernelOfParts
@@ -69,7 +69,7 @@ class TransposePart:
     """
 
     stores: tuple[Store, ...]
-    graph: ValueGraph
+    graph: ScalarGraph
     accesses: tuple[RegisterArray, ...]
     lanes: LaneForms
     tiles: tuple[Tile, ...]
