@@ -137,10 +137,10 @@ def generate_kernels(
         if not segment.kernels:
             continue
         with failures.of(segment.index):
-            program = segment.program
-            if program not in known:
-                known[program] = _generated(segment, device, watch)
-            found[segment.index] = known[program].bound_to(segment.values)
+            key = segment.kernel_key
+            if key not in known:
+                known[key] = _generated(segment, device, watch)
+            found[segment.index] = known[key].bound_to(segment.values)
     return found
 
 

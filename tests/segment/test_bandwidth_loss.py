@@ -57,9 +57,9 @@ def plan(define: Define, sizes: list[int], dims: list[int]) -> SegmentedFusion:
 
 def loss(found: Fusion, device: DeviceInfo = H200) -> BandwidthLoss | None:
     """Of everything in one kernel."""
-    program = AnchorGraph(found, None, device=device)
-    occupancy = BandwidthModel(program, Legality(program))
-    return occupancy.of((1 << len(program.anchors)) - 1, found.tensor_inputs[0].bytes)
+    graph = AnchorGraph(found, None, device=device)
+    bandwidth = BandwidthModel(graph, Legality(graph))
+    return bandwidth.of((1 << len(graph.anchors)) - 1, found.tensor_inputs[0].bytes)
 
 
 def rows_of(found: SegmentedFusion, device: DeviceInfo) -> list[ReductionSchedule]:

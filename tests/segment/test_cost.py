@@ -15,7 +15,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.segment.anchors import AnchorGraph
 from thunder_fuser.segment.planner import partition
-from thunder_fuser.segment.time_model import Prices
+from thunder_fuser.segment.prices import PriceUnits
 
 Float = DataType.Float
 ROWS, COLUMNS = 1 << 14, 64
@@ -26,7 +26,7 @@ WORDWISE = replace(H200, sector_bytes=4)
 
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
 def test_prices_are_those_of_the_device(device: DeviceInfo) -> None:
-    prices = Prices.of(device)
+    prices = PriceUnits.of(device)
     seconds = prices.launch / prices.byte / device.copy_bandwidth
     assert seconds == pytest.approx(device.launch_seconds, rel=0.1)
     assert prices(3, 100) == 3 * prices.launch + 100 * prices.byte

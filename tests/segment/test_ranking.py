@@ -115,7 +115,7 @@ def _others(cost: Cost, parts: Sequence[Anchors]) -> Iterator[tuple[Anchors, ...
 def _legal(cost: Cost, parts: Sequence[Anchors]) -> tuple[Anchors, ...] | None:
     if any(isinstance(cost.legality.of(part), Refusal) for part in parts):
         return None
-    order = cost.relations.in_order(parts)
+    order = cost.dependencies.in_order(parts)
     return None if order is None else tuple(order)
 
 
@@ -163,7 +163,7 @@ def test_partitions_are_ranked_as_estimates_of_their_kernels_rank_them() -> None
 def test_the_cheapest_schedule_is_about_as_fast_as_any() -> None:
     found = (plans for name, plans in corpus(40) if not name.startswith("program"))
     segments = [s for plans in found for p in plans() for s in p.segments if s.kind == "reduction"]
-    bodies = {s.program: s.body for s in segments if s.kernels}
+    bodies = {s.kernel_key: s.body for s in segments if s.kernels}
     assert len(bodies) >= 24
     for body in bodies.values():
         assert_about_as_fast_as_any(body, H200)

@@ -33,25 +33,25 @@ def greedy(cost: Cost) -> list[Anchors]:
     """As segmenters without costs do it: each anchor, in program order, goes into the last set that
     it can share a kernel with.
     """
-    program, legality = cost.program, cost.legality
-    relations = DependencyGraph(program)
+    graph, legality = cost.graph, cost.legality
+    dependencies = DependencyGraph(graph)
     parts: list[Anchors] = []
-    for k in range(len(program.anchors)):
+    for k in range(len(graph.anchors)):
         anchor = 1 << k
         for part in reversed(parts):
             joined = [*(p for p in parts if p != part), part | anchor]
             is_legal = not isinstance(legality.of(part | anchor), Refusal)
-            if relations.near[k] & part and is_legal and relations.in_order(joined):
+            if dependencies.near[k] & part and is_legal and dependencies.in_order(joined):
                 parts = joined
                 break
         else:
             parts.append(anchor)
-    order = relations.in_order(parts)
+    order = dependencies.in_order(parts)
     assert order is not None
     return order
 
 
-def program_of(seed: int) -> AnchorGraph:
+def graph_of(seed: int) -> AnchorGraph:
     case = random_case(seed, reductions=True)
     plan = CompiledFusion(case.fusion).plan(case.inputs)
     layouts = [plan.placement.layouts[t] for t in plan.fusion.tensor_inputs]
@@ -72,11 +72,11 @@ def divisions(anchors: Sequence[int]) -> Iterator[list[Anchors]]:
         yield [1 << anchors[0], *parts]
 
 
-def orders(parts: Sequence[Anchors], relations: DependencyGraph) -> Iterator[Sequence[Anchors]]:
+def orders(parts: Sequence[Anchors], dependencies: DependencyGraph) -> Iterator[Sequence[Anchors]]:
     """Each set comes after what it waits for."""
     for order in permutations(parts):
         left = accumulate(reversed(order), or_)
-        if not any(relations.waits(p) & u for p, u in zip(reversed(order), left, strict=True)):
+        if not any(dependencies.waits(p) & u for p, u in zip(reversed(order), left, strict=True)):
             yield order
 
 
@@ -85,15 +85,15 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
     """Every division that is legal, in every order it can run in, with its boundaries decided."""
     compared = 0
     for seed in range(first, first + 60):
-        program = program_of(seed)
-        legality = Legality(program)
-        cost = Cost(program, legality)
-        relations = DependencyGraph(program)
-        anchors = range(len(program.anchors))
+        graph = graph_of(seed)
+        legality = Legality(graph)
+        cost = Cost(graph, legality)
+        dependencies = DependencyGraph(graph)
+        anchors = range(len(graph.anchors))
         # What is not related is not compared: it would gain no more than a launch.
         if (
             not 2 < len(anchors) <= 5
-            or len(list(relations.components(union(map(bit, anchors))))) > 1
+            or len(list(dependencies.components(union(map(bit, anchors))))) > 1
         ):
             continue
         compared += 1
@@ -101,7 +101,7 @@ def test_of_few_anchors_no_division_is_cheaper(first: int) -> None:
             cost.of_all(order)
             for parts in divisions(anchors)
             if not any(isinstance(legality.of(part), Refusal) for part in parts)
-            for order in orders(parts, relations)
+            for order in orders(parts, dependencies)
         )
         assert cost.of_all(search(cost)) == least, f"seed {seed}"
     assert compared > 4
@@ -122,11 +122,11 @@ def test_costs_beat_the_first_legal_neighbour() -> None:
     """
     cheaper = dearer = larger = 0
     for seed in range(300):
-        program = program_of(seed)
-        layouts = [program.layouts[t] for t in program.fusion.tensor_inputs]
-        found = partition(program.fusion, layouts)
-        other = partition(program.fusion, layouts, greedy)
-        price, theirs = (program.prices(p.kernels, p.bytes) for p in (found, other))
+        graph = graph_of(seed)
+        layouts = [graph.layouts[t] for t in graph.fusion.tensor_inputs]
+        found = partition(graph.fusion, layouts)
+        other = partition(graph.fusion, layouts, greedy)
+        price, theirs = (graph.prices(p.kernels, p.bytes) for p in (found, other))
         cheaper += price < theirs
         dearer += price > theirs
         larger += found.bytes > other.bytes
@@ -157,13 +157,13 @@ def test_related_sets_are_ordered_and_circles_are_refused() -> None:
     first = b.reduce("sum", x, [0, 1])
     second = b.segment_set(op(b, "mul", x, first))
     b.output(op(b, "add", b.reduce("sum", second, [0, 1]), op(b, "neg", first)))
-    program = AnchorGraph(b.build(), None)
-    relations = DependencyGraph(program)
+    graph = AnchorGraph(b.build(), None)
+    dependencies = DependencyGraph(graph)
     fold, product, total, result = (1 << k for k in range(4))
-    assert [a.tensor.numel for a in program.anchors] == [1, 64 * 96, 1, 1]
-    assert relations.in_order([result, total, product, fold]) == [fold, product, total, result]
-    assert relations.in_order([fold | total, product, result]) is None
-    assert list(relations.components(15)) == [15]
+    assert [a.tensor.numel for a in graph.anchors] == [1, 64 * 96, 1, 1]
+    assert dependencies.in_order([result, total, product, fold]) == [fold, product, total, result]
+    assert dependencies.in_order([fold | total, product, result]) is None
+    assert list(dependencies.components(15)) == [15]
 
 
 @pytest.mark.parametrize("norms", [10, 40])
@@ -220,14 +220,14 @@ print(*alone, sep="\\n")
 
 def test_groups_come_in_an_order_in_which_they_can_run() -> None:
     for seed in range(100):
-        program = program_of(seed)
-        legality = Legality(program)
+        graph = graph_of(seed)
+        legality = Legality(graph)
         level: dict[int, int] = {}
-        for group in grouped(program, legality, search(Cost(program, legality))):
+        for group in grouped(graph, legality, search(Cost(graph, legality))):
             for k in members(group.anchors):
                 level[k] = group.level
             assert all(offer.writer.level < group.level for offer in group.reads.values())
-        for k, anchor in enumerate(program.anchors):
+        for k, anchor in enumerate(graph.anchors):
             if k in level:
                 assert all(level[u] < level[k] for u in members(anchor.reach.behind))
                 assert all(level[u] <= level[k] for u in members(anchor.reach.folds))

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
-from thunder_fuser.segment.min_cut import INFINITE, Network
+from thunder_fuser.segment.min_cut import INFINITE, FlowNetwork
 from thunder_fuser.segment.store_or_recompute import (
     Choice,
     Value,
@@ -133,7 +133,7 @@ def test_readers_share_a_write(readers: int) -> None:
 
 def test_a_minimum_cut_is_a_maximum_flow() -> None:
     """The network of Cormen et al., Introduction to Algorithms, figure 26.1: 23."""
-    network = Network()
+    network = FlowNetwork()
     s, a, b, c, d, t = (network.node() for _ in range(6))
     arcs = [(s, a, 16), (s, b, 13), (a, c, 12), (b, a, 4), (c, b, 9), (b, d, 14), (d, c, 7)]
     arcs += [(c, t, 20), (d, t, 4)]
@@ -146,7 +146,7 @@ def test_a_minimum_cut_is_a_maximum_flow() -> None:
 
 
 def test_nothing_separates_what_is_joined_for_good() -> None:
-    network = Network()
+    network = FlowNetwork()
     s, a, t = (network.node() for _ in range(3))
     network.connect(s, a, INFINITE)
     network.connect(a, t, 5)

@@ -14,7 +14,7 @@ from thunder_fuser.inspect.program import Kind, Part, Program, Role, Step, Tenso
 from thunder_fuser.inspect.refused import refused
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.observers import text_of
-from thunder_fuser.segment.overlap import collective_of
+from thunder_fuser.segment.communication_overlap import collective_of
 from thunder_fuser.segment.placement import Buffer
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.repro import script

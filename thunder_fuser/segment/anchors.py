@@ -37,7 +37,7 @@ from thunder_fuser.ir.fusion import (
 from thunder_fuser.segment.cat_slices import Sliced
 from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf, ViewOf
-from thunder_fuser.segment.time_model import Prices
+from thunder_fuser.segment.prices import PriceUnits
 
 Anchors = int
 """A set of anchors: bit k is the k-th, in program order."""
@@ -116,7 +116,7 @@ class AnchorGraph:
         lie in memory. `sliced`: which pieces kernels write into slices of other tensors.
         """
         self.reasons = dict(reasons or {})
-        self.prices = Prices.of(device)
+        self.prices = PriceUnits.of(device)
         tensors = fusion.tensor_inputs
         self.placement = Placement(layouts_of_inputs(fusion, layouts))
         for tensor in tensors:

@@ -83,24 +83,24 @@ class BandwidthLoss:
 class BandwidthModel:
     """The loss of sets of anchors."""
 
-    def __init__(self, program: AnchorGraph, legality: Legality) -> None:
-        self.program = program
+    def __init__(self, graph: AnchorGraph, legality: Legality) -> None:
+        self.graph = graph
         self.legality = legality
-        self.device = program.prices.device
-        folds = [a.fold for a in program.anchors]
+        self.device = graph.prices.device
+        folds = [a.fold for a in graph.anchors]
         self._scans = union(1 << k for k, f in enumerate(folds) if isinstance(f, ScanOp))
         # What rows an anchor has: a scan as many as a reduction of the same dimension.
         self._results = [
             int(a.tensor.numel) // (max(f.input.sizes[f.dim], 1) if isinstance(f, ScanOp) else 1)
-            for a, f in zip(program.anchors, folds, strict=True)
+            for a, f in zip(graph.anchors, folds, strict=True)
         ]
         # Where an anchor is computed, or folded, and reductions whose rows it then passes over.
         self._points = [
-            int((a.tensor if a.fold is None else a.fold.input).numel) for a in program.anchors
+            int((a.tensor if a.fold is None else a.fold.input).numel) for a in graph.anchors
         ]
         self._passed = [
             union(1 << k for k in members(a.reach.folds) if n > self._results[k])
-            for n, a in zip(self._points, program.anchors, strict=True)
+            for n, a in zip(self._points, graph.anchors, strict=True)
         ]
         self._spaces: dict[int, Space] = {}
         self._orders: Orders = {}
@@ -125,7 +125,7 @@ class BandwidthModel:
             # Its elements wait for those before them.
             number = waited = scans.bit_length() - 1
         if number is None:
-            folds = (k for k in members(anchors) if self.program.anchors[k].fold is not None)
+            folds = (k for k in members(anchors) if self.graph.anchors[k].fold is not None)
             number = max(folds, key=self._points.__getitem__, default=None)
         if number is None or not self._points[number]:
             return None
@@ -140,7 +140,7 @@ class BandwidthModel:
         and no other way to run. (Where something waits for such rows, copies in another order are
         tried: layout_conversion.py.)
         """
-        folds = [k for k in members(anchors) if self.program.anchors[k].fold is not None]
+        folds = [k for k in members(anchors) if self.graph.anchors[k].fold is not None]
         outer = [k for k in folds if self._points[k] and self._space(k).is_outer]
         if not outer or len({self._results[k] for k in folds}) == 1:
             return None
@@ -164,7 +164,7 @@ class BandwidthModel:
         # Threads with more under way than others need be fewer.
         usual = 2 * device.bytes_in_flight_per_sm / device.threads_per_sm
         weight = max(1.0, lanes * sum(itemsizes) / usual)
-        kept = {t: self.program.bytes_of(t) for t, n in passes.items() if n > 1}
+        kept = {t: self.graph.bytes_of(t) for t, n in passes.items() if n > 1}
         row = sum(kept.values()) / rows
 
         def loss(threads: float, together: float, sectors: int) -> BandwidthLoss:
@@ -192,7 +192,7 @@ class BandwidthModel:
         """
         stages: dict[int, int] = {}
         for k in members(anchors):
-            waits = 0 if alone >> k & 1 else self.program.anchors[k].reach.folds & anchors
+            waits = 0 if alone >> k & 1 else self.graph.anchors[k].reach.folds & anchors
             again = (stages[f] + (not self._scans >> f & 1) for f in members(waits))
             stages[k] = max(again, default=0)
         return stages
@@ -205,16 +205,16 @@ class BandwidthModel:
                 (source, stage)
                 for k, stage in stages.items()
                 if self._points[k] > rows
-                for source in self.program.anchors[k].reach.sources
+                for source in self.graph.anchors[k].reach.sources
                 if int(source.numel) > rows
             }
         )
 
     def _space(self, number: int) -> Space:
         if number not in self._spaces:
-            program, fold = self.program, self.program.anchors[number].fold
+            graph, fold = self.graph, self.graph.anchors[number].fold
             assert fold is not None
-            body = KernelBody(program.definitions, self.legality.memory)
+            body = KernelBody(graph.definitions, self.legality.memory)
             self._spaces[number] = Space.of(fold, body, self._orders)
         return self._spaces[number]
 

@@ -24,23 +24,23 @@ from thunder_fuser.segment.strided_accesses import MANY_BYTES, strided_accesses
 
 
 def order_boundaries(
-    program: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]
+    graph: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]
 ) -> None:
     """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
     involved: dict[TensorView, list[_Reading]] = {}
-    readings = [_Reading(group, computed_and_loaded(program, group)[1]) for group in groups]
+    readings = [_Reading(group, computed_and_loaded(graph, group)[1]) for group in groups]
     for reading in readings:
         involved.update((t, [reading]) for t in reading.group.outputs)
     for reading in readings:
-        for tensor in dict.fromkeys(program.placement.behind_cuts(t) for t in reading.loaded):
+        for tensor in dict.fromkeys(graph.placement.behind_cuts(t) for t in reading.loaded):
             known = involved.get(tensor)
             if known is not None and known[0] is not reading:
                 known.append(reading)
     names: dict[TensorView, list[TensorView]] = {}
-    for seen in program.placement.of(SameAs):
-        names.setdefault(program.placement.behind_cuts(seen), []).append(seen)
+    for seen in graph.placement.of(SameAs):
+        names.setdefault(graph.placement.behind_cuts(seen), []).append(seen)
     for tensor in free:
-        _order(program, tensor, [tensor, *names.get(tensor, ())], involved[tensor])
+        _order(graph, tensor, [tensor, *names.get(tensor, ())], involved[tensor])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,21 +57,21 @@ class _Reading:
 
 
 def _order(
-    program: AnchorGraph,
+    graph: AnchorGraph,
     tensor: TensorView,
     names: Sequence[TensorView],
     involved: Sequence[_Reading],
 ) -> None:
     """Choose the layout of one tensor. `names`: it, and what shows it from behind cuts."""
-    order = program.orders[tensor]
+    order = graph.orders[tensor]
     moving = [k for k in order if tensor.sizes[k] > 1]
     if len(moving) < 2 or tensor.bytes < MANY_BYTES:
         return
 
     def cost(order: Sequence[int]) -> int:
         layout = dense_layout(tensor, order)
-        layouts = ChainMap(dict.fromkeys(names, layout), program.layouts)
-        return sum(_strided(program, reading, layouts) for reading in involved)
+        layouts = ChainMap(dict.fromkeys(names, layout), graph.layouts)
+        return sum(_strided(graph, reading, layouts) for reading in involved)
 
     best, least = tuple(order), cost(order)
     for innermost in reversed(moving[:-1]):
@@ -79,33 +79,33 @@ def _order(
         found = cost(other) if least else least
         if found < least:
             best, least = other, found
-    program.orders[tensor] = best
-    program.layouts.update(dict.fromkeys(names, dense_layout(tensor, best)))
+    graph.orders[tensor] = best
+    graph.layouts.update(dict.fromkeys(names, dense_layout(tensor, best)))
 
 
-def _strided(program: AnchorGraph, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
+def _strided(graph: AnchorGraph, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
     """Bytes that a kernel accesses with steps of a sector and more."""
     group = reading.group
     key = tuple(layouts[t] for t in (*reading.loaded, *group.outputs))
     if key not in reading.known:
-        reading.known[key] = _stepped(program, group, reading.loaded, layouts)
+        reading.known[key] = _stepped(graph, group, reading.loaded, layouts)
     return reading.known[key]
 
 
 def _stepped(
-    program: AnchorGraph,
+    graph: AnchorGraph,
     group: Group,
     loaded: Collection[TensorView],
     layouts: Mapping[TensorView, Layout],
 ) -> int:
     folds = group.kernel.folds
     body = KernelBody(
-        program.definitions,
+        graph.definitions,
         {t: layouts[t] for t in loaded},
         group.outputs,
         [fold for fold in folds if isinstance(fold, ReductionOp)],
         {t: layouts[t] for t in group.outputs},
         scans=[fold for fold in folds if isinstance(fold, ScanOp)],
     )
-    sector = program.prices.device.sector_bytes
+    sector = graph.prices.device.sector_bytes
     return sum(access.tensor.bytes for access in strided_accesses(body, sector))

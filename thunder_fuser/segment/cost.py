@@ -21,11 +21,11 @@ from thunder_fuser.segment.recompute import Group, grouped
 
 
 class Cost:
-    def __init__(self, program: AnchorGraph, legality: Legality) -> None:
-        self.program = program
+    def __init__(self, graph: AnchorGraph, legality: Legality) -> None:
+        self.graph = graph
         self.legality = legality
-        self.occupancy = BandwidthModel(program, legality)
-        self.relations = DependencyGraph(program)
+        self.bandwidth = BandwidthModel(graph, legality)
+        self.dependencies = DependencyGraph(graph)
         self._known: dict[Anchors, int] = {}
         self._exact: dict[object, int] = {}
         self._readers = self._overwriting()
@@ -35,7 +35,7 @@ class Cost:
         """A kernel of these anchors, if it reads whole sources, and reductions of others."""
         if anchors not in self._known:
             read, written = self._read(anchors), self._written(anchors)
-            price = self.program.prices(1, read + written)
+            price = self.graph.prices(1, read + written)
             self._known[anchors] = price + self._more(anchors, read)
         return self._known[anchors]
 
@@ -43,7 +43,7 @@ class Cost:
         """Kernels in an order in which they can run, given what goes through memory between
         them.
         """
-        return sum(map(self._of_group, grouped(self.program, self.legality, parts)))
+        return sum(map(self._of_group, grouped(self.graph, self.legality, parts)))
 
     def more(self, anchors: Anchors) -> int:
         """What a kernel costs beside its launch and its bytes. If nothing, two kernels never cost
@@ -55,12 +55,12 @@ class Cost:
         """Why two kernels are not one: that cannot be, or is slow. Nothing where there is no order
         of kernels with that one.
         """
-        if self.relations.encloses(a, b):
+        if self.dependencies.encloses(a, b):
             return None
         whole = self.legality.of(a | b)
         if isinstance(whole, Refusal):
             return whole
-        loss = self.occupancy.of(a | b, self._read(a | b))
+        loss = self.bandwidth.of(a | b, self._read(a | b))
         if loss is None or loss.is_shared or self.of(a | b) <= self.of(a) + self.of(b):
             return None
         return Refusal("parallel", str(loss))
@@ -75,32 +75,32 @@ class Cost:
         return not self._sources(a).isdisjoint(self._sources(b))
 
     def _sources(self, anchors: Anchors) -> set[TensorView]:
-        reaches = (self.program.anchors[k].reach for k in members(anchors))
+        reaches = (self.graph.anchors[k].reach for k in members(anchors))
         return set().union(*(reach.sources for reach in reaches))
 
     def _read(self, anchors: Anchors) -> int:
-        program = self.program
+        graph = self.graph
         read = self._sources(anchors)
-        foreign = union(program.anchors[k].reach.folds for k in members(anchors)) & ~anchors
-        read.update(program.anchors[k].tensor for k in members(foreign))
-        return sum(map(program.bytes_of, read))
+        foreign = union(graph.anchors[k].reach.folds for k in members(anchors)) & ~anchors
+        read.update(graph.anchors[k].tensor for k in members(foreign))
+        return sum(map(graph.bytes_of, read))
 
     def _written(self, anchors: Anchors) -> int:
-        return sum(map(self.program.bytes_of, self.legality.outputs(anchors)))
+        return sum(map(self.graph.bytes_of, self.legality.outputs(anchors)))
 
     def _of_group(self, group: Group) -> int:
         key = group.anchors, tuple(group.outputs), frozenset(group.reads)
         if key not in self._exact:
-            program = self.program
-            found = program.parts.footprint(group.outputs, group.loads(program))
-            read = sum(program.bytes_read(t, f) for t, f in found.items() if not t.is_cpu)
-            written = sum(map(program.bytes_of, group.outputs))
-            price = program.prices(1, read + written)
+            graph = self.graph
+            found = graph.parts.footprint(group.outputs, group.loads(graph))
+            read = sum(graph.bytes_read(t, f) for t, f in found.items() if not t.is_cpu)
+            written = sum(map(graph.bytes_of, group.outputs))
+            price = graph.prices(1, read + written)
             self._exact[key] = price + self._more(group.anchors, read)
         return self._exact[key]
 
     def _more(self, anchors: Anchors, read: int) -> int:
-        prices, loss = self.program.prices, self.occupancy.of(anchors, read)
+        prices, loss = self.graph.prices, self.bandwidth.of(anchors, read)
         # Waiting that takes no longer than a launch goes on while the next kernel is launched.
         lost = 0 if loss is None else max(0, prices(0, loss.lost(read)) - prices.launch)
         if loss is not None and loss.is_shared:
@@ -115,24 +115,24 @@ class Cost:
         overwriting = list(members(anchors & self._overwriters))
         if not overwriting:
             return 0
-        is_row = self.program.has_fold(anchors)
+        is_row = self.graph.has_fold(anchors)
         copied = []
         for k in overwriting:
             readers = self._readers[k]
             is_reader = readers >> k & 1 and not readers & ~anchors
             if is_row or (readers and not is_reader):
-                copied.append(self.program.anchors[k].tensor)
-        return sum(self.program.prices(1, 2 * int(t.bytes)) for t in copied)
+                copied.append(self.graph.anchors[k].tensor)
+        return sum(self.graph.prices(1, 2 * int(t.bytes)) for t in copied)
 
     def _overwriting(self) -> dict[int, Anchors]:
         """Anchors that overwrite an input, and all that read it."""
-        program = self.program
-        readers: dict[TensorView, Anchors] = {u.target: 0 for u in program.fusion.updates}
-        for k, anchor in enumerate(program.anchors) if readers else ():
+        graph = self.graph
+        readers: dict[TensorView, Anchors] = {u.target: 0 for u in graph.fusion.updates}
+        for k, anchor in enumerate(graph.anchors) if readers else ():
             for target in anchor.reach.sources & readers.keys():
                 readers[target] |= 1 << k
         return {
-            program.number[update.value]: readers[update.target]
-            for update in program.fusion.updates
-            if update.value in program.number
+            graph.number[update.value]: readers[update.target]
+            for update in graph.fusion.updates
+            if update.value in graph.number
         }

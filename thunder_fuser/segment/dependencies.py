@@ -23,8 +23,8 @@ class DependencyGraph:
            that are made of the same random numbers or counts as a result that reads nothing
     """
 
-    def __init__(self, program: AnchorGraph) -> None:
-        self.needs = [a.reach.needs for a in program.anchors]
+    def __init__(self, graph: AnchorGraph) -> None:
+        self.needs = [a.reach.needs for a in graph.anchors]
         self.near: list[Anchors] = [0] * len(self.needs)
         self._ways: dict[Anchors, tuple[Anchors, Anchors]] = {}
         self._above: list[Anchors] = []
@@ -35,8 +35,8 @@ class DependencyGraph:
             for other in members(self.needs[k]):
                 self._below[other] |= self._below[k] | 1 << k
         readers: dict[tuple[TensorView, object], list[int]] = {}
-        made_of = _factories(program)
-        for k, anchor in enumerate(program.anchors):
+        made_of = _factories(graph)
+        for k, anchor in enumerate(graph.anchors):
             met: list[int] = []
             for other in members(self.needs[k]):
                 self._link(k, other)
@@ -45,7 +45,7 @@ class DependencyGraph:
             # One element, such as a learning rate, brings nothing larger together.
             for source in anchor.reach.sources:
                 is_one = source.numel <= 1 < anchor.tensor.numel
-                if is_one and source not in program.definitions:
+                if is_one and source not in graph.definitions:
                     continue
                 for kind in (None, points):
                     self._join(readers.setdefault((source, kind), []), k)
@@ -126,16 +126,16 @@ class DependencyGraph:
         return found if len(found) == len(parts) else None
 
 
-def _factories(program: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
+def _factories(graph: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
     """For each anchor, the random numbers and counts that it is made of and that a result is, too,
     which is made of nothing else: that reads nothing that others read. Whoever draws a dropout's
     mask may write it.
     """
-    if not any(map(_reads_nothing, program.anchors)):
+    if not any(map(_reads_nothing, graph.anchors)):
         return {}
     made_of: dict[Val, tuple[TensorView, ...]] = {}
     found: dict[int, tuple[TensorView, ...]] = {}
-    for expr in program.fusion.exprs:
+    for expr in graph.fusion.exprs:
         output = expr.output
         if not isinstance(output, TensorView):
             continue
@@ -145,11 +145,11 @@ def _factories(program: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
             met = dict.fromkeys(f for operand in expr.inputs for f in made_of.get(operand, ()))
             if met:
                 made_of[output] = tuple(met)
-        if output in made_of and output in program.number:
-            found[program.number[output]] = made_of[output]
+        if output in made_of and output in graph.number:
+            found[graph.number[output]] = made_of[output]
             if isinstance(expr, FoldOp):
                 del made_of[output]
-    alone = {f for k, met in found.items() if _reads_nothing(program.anchors[k]) for f in met}
+    alone = {f for k, met in found.items() if _reads_nothing(graph.anchors[k]) for f in met}
     return {k: tuple(f for f in met if f in alone) for k, met in found.items()}
 
 
@@ -163,8 +163,8 @@ class Order:
     Places of sets that are gone stay empty, so that a change moves only what lies between.
     """
 
-    def __init__(self, relations: DependencyGraph, parts: Sequence[Anchors]) -> None:
-        self._relations = relations
+    def __init__(self, graph: DependencyGraph, parts: Sequence[Anchors]) -> None:
+        self._graph = graph
         self._places: list[Anchors | None] = list(parts)
         self._place = {part: n for n, part in enumerate(parts)}
         self._home = {k: part for part in parts for k in members(part)}
@@ -182,7 +182,7 @@ class Order:
 
     def near(self, part: Anchors) -> list[Anchors]:
         """The sets that have something to do with one; in order."""
-        around = members(self._relations.around(part))
+        around = members(self._graph.around(part))
         found = {self._home[k] for k in around if k in self._home} - {part}
         return sorted(found, key=self._place.__getitem__)
 
@@ -191,7 +191,7 @@ class Order:
         places = sorted(self._place[part] for part in old)
         first, last = places[0], places[-1] + 1
         window = [p for p in self._places[first:last] if p is not None and p not in old]
-        found = self._relations.in_order([*window, *new])
+        found = self._graph.in_order([*window, *new])
         if found is None:
             return False
         for part in old:

@@ -51,30 +51,30 @@ class _Loadable(Mapping[TensorView, Layout]):
     which it can wherever it could load it.
     """
 
-    program: AnchorGraph
+    graph: AnchorGraph
     memory: Mapping[TensorView, Layout]
     folds: Anchors
     outputs: AbstractSet[TensorView]
 
     def __contains__(self, value: object) -> bool:
-        number = self.program.number.get(value)  # type: ignore[call-overload]
+        number = self.graph.number.get(value)  # type: ignore[call-overload]
         if number is None:
             return value in self.memory
         if self.folds >> number & 1:
             return False
         if value in self.memory:
             return True
-        anchor = self.program.anchors[number]
+        anchor = self.graph.anchors[number]
         waits = anchor.reach.folds & self.folds
         return anchor.is_stored and not waits and value not in self.outputs
 
     def __getitem__(self, tensor: TensorView) -> Layout:
         if tensor not in self:
             raise KeyError(tensor)
-        return self.memory[tensor] if tensor in self.memory else self.program.layout_of(tensor)
+        return self.memory[tensor] if tensor in self.memory else self.graph.layout_of(tensor)
 
     def __iter__(self) -> Iterator[TensorView]:
-        return iter([t for t in (*self.memory, *self.program.number) if t in self])
+        return iter([t for t in (*self.memory, *self.graph.number) if t in self])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -96,17 +96,17 @@ class _Shape:
 class Legality:
     """What kernels of a program can be. `memory`: what they may find there."""
 
-    def __init__(self, program: AnchorGraph) -> None:
-        self.program = program
+    def __init__(self, graph: AnchorGraph) -> None:
+        self.graph = graph
         self._known: dict[Anchors, Legal | Refusal] = {}
         self._writable: dict[object, bool] = {}
         self._legal: dict[Hashable, bool] = {}
-        folds = [a.tensor for a in program.anchors if a.fold is not None]
+        folds = [a.tensor for a in graph.anchors if a.fold is not None]
         # Inputs, results of cuts, and reductions and scans of other kernels.
-        self._ends = {t: program.layouts[t] for t in program.stops}
-        self.memory = self._ends | {t: program.layout_of(t) for t in folds}
+        self._ends = {t: graph.layouts[t] for t in graph.stops}
+        self.memory = self._ends | {t: graph.layout_of(t) for t in folds}
         # No reduction kernel scans: it finds all scans in memory.
-        scans = [a.tensor for a in program.anchors if isinstance(a.fold, ScanOp)]
+        scans = [a.tensor for a in graph.anchors if isinstance(a.fold, ScanOp)]
         self._ends |= {t: self.memory[t] for t in scans}
         self._waiting: dict[Val, bool] = {}
         self._shapes: dict[Anchors, _Shape] = {}
@@ -122,8 +122,8 @@ class Legality:
         """What such a kernel writes: all that is stored, and reductions that others read."""
         found = []
         for k in members(anchors):
-            anchor = self.program.anchors[k]
-            if anchor.is_stored or self.program.users[k] & ~anchors:
+            anchor = self.graph.anchors[k]
+            if anchor.is_stored or self.graph.users[k] & ~anchors:
                 found.append(anchor.tensor)
         return found
 
@@ -161,7 +161,7 @@ class Legality:
 
     def _shape(self, anchors: Anchors) -> _Shape:
         if anchors not in self._shapes:
-            mine = [self.program.anchors[k] for k in members(anchors)]
+            mine = [self.graph.anchors[k] for k in members(anchors)]
             reaches = [anchor.reach for anchor in mine]
             folds = union(reach.folds for reach in reaches) & ~anchors
             sources = set().union(*(reach.sources for reach in reaches))
@@ -178,7 +178,7 @@ class Legality:
         folds = {
             k: fold
             for k in members(anchors)
-            if isinstance(fold := self.program.anchors[k].fold, ReductionOp)
+            if isinstance(fold := self.graph.anchors[k].fold, ReductionOp)
         }
         together = list(folds.values())
         return union(1 << k for k, f in folds.items() if self._single(f, together) is not f)
@@ -197,15 +197,15 @@ class Legality:
         return self._writable[key]
 
     def _decide(self, anchors: Anchors) -> Legal | Refusal:
-        mine = [self.program.anchors[k] for k in members(anchors)]
+        mine = [self.graph.anchors[k] for k in members(anchors)]
         behind = union(anchor.reach.behind for anchor in mine)
         folds = [anchor.fold for anchor in mine if anchor.fold is not None]
         outputs = self.outputs(anchors)
         if len(outputs) > MAX_OUTPUTS:
             return Refusal("outputs", f"a kernel writes at most {MAX_OUTPUTS} tensors")
         if behind & anchors:
-            first = self.program.anchors[next(members(behind & anchors))]
-            return self.program.reasons.get(first.tensor, CUT)
+            first = self.graph.anchors[next(members(behind & anchors))]
+            return self.graph.reasons.get(first.tensor, CUT)
         if self._shape(anchors).pointers > MAX_POINTERS and len(mine) > 1:
             return Refusal("parameters", f"a kernel takes at most {MAX_POINTERS} tensors")
         if not folds:
@@ -246,17 +246,17 @@ class Legality:
     def _is_strided(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> bool | Refusal:
         """Whether a kernel of these is strided, or why there is none."""
         # What it folds itself it cannot load, whoever else does.
-        own = union(1 << self.program.number[fold.output] for fold in folds)
-        memory = _Loadable(self.program, self.memory, own, frozenset(outputs))
+        own = union(1 << self.graph.number[fold.output] for fold in folds)
+        memory = _Loadable(self.graph, self.memory, own, frozenset(outputs))
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
         scans = [fold for fold in folds if isinstance(fold, ScanOp)]
         body = KernelBody(
-            self.program.definitions,
+            self.graph.definitions,
             memory,
             outputs,
             reductions,
             scans=scans,
-            expected={t: self.program.layout_of(t) for t in outputs if t.bytes >= MANY_BYTES},
+            expected={t: self.graph.layout_of(t) for t in outputs if t.bytes >= MANY_BYTES},
         )
         # What one kernel can compute, one can that does the same to other tensors; what it cannot
         # is told with the names of these.
@@ -264,7 +264,7 @@ class Legality:
         if key in self._legal:
             return self._legal[key]
         found: Arrangement | Refusal | None
-        cluster = self.program.prices.device.largest_cluster
+        cluster = self.graph.prices.device.largest_cluster
         found = refuse_scans(body) if scans else legal_arrangement(body, cluster)
         if isinstance(found, Refusal):
             return found
@@ -275,7 +275,7 @@ class Legality:
 
     def _likeness(self, body: KernelBody, folds: Sequence[FoldOp]) -> Hashable:
         """What is the same of bodies that do the same; None where nothing tells."""
-        parts = self.program.parts
+        parts = self.graph.parts
         if not parts.is_static:
             return None
         part = parts.of([*body.outputs, *(fold.input for fold in folds)], body.loads)
@@ -289,9 +289,9 @@ class Legality:
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
         """The same reduction without the one that it waits for, if that is done here as well."""
-        number = self.program.number[fold.output]
+        number = self.graph.number[fold.output]
         if number not in self._singles:
-            everything = KernelBody(self.program.definitions, self._ends)
+            everything = KernelBody(self.graph.definitions, self._ends)
             self._singles[number] = one_pass(fold, everything, self._waiting)
         single = self._singles[number]
         if single is None or not any(f.input is single.input for f in folds):

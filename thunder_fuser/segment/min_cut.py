@@ -12,7 +12,7 @@ INFINITE = 1 << 60
 """A capacity that no cut of finite price crosses."""
 
 
-class Network:
+class FlowNetwork:
     """A directed graph with capacities; nodes are numbered as they are added."""
 
     def __init__(self) -> None:

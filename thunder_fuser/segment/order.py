@@ -21,7 +21,7 @@ from itertools import pairwise
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import Fusion, OpaqueOp
 from thunder_fuser.ir.tables import opaque
-from thunder_fuser.segment.overlap import Clock, collective_of, rough_seconds
+from thunder_fuser.segment.communication_overlap import Clock, collective_of, rough_seconds
 from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Segment
 

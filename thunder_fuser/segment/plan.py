@@ -131,7 +131,7 @@ class Segment:
         return script(self.fusion, title, device, layouts)
 
     @property
-    def program(self) -> Hashable:
+    def kernel_key(self) -> Hashable:
         """What the kernel of the segment depends on: equal for segments that can share one."""
         folds = tuple((fold.op, fold.input) for fold in self.body.folds)
         return self.kind, self.fusion, self.layouts, folds

@@ -30,6 +30,7 @@ from thunder_fuser.ir.tables import opaque
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors
 from thunder_fuser.segment.boundary_layouts import order_boundaries
 from thunder_fuser.segment.cat_slices import Sliced, cat_as_slices, joined_tensors
+from thunder_fuser.segment.communication_overlap import awaited
 from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.inner_orders import inner_orders
 from thunder_fuser.segment.inplace_updates import Writer, updates_in_place
@@ -37,13 +38,12 @@ from thunder_fuser.segment.layout_conversion import converted, strided
 from thunder_fuser.segment.legality import CUT, Legality
 from thunder_fuser.segment.limits import Limited, limited
 from thunder_fuser.segment.order import in_program_order
-from thunder_fuser.segment.overlap import awaited
 from thunder_fuser.segment.placement import Buffer, Placement, SameAs, SliceOf, ViewOf
 from thunder_fuser.segment.plan import Boundary, Kind, Segment, SegmentedFusion
+from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.recompute import Group, computed_and_loaded, grouped
 from thunder_fuser.segment.search import search
 from thunder_fuser.segment.shared_pieces import SharedPieces, shared_pieces
-from thunder_fuser.segment.time_model import Prices
 
 _T = TypeVar("_T")
 
@@ -105,7 +105,7 @@ def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
     wasted = sum(s.wasted for s in strided(plan, device))
     # From its cache a device has in about half of the time what it has read before.
     wasted += sum(s.bytes for s in shared_pieces(plan, device)) // 2
-    return Prices.of(device)(plan.kernels, int(plan.bytes) + wasted)
+    return PriceUnits.of(device)(plan.kernels, int(plan.bytes) + wasted)
 
 
 def _with_slices(
@@ -121,8 +121,8 @@ def _with_slices(
         sliced = Sliced(within.fusion, {}, {}, {})
         if tensors := (*within.joined, *joined):
             sliced = cat_as_slices(within.fusion, tensors, orders(), pieces)
-        program = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
-        return _Partition(program, divide).plan()
+        graph = AnchorGraph(sliced.fusion, layouts, device, within.cuts, promised, sliced)
+        return _Partition(graph, divide).plan()
 
     @functools.cache
     def orders() -> Mapping[TensorView, Sequence[int]]:
@@ -171,51 +171,51 @@ def _collected(pulled: SegmentedFusion, shared: Sequence[SharedPieces]) -> list[
 class _Partition:
     """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
 
-    def __init__(self, program: AnchorGraph, divide: Divide) -> None:
-        self.program = program
-        self.fusion = program.fusion
-        self.cost = Cost(program, Legality(program))
-        self.groups = grouped(program, self.cost.legality, divide(self.cost))
+    def __init__(self, graph: AnchorGraph, divide: Divide) -> None:
+        self.graph = graph
+        self.fusion = graph.fusion
+        self.cost = Cost(graph, Legality(graph))
+        self.groups = grouped(graph, self.cost.legality, divide(self.cost))
         self.level = dict.fromkeys(self.fusion.tensor_inputs, -1)
-        self.placement = program.placement
+        self.placement = graph.placement
         self.layouts = self.placement.layouts
         self._see_what_is_stored()
         for group in self.groups:
             for tensor in group.outputs:
-                self.layouts.setdefault(tensor, self.program.layout_of(tensor))
+                self.layouts.setdefault(tensor, self.graph.layout_of(tensor))
                 self.level[tensor] = group.level
-        sliced = self.program.sliced
+        sliced = self.graph.sliced
         for tensor, pieces in sliced.pieces.items():
             if tensor in self.layouts:
                 self.level[tensor] = max(self.level[piece] for piece in pieces)
             elif tensor not in sliced.slices and any(piece in self.level for piece in pieces):
                 # Nobody reads the whole, but what is read of it lies in its memory.
-                self.layouts[tensor] = self.program.layout_of(tensor)
-        self._position = {v: k for k, v in enumerate(program.definitions)}
-        shown = (*self.placement.of(ViewOf), *self.placement.of(SameAs), *program.calls)
+                self.layouts[tensor] = self.graph.layout_of(tensor)
+        self._position = {v: k for k, v in enumerate(graph.definitions)}
+        shown = (*self.placement.of(ViewOf), *self.placement.of(SameAs), *graph.calls)
         for tensor in sorted(shown, key=self._position.__getitem__):
-            expr = program.calls.get(tensor)
+            expr = graph.calls.get(tensor)
             read = expr.inputs if expr is not None else (self.placement.written(tensor),)
             self.level[tensor] = max((self.level[t] for t in read), default=-1)
-        order_boundaries(self.program, self.groups, self._unseen())
+        order_boundaries(self.graph, self.groups, self._unseen())
 
     def _unseen(self) -> list[TensorView]:
         """What kernels write for each other, in memory that no result shows."""
         if self.fusion.updates:
             return []
         place = self.placement
-        seen = (*self.fusion.results, *place.of(ViewOf), *self.program.called)
+        seen = (*self.fusion.results, *place.of(ViewOf), *self.graph.called)
         shown = set(map(place.written, seen))
         shown.update(place.of(SliceOf))
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
     def _see_what_is_stored(self) -> None:
         """Results that are views of what others read anyway are not written again."""
-        program = self.program
+        graph = self.graph
         read = {t for g in self.groups for t in g.reads}
         if not read:
             return
-        dense = {t: program.layout_of(t) for g in self.groups for t in g.outputs}
+        dense = {t: graph.layout_of(t) for g in self.groups for t in g.outputs}
         place = self.placement
         fixed = read | {u.value for u in self.fusion.updates}
         fixed |= set(map(place.behind_cuts, place.of(SameAs)))
@@ -223,30 +223,30 @@ class _Partition:
         fixed |= place.of(SliceOf).keys()
         for group in self.groups:
             for tensor in [t for t in group.outputs if t not in fixed]:
-                source = copy_chain(tensor, program.fusion)[-1]
+                source = copy_chain(tensor, graph.fusion)[-1]
                 if source in read and source in dense:
-                    view = program.view_of(tensor, {source}, dense)
+                    view = graph.view_of(tensor, {source}, dense)
                     if view is not None:
                         group.outputs.remove(tensor)
                         self.layouts[source] = dense[source]
-                        program.see(tensor, view)
+                        graph.see(tensor, view)
         self.groups = [group for group in self.groups if group.outputs]
 
     def plan(self) -> SegmentedFusion:
         stored = [f.output for g in self.groups for f in g.kernel.folds if f.output in g.outputs]
         self._stored = frozenset(stored)
-        program = self.program
+        graph = self.graph
         self.in_place = updates_in_place(
             self.fusion,
             self.placement,
             [
-                Writer(tuple(g.outputs), g.loads(program), g.kernel.kind != "pointwise")
+                Writer(tuple(g.outputs), g.loads(graph), g.kernel.kind != "pointwise")
                 for g in self.groups
             ],
-            [Writer((t,), program.stops, is_reduction=True) for t in program.calls],
+            [Writer((t,), graph.stops, is_reduction=True) for t in graph.calls],
         )
         with conditions() as assumed:
-            made, device = self._segments(), program.prices.device
+            made, device = self._segments(), graph.prices.device
             segments = awaited(
                 in_program_order(made, self.fusion, self.placement, device), self.placement
             )
@@ -265,10 +265,10 @@ class _Partition:
         segments: list[Segment] = []
         touching: dict[TensorView, list[tuple[int, Group]]] = {}
         groups = _by_level((g.level, g) for g in self.groups)
-        pieces = self.program.sliced.pieces
+        pieces = self.graph.sliced.pieces
         joins = _by_level((self.level[t], t) for t in pieces if t in self.level)
         seen = self.placement.views
-        waiting = {e.output for e in _firsts(self.program.calls.values())}
+        waiting = {e.output for e in _firsts(self.graph.calls.values())}
         views = _by_level((self.level[t], t) for t in seen)
         if waiting:
             both = sorted((*seen, *waiting), key=self._position.__getitem__)
@@ -283,7 +283,7 @@ class _Partition:
                 segments.append(self._free("concat", len(segments), pieces[tensor], tensor))
             for tensor in views.get(level, ()):
                 if tensor in waiting:
-                    segments.append(self._called(self.program.calls[tensor], len(segments)))
+                    segments.append(self._called(self.graph.calls[tensor], len(segments)))
                     continue
                 view = seen[tensor]
                 alias = self._free("alias", len(segments), (view.base,), tensor)
@@ -297,7 +297,6 @@ class _Partition:
         found = Placement(table.layouts, kept)
         owned = set(map(found.root, self.fusion.results))
         last = {found.root(t): s.index for s in segments for t in s.inputs}
-        # What a collective reads stays until that has arrived.
         for segment in segments:
             if segment.awaited_by is not None:
                 # What a collective reads stays until its result has arrived.
@@ -323,11 +322,11 @@ class _Partition:
 
     def _called(self, expr: OpaqueOp, index: int) -> Segment:
         """A segment that is a call of torch."""
-        results = [e for e in self.program.calls.values() if e.call == expr.call]
+        results = [e for e in self.graph.calls.values() if e.call == expr.call]
         outputs = tuple(e.output for e in results)
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
         found = extract(self.fusion, outputs, set(expr.inputs), {})
-        reads = self.program.parts.footprint(outputs, set(expr.inputs))
+        reads = self.graph.parts.footprint(outputs, set(expr.inputs))
         shapes = shapes_of(dict(zip(expr.parameters, expr.inputs, strict=True)))
         return Segment(
             index,
@@ -338,9 +337,9 @@ class _Partition:
             found.fusion,
             found.values,
             self._layouts_of(found),
-            bytes_read=sum(self.program.bytes_wanted(t, f) for t, f in reads.items()),
+            bytes_read=sum(self.graph.bytes_wanted(t, f) for t, f in reads.items()),
             bytes_written=sum(t.bytes for t in outputs),
-            sector_bytes=sum(self.program.bytes_read(t, f) for t, f in reads.items()),
+            sector_bytes=sum(self.graph.bytes_read(t, f) for t, f in reads.items()),
             flops=opaque.lookup(expr.op).flops(shapes, dict(expr.attributes)),
         )
 
@@ -365,8 +364,8 @@ class _Partition:
         self, group: Group, touching: Mapping[TensorView, list[tuple[int, Group]]], index: int
     ) -> Segment:
         outputs = tuple(group.outputs)
-        computed, loaded = computed_and_loaded(self.program, group)
-        reads = self.program.parts.footprint(outputs, self._memory_of(group, loaded))
+        computed, loaded = computed_and_loaded(self.graph, group)
+        reads = self.graph.parts.footprint(outputs, self._memory_of(group, loaded))
         read = {t: f for t, f in reads.items() if not t.is_cpu}
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, read)))
         made = extract(
@@ -385,9 +384,9 @@ class _Partition:
             made.fusion,
             made.values,
             self._layouts_of(made),
-            bytes_read=sum(self.program.bytes_wanted(t, f) for t, f in read.items()),
+            bytes_read=sum(self.graph.bytes_wanted(t, f) for t, f in read.items()),
             bytes_written=sum(t.bytes for t in outputs),
-            sector_bytes=sum(self.program.bytes_read(t, f) for t, f in read.items()),
+            sector_bytes=sum(self.graph.bytes_read(t, f) for t, f in read.items()),
             kernels=int(any(t.numel for t in outputs)),
             folds=group.kernel.folds,
             refusals=self._refusals(group, inputs, touching),
@@ -398,7 +397,7 @@ class _Partition:
         what another kernel reduced cannot be.
         """
         own = {fold.output for fold in group.kernel.folds}
-        return (self.program.stops | self._stored).union(inputs) - own
+        return (self.graph.stops | self._stored).union(inputs) - own
 
     def _in_order(self, computed: set[Val]) -> list[Expr]:
         return self.fusion.backward_slice(computed, self.fusion.definitions())
@@ -419,9 +418,9 @@ class _Partition:
         owner = self.placement.written
         made = {t: s.index for s in segments if s.kind != "alias" for t in s.outputs}
         cut = map(owner, self.placement.of(SameAs))
-        reasons = self.program.reasons
+        reasons = self.graph.reasons
         why: dict[TensorView, str] = {t: str(reasons.get(t, CUT)) for t in cut}
-        for tensor, expr in self.program.calls.items():
+        for tensor, expr in self.graph.calls.items():
             why.setdefault(tensor, f"torch's {expr.op} makes it")
             for read in map(owner, expr.inputs):
                 why.setdefault(read, str(reasons[read]) if read in reasons else "torch reads it")
@@ -444,12 +443,12 @@ class _Partition:
 
     def _ideal(self, called: int) -> int:
         """Bytes if nothing but inputs, results and what torch reads and makes touched memory."""
-        program = self.program
-        wanted = (*self.fusion.results, *program.called)
+        graph = self.graph
+        wanted = (*self.fusion.results, *graph.called)
         owners = dict.fromkeys(map(self.placement.written, wanted))
-        made = [t for t in owners if t in program.definitions and t not in program.calls]
-        reads = footprint(self.fusion, made, {*self.fusion.tensor_inputs, *program.calls})
-        read = sum(program.bytes_wanted(t, f) for t, f in reads.items() if not t.is_cpu)
+        made = [t for t in owners if t in graph.definitions and t not in graph.calls]
+        reads = footprint(self.fusion, made, {*self.fusion.tensor_inputs, *graph.calls})
+        read = sum(graph.bytes_wanted(t, f) for t, f in reads.items() if not t.is_cpu)
         return read + sum(t.bytes for t in made) + called
 
 

@@ -57,9 +57,9 @@ class Group:
     outputs: list[TensorView]
     reads: dict[TensorView, StoreCandidate] = field(default_factory=dict)
 
-    def loads(self, program: AnchorGraph) -> Loaded:
+    def loads(self, graph: AnchorGraph) -> Loaded:
         """Tensors in memory, where computing what it writes ends."""
-        return Loaded(program.stops, self.reads)
+        return Loaded(graph.stops, self.reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +75,21 @@ class Loaded(Container[Val]):
         return value in self.always or value in self.written
 
 
-def computed_and_loaded(program: AnchorGraph, group: Group) -> tuple[set[Val], set[TensorView]]:
+def computed_and_loaded(graph: AnchorGraph, group: Group) -> tuple[set[Val], set[TensorView]]:
     """What a kernel computes for its results that have elements, and what it loads for them."""
-    stops, outputs = group.loads(program), set(group.outputs)
+    stops, outputs = group.loads(graph), set(group.outputs)
 
     def is_loaded(value: Val) -> bool:
         return value in stops and value not in outputs
 
     def producers(value: Val) -> tuple[Val, ...]:
-        expr = None if is_loaded(value) else program.definitions.get(value)
+        expr = None if is_loaded(value) else graph.definitions.get(value)
         return expr.inputs if expr else ()
 
     roots: list[Val] = [t for t in group.outputs if t.numel]
     needed = backward_slice(roots, producers)
     loaded = {v for v in needed if isinstance(v, TensorView) and is_loaded(v)}
-    return {v for v in needed if v not in loaded and v in program.definitions}, loaded
+    return {v for v in needed if v not in loaded and v in graph.definitions}, loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +102,20 @@ class StoreCandidate:
     reason: str = ""
 
 
-def grouped(program: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
+def grouped(graph: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
     """The kernels of sets of anchors, which come in an order in which they can run."""
     groups: list[Group] = []
     home: dict[int, Group] = {}
     for part in parts:
         kernel = legality.of(part)
         assert isinstance(kernel, Legal)
-        stored = (program.anchors[k] for k in members(part))
+        stored = (graph.anchors[k] for k in members(part))
         group = Group(part, kernel, 0, [a.tensor for a in stored if a.is_stored])
         groups.append(group)
         home.update(dict.fromkeys(members(part), group))
-    _Boundaries(program, legality, groups, home).choose()
+    _Boundaries(graph, legality, groups, home).choose()
     for group in groups:
-        needs = union(program.anchors[k].reach.needs for k in members(group.anchors))
+        needs = union(graph.anchors[k].reach.needs for k in members(group.anchors))
         waits = [home[k].level for k in members(needs & ~group.anchors)]
         waits += [offer.writer.level for offer in group.reads.values()]
         group.level = 1 + max(waits, default=-1)
@@ -134,12 +134,12 @@ class _Boundaries:
 
     def __init__(
         self,
-        program: AnchorGraph,
+        graph: AnchorGraph,
         legality: Legality,
         groups: Sequence[Group],
         home: Mapping[int, Group],
     ) -> None:
-        self.program = program
+        self.graph = graph
         self.legality = legality
         self.groups = groups
         self.place = {group: k for k, group in enumerate(groups)}
@@ -152,7 +152,7 @@ class _Boundaries:
     def choose(self) -> None:
         """Give each group what it reads, and to others what they write for it."""
         for group in self.groups:
-            self._read(group, _Subgraph(self.program, group, self._before(group)))
+            self._read(group, _Subgraph(self.graph, group, self._before(group)))
 
     def _before(self, reader: Group) -> Callable[[Val], bool]:
         """Whether a value is in memory anyway when a group runs."""
@@ -187,7 +187,7 @@ class _Boundaries:
         for v in map(subgraph.order.__getitem__, sorted(choice.computed)):
             self.computing.setdefault(v, group)
         found = map(subgraph.order.__getitem__, choice.read)
-        self.sources[group] = self.program.stops.intersection(found)
+        self.sources[group] = self.graph.stops.intersection(found)
         for source in self.sources[group]:
             self.readers.setdefault(source, []).append(group)
 
@@ -196,7 +196,7 @@ class _Boundaries:
         if not isinstance(v, TensorView):
             return None
         if subgraph.is_foreign(v):
-            return StoreCandidate(self.home[self.program.number[v]])
+            return StoreCandidate(self.home[self.graph.number[v]])
         if not subgraph.is_inner(v):
             return None
         able = (
@@ -217,7 +217,7 @@ class _Boundaries:
         """The first kernel that reads all that a value is computed from, if the value is smaller
         than that: written and read once more.
         """
-        reach, size = self.program.reach(v), self.program.bytes_of
+        reach, size = self.graph.reach(v), self.graph.bytes_of
         if reach.folds or not all(s in self.readers for s in reach.sources):
             return None
         if 2 * size(v) >= sum(map(size, reach.sources)):
@@ -230,11 +230,9 @@ class _Boundaries:
 
     def _after_folds(self, v: TensorView) -> Group | None:
         """The kernel that does all reductions that a value reads, if the value is no larger."""
-        reach = self.program.reach(v)
+        reach = self.graph.reach(v)
         homes = [self.home[k] for k in members(reach.folds)]
-        largest = max(
-            (self.program.anchors[k].tensor.bytes for k in members(reach.folds)), default=0
-        )
+        largest = max((self.graph.anchors[k].tensor.bytes for k in members(reach.folds)), default=0)
         if not homes or any(h is not homes[0] for h in homes) or v.bytes > largest:
             return None
         return homes[0] if self._is_after(homes[0], reach.behind) else None
@@ -263,7 +261,7 @@ class _Boundaries:
         return refused
 
     def _is_own(self, group: Group, v: TensorView) -> bool:
-        number = self.program.number.get(v)
+        number = self.graph.number.get(v)
         return number is not None and bool(group.anchors >> number & 1)
 
     def _may_write(self, group: Group, v: TensorView, outputs: Sequence[TensorView]) -> bool:
@@ -272,8 +270,8 @@ class _Boundaries:
 
     def _reads_more(self, group: Group, v: TensorView) -> bool:
         """Whether a group reads only some of what a value is computed from."""
-        footprint, loaded = self.program.parts.footprint, group.loads(self.program)
-        made = [self.program.anchors[k].tensor for k in members(group.anchors)]
+        footprint, loaded = self.graph.parts.footprint, group.loads(self.graph)
+        made = [self.graph.anchors[k].tensor for k in members(group.anchors)]
         done = list(dict.fromkeys((*made, *group.outputs)))
         return footprint([*done, v], loaded) != footprint(done, loaded)
 
@@ -286,19 +284,17 @@ class _Subgraph:
                 them, each layer of a model would be asked whether to begin again at the first one
     """
 
-    def __init__(
-        self, program: AnchorGraph, group: Group, is_written: Callable[[Val], bool]
-    ) -> None:
-        self.program = program
+    def __init__(self, graph: AnchorGraph, group: Group, is_written: Callable[[Val], bool]) -> None:
+        self.graph = graph
         # What it computes, whoever else does.
-        anchors = [program.anchors[k].tensor for k in members(group.anchors)]
+        anchors = [graph.anchors[k].tensor for k in members(group.anchors)]
         self.roots = dict.fromkeys(anchors)
-        self.stops = program.stops
+        self.stops = graph.stops
         self.far: AbstractSet[Val] = frozenset()
         self.far = self._found_far(is_written)
         self.order = topological_order(list[Val](self.roots), self._operands)
         self.numbers = {v: k for k, v in enumerate(self.order)}
-        self._points = {} if program.has_fold(group.anchors) else self._found_points()
+        self._points = {} if graph.has_fold(group.anchors) else self._found_points()
 
     def _found_far(self, is_written: Callable[[Val], bool]) -> AbstractSet[Val]:
         waiting, seen = list[Val](self.roots), set[Val](self.roots)
@@ -322,10 +318,10 @@ class _Subgraph:
             found[v] = max(int(v.numel) if isinstance(v, TensorView) else 1, found.get(v, 1))
             for operand in self._operands(v):
                 found[operand] = max(found.get(operand, 1), found[v])
-        return {v: n for v, n in found.items() if self.program.reach(v).folds}
+        return {v: n for v, n in found.items() if self.graph.reach(v).folds}
 
     def _operands(self, v: Val) -> tuple[Val, ...]:
-        expr = self.program.definitions.get(v)
+        expr = self.graph.definitions.get(v)
         stops = self._is_stop(v) and v not in self.roots
         return () if expr is None or stops or self._is_empty(v) else expr.inputs
 
@@ -336,17 +332,17 @@ class _Subgraph:
         """Whether a value is a result without elements, which is not computed."""
         if not isinstance(v, TensorView) or v.numel or v not in self.roots:
             return False
-        return self.program.anchors[self.program.number[v]].fold is None
+        return self.graph.anchors[self.graph.number[v]].fold is None
 
     def is_foreign(self, v: Val) -> bool:
         """Whether a value is a reduction or a scan that another kernel does."""
-        return v not in self.roots and isinstance(self.program.definitions.get(v), FoldOp)
+        return v not in self.roots and isinstance(self.graph.definitions.get(v), FoldOp)
 
     def is_inner(self, v: Val) -> bool:
         """Whether a value is computed on the way, point by point."""
         if v in self.stops or v in self.roots:
             return False
-        return isinstance(self.program.definitions.get(v), PointwiseOp)
+        return isinstance(self.graph.definitions.get(v), PointwiseOp)
 
     def choose(self, offers: Mapping[Val, StoreCandidate], written: Mapping[Val, Group]) -> Choice:
         """What the kernel reads, and what it computes."""
@@ -361,19 +357,19 @@ class _Subgraph:
 
     def _asked(self) -> Mapping[TensorView, Footprint]:
         """What is asked of tensors, where that may not be all."""
-        exprs = map(self.program.definitions.get, self.order)
+        exprs = map(self.graph.definitions.get, self.order)
         if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
             return {}
         found = {v for v in self.order if isinstance(v, TensorView) and self._is_stop(v)}
-        return self.program.parts.demanded(list(self.roots), found)
+        return self.graph.parts.demanded(list(self.roots), found)
 
     def _value(
         self, v: Val, asked: Mapping[TensorView, Footprint], can_be_stored: bool, is_stored: bool
     ) -> Value:
-        size, byte = self.program.bytes_of(v), self.program.prices.byte
+        size, byte = self.graph.bytes_of(v), self.graph.prices.byte
         read = byte * size
         if isinstance(v, TensorView) and v in asked:
-            read = byte * min(size, self.program.bytes_read(v, asked[v]))
+            read = byte * min(size, self.graph.bytes_read(v, asked[v]))
         read += _L1_READ * v.dtype.itemsize * self._points.get(v, 0)
         write = (0 if is_stored else byte * size) if can_be_stored else _NEVER
         operands = tuple(self.numbers[u] for u in dict.fromkeys(self._operands(v)))
@@ -381,12 +377,12 @@ class _Subgraph:
         if is_computed or can_be_stored:
             return Value(operands, write, read, self._arithmetic(v) if is_computed else None)
         # A constant is a function of nothing.
-        free = v in self.program.definitions and v not in self.stops
+        free = v in self.graph.definitions and v not in self.stops
         return Value((), 0, read, 0 if free else None)
 
     def _arithmetic(self, v: Val) -> int:
         if isinstance(v, TensorView):
-            match self.program.definitions[v]:
+            match self.graph.definitions[v]:
                 case PointwiseOp(op):
                     return pointwise.lookup(op).cost * self._points.get(v, int(v.numel))
                 case RandomOp(op):

@@ -40,13 +40,13 @@ def search(cost: Cost) -> list[Anchors]:
 class _Search:
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
-        self.program = cost.program
+        self.graph = cost.graph
         self.legality = cost.legality
-        self.relations = cost.relations
+        self.dependencies = cost.dependencies
 
     def kernels(self) -> list[Anchors]:
         found: list[Anchors] = []
-        for component in self.relations.components((1 << len(self.program.anchors)) - 1):
+        for component in self.dependencies.components((1 << len(self.graph.anchors)) - 1):
             found += self._divide(component)
         return self._swapped(self._side_by_side(found))
 
@@ -73,7 +73,7 @@ class _Search:
         ]
         found: list[list[Anchors]] = []
         for _, _, parts in sorted(divisions):
-            order = self.relations.in_order(parts)
+            order = self.dependencies.in_order(parts)
             if order is not None and all(map(self._is_legal, parts)):
                 found.append(order)
                 if len(found) == TRIED:
@@ -85,7 +85,7 @@ class _Search:
         layers: dict[int, Anchors] = {}
         depths: dict[int, int] = {}
         for k in members(component):
-            reach = self.program.anchors[k].reach
+            reach = self.graph.anchors[k].reach
             waits = [depths.get(f, 0) for f in members(reach.folds)]
             waits += [depths.get(b, 0) + 1 for b in members(reach.behind)]
             depths[k] = max(waits, default=0)
@@ -94,13 +94,13 @@ class _Search:
             return self._alike(component)
         found: list[Anchors] = []
         for layer in layers.values():
-            for part in self.relations.components(layer):
+            for part in self.dependencies.components(layer):
                 found += [part] if self._is_best(part) else self._alike(part)
         return found
 
     def _is_best(self, anchors: Anchors) -> bool:
         """Whether one kernel can do all that is related, and two would cost a launch more."""
-        return self._is_legal(anchors) and self.cost.more(anchors) <= self.program.prices.launch
+        return self._is_legal(anchors) and self.cost.more(anchors) <= self.graph.prices.launch
 
     def _alike(self, component: Anchors) -> list[Anchors]:
         """Sets to begin with: each reduction, and results that wait for the same and have the same
@@ -108,8 +108,8 @@ class _Search:
         """
         found: dict[object, list[Anchors]] = {}
         for k in members(component):
-            anchor = self.program.anchors[k]
-            needs = self.relations.needs[k]
+            anchor = self.graph.anchors[k]
+            needs = self.dependencies.needs[k]
             alike = k if anchor.fold is not None else (needs, anchor.tensor.sizes)
             parts = found.setdefault(alike, [])
             if parts and self.legality.has_room(parts[-1], 1 << k):
@@ -124,13 +124,13 @@ class _Search:
 
         def offer(a: Anchors, b: Anchors) -> None:
             a, b = min(a, b), max(a, b)
-            if self.relations.encloses(a, b):
+            if self.dependencies.encloses(a, b):
                 return
             gain = self.cost.of(a) + self.cost.of(b) - self.cost.of(a | b)
             if gain > 0:
                 heapq.heappush(waiting, (-gain, (a | b).bit_count(), a, b))
 
-        order = Order(self.relations, self._ordered(parts))
+        order = Order(self.dependencies, self._ordered(parts))
         for a in parts:
             for b in order.near(a):
                 if a < b:
@@ -144,7 +144,7 @@ class _Search:
 
     def _moved(self, parts: list[Anchors]) -> list[Anchors]:
         """Move single anchors between sets while that is cheaper."""
-        order = Order(self.relations, self._ordered(parts))
+        order = Order(self.dependencies, self._ordered(parts))
         for _ in range(ROUNDS):
             moved = [k for k in members(union(parts)) if self._move(k, order)]
             if not moved:
@@ -164,7 +164,7 @@ class _Search:
         """From where to where an anchor could go."""
         home, mine = order.home(anchor), 1 << anchor
         near = (other for other in order.near(mine) if other != home)
-        return ((home, other) for other in near if not self.relations.encloses(mine, other))
+        return ((home, other) for other in near if not self.dependencies.encloses(mine, other))
 
     def _change(self, order: Order, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
         """Put new sets in the place of old ones, if that can be."""
@@ -174,7 +174,7 @@ class _Search:
         """Move single anchors where what then goes through memory costs less. Those moves are tried
         that seem to cost least.
         """
-        order = Order(self.relations, parts)
+        order = Order(self.dependencies, parts)
         moves = [
             (sum(map(self.cost.of, new)) - sum(map(self.cost.of, old)), 1 << k, old, new)
             for k in members(union(parts))
@@ -194,7 +194,7 @@ class _Search:
         self, parts: list[Anchors], old: Sequence[Anchors], new: Sequence[Anchors]
     ) -> list[Anchors] | None:
         """With new sets for old ones, in order, if that can be."""
-        order = self.relations.in_order([*(p for p in parts if p not in old), *new])
+        order = self.dependencies.in_order([*(p for p in parts if p not in old), *new])
         return order if order is not None and all(map(self._is_legal, new)) else None
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
@@ -203,9 +203,9 @@ class _Search:
         registers.
         """
         parts = self._ordered(parts)
-        order = Order(self.relations, parts)
+        order = Order(self.dependencies, parts)
         for first in parts:
-            if first not in order or self.cost.occupancy.is_waited(first):
+            if first not in order or self.cost.bandwidth.is_waited(first):
                 continue
             beside = self._beside(first, order)
             together = union((first, *beside))
@@ -218,14 +218,14 @@ class _Search:
         may be one kernel with it.
         """
         found: list[Anchors] = []
-        apart = self.relations.apart(first)
+        apart = self.dependencies.apart(first)
         for other in order.parts if apart else ():
             if other & ~apart or not self.legality.may_meet(first, other):
                 continue
-            if not self.cost.occupancy.is_waited(other):
+            if not self.cost.bandwidth.is_waited(other):
                 self.legality.join(first, other)
                 first |= other
-                apart &= self.relations.apart(other)
+                apart &= self.dependencies.apart(other)
                 found.append(other)
         return found
 
@@ -246,11 +246,11 @@ class _Search:
         """
         if not 1 < len(parts) <= EXACT:
             return parts
-        least, sector = self.cost.of_all(parts), self.program.prices.sector
+        least, sector = self.cost.of_all(parts), self.graph.prices.sector
         for later in range(1, len(parts)):
             for earlier in reversed(range(later)):
                 a, b = parts[earlier], parts[later]
-                if self.relations.waits(b) & union(parts[earlier:later]):
+                if self.dependencies.waits(b) & union(parts[earlier:later]):
                     break
                 if not self.cost.shares(a, b):
                     continue
@@ -261,7 +261,7 @@ class _Search:
         return parts
 
     def _ordered(self, parts: list[Anchors]) -> list[Anchors]:
-        order = self.relations.in_order(parts)
+        order = self.dependencies.in_order(parts)
         assert order is not None
         return order
 
@@ -271,8 +271,8 @@ class _Search:
     def _is_one_piece(self, anchors: Anchors) -> bool:
         """Whether a kernel has more than a launch to gain; pointwise kernels may do with that."""
         return (
-            not self.program.has_fold(anchors)
-            or next(self.relations.components(anchors)) == anchors
+            not self.graph.has_fold(anchors)
+            or next(self.dependencies.components(anchors)) == anchors
         )
 
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from thunder_fuser.ir.dag import backward_slice
-from thunder_fuser.segment.min_cut import INFINITE, Network
+from thunder_fuser.segment.min_cut import INFINITE, FlowNetwork
 
 _ROUNDS = 8
 NEVER = INFINITE >> 20
@@ -29,7 +29,7 @@ NEVER = INFINITE >> 20
 _TRIALS = 8
 """Values that are tried the other way, dearest first."""
 
-Prices = Callable[[int], int]
+WritePrice = Callable[[int], int]
 """What a consumer adds to the price of reading a value, for its being in memory."""
 
 
@@ -122,7 +122,7 @@ class _Problem:
             total += sum(self.values[v].compute or 0 for v in choice.computed)
         return total
 
-    def respond(self, consumer: int, extra: Prices) -> Choice:
+    def respond(self, consumer: int, extra: WritePrice) -> Choice:
         """The cheapest choice of one consumer."""
         return _response(self.values, self.wanted[consumer], self._least[consumer], extra)
 
@@ -202,7 +202,7 @@ class _Problem:
 
 
 def _response(
-    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: Prices
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
 ) -> Choice:
     """The cheapest choice of a consumer that wants some values."""
     reads = _worth_asking(values, wanted, least, extra)
@@ -231,7 +231,7 @@ def _response(
 
 
 def _worth_asking(
-    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: Prices
+    values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
 ) -> dict[int, int]:
     """The prices of reading what a consumer wants, and what it would compute that from where
     reading is not as cheap as any way of computing: a network that does not grow with the program
@@ -281,7 +281,7 @@ def _cheapest(
     rows: tuple[_Row, ...], wanted: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Positions of what one consumer reads, and of what it computes."""
-    network = Network()
+    network = FlowNetwork()
     source, sink = network.node(), network.node()
     inside: list[int] = []
     for read, compute, operands in rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from thunder_fuser.compiled_fusion import CompiledFusion
 from thunder_fuser.ir.fusion import OpaqueOp, TensorView
 from thunder_fuser.ir.tables.collectives import sent
-from thunder_fuser.segment.overlap import Clock, collective_of
+from thunder_fuser.segment.communication_overlap import Clock, collective_of
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, counted
 from thunder_fuser.sharding.localise import localise
 from thunder_fuser.sharding.mesh import Partial, Replicate, local_sizes

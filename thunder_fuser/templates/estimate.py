@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from thunder_fuser.device import DeviceInfo
 from thunder_fuser.ir.fusion import OpaqueOp
 from thunder_fuser.lower.estimate import Estimate
-from thunder_fuser.segment.overlap import collective_of, link_seconds
+from thunder_fuser.segment.communication_overlap import collective_of, link_seconds
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.templates.choose import BY_NAME, schedule_segment
 from thunder_fuser.templates.lower import lower
@@ -21,7 +21,7 @@ def estimate_segment(segment: Segment, device: DeviceInfo) -> Estimate:
     """
     if segment.kind == "opaque":
         return _estimate_call(segment, device)
-    return _estimate(_Program(segment.program, segment), device, int(segment.bytes))
+    return _estimate(_Program(segment.kernel_key, segment), device, int(segment.bytes))
 
 
 def estimated(plan: SegmentedFusion, device: DeviceInfo) -> SegmentedFusion:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from thunder_fuser.device_table import H200
+from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.regions.joint_graph import (
     Call,
     DevicePhase,
@@ -21,7 +22,6 @@ from thunder_fuser.segment.regions.joint_graph import (
     Value,
 )
 from thunder_fuser.segment.regions.rematerialization import Regions
-from thunder_fuser.segment.time_model import Prices
 
 DEVICE = torch.device("cpu")
 PLACES = {backward: DevicePhase(DEVICE, backward) for backward in (False, True)}
@@ -106,7 +106,7 @@ class Builder:
         )
 
     def graph(self) -> JointGraph:
-        prices = {DEVICE: Prices.of(H200)}
+        prices = {DEVICE: PriceUnits.of(H200)}
         return JointGraph(tuple(self.values), tuple(self.primitives), tuple(self.calls), prices)
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from thunder_fuser.segment.time_model import Prices
+from thunder_fuser.segment.prices import PriceUnits
 
 
 class Role(enum.Enum):
@@ -149,7 +149,7 @@ class JointGraph:
     values: Sequence[Value]
     primitives: Sequence[Primitive]
     calls: Sequence[Call]
-    prices: Mapping[torch.device, Prices]
+    prices: Mapping[torch.device, PriceUnits]
 
     def primitives_of(self, part: Part) -> Iterator[int]:
         """What a region computes, in order; nothing of a call of torch's."""

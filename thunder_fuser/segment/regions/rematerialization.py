@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.regions.canonical_values import Reading, read_outside
 from thunder_fuser.segment.regions.joint_graph import (
     DevicePhase,
@@ -32,7 +33,6 @@ from thunder_fuser.segment.store_or_recompute import (
     Values,
     materialize,
 )
-from thunder_fuser.segment.time_model import Prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class _Table:
         self,
         v: int,
         place: DevicePhase,
-        prices: Prices,
+        prices: PriceUnits,
         is_there: bool,
         in_memory: bool,
         stays: bool,

@@ -25,9 +25,9 @@ from thunder_fuser.frontends.thunder.trace.aliases import updates
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.regions.budget import Choices, Rerun
 from thunder_fuser.segment.regions.joint_graph import Role
-from thunder_fuser.segment.time_model import Prices
 
 
 def choices_of(
@@ -48,7 +48,7 @@ def choices_of(
         for k, b in enumerate(symbols)
     ]
     device = next((to_torch_device(p.device) for b in symbols for p in _tensors(b)), None)
-    return Choices(graph, reruns, Prices.of(planned_for(device)).byte)
+    return Choices(graph, reruns, PriceUnits.of(planned_for(device)).byte)
 
 
 def _compared(symbols: Sequence[BoundSymbol]) -> set[int]:
@@ -120,7 +120,7 @@ def _rerun(
     if not outs:
         return Rerun(0, 0.0, 0, is_fusible, False)
     info = planned_for(to_torch_device(outs[0].device))
-    prices = Prices.of(info)
+    prices = PriceUnits.of(info)
     unit = info.launch_seconds / prices.launch
     work, is_view = work_of(bsym), _shows(bsym, outs, facts)
     if is_fusible:

@@ -32,6 +32,7 @@ from thunder_fuser.frontends.thunder.regions.formation import (
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases, updates
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of
 from thunder_fuser.runtime.target import planned_for
+from thunder_fuser.segment.prices import PriceUnits
 from thunder_fuser.segment.regions import rematerialization
 from thunder_fuser.segment.regions.joint_graph import (
     Call,
@@ -42,7 +43,6 @@ from thunder_fuser.segment.regions.joint_graph import (
     Role,
     Value,
 )
-from thunder_fuser.segment.time_model import Prices
 
 _EFFECTS = frozenset(
     {OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP, OpTags.CTX_MANAGER_ENTER_EXIT_OP}
@@ -216,7 +216,7 @@ class _Maker:
         return number
 
     def graph(self, devices: set[torch.device]) -> JointGraph:
-        prices = {device: Prices.of(planned_for(device)) for device in devices}
+        prices = {device: PriceUnits.of(planned_for(device)) for device in devices}
         values = tuple(map(self._value, self.proxies))
         return JointGraph(values, tuple(self._prims), tuple(self.calls), prices)
 

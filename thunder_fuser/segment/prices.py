@@ -14,7 +14,7 @@ _HIDDEN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class PriceUnits:
     """byte    moving it
     launch  a kernel, however small
     """
@@ -24,9 +24,9 @@ class Prices:
     launch: int
 
     @staticmethod
-    def of(device: DeviceInfo) -> Prices:
+    def of(device: DeviceInfo) -> PriceUnits:
         rate = _HIDDEN * device.fp32_rate
-        return Prices(
+        return PriceUnits(
             device,
             max(1, round(rate / device.copy_bandwidth)),
             round(rate * device.launch_seconds),
