@@ -43,7 +43,7 @@ class Kernel:
     cooperative   all blocks must be resident at once (the kernel has a grid barrier)
     cluster       neighbouring blocks that run at the same time and reach each other's shared memory
                   (a thread block cluster, which the source declares); 1: none do
-    asked_blocks  blocks a multiprocessor that the launch bounds ask the compiler for, unless it
+    min_blocks_hint  blocks a multiprocessor that the launch bounds ask the compiler for, unless it
                   spills registers for that; 0: none
     lines         for each comment of the source the user's lines that it is about. Not part of what
                   a kernel is: equal programs of different lines are compiled once
@@ -59,7 +59,7 @@ class Kernel:
     collectives: bool = False
     cooperative: bool = False
     cluster: int = 1
-    asked_blocks: int = 0
+    min_blocks_hint: int = 0
     lines: tuple[str, ...] = field(default=(), compare=False)
 
     @property

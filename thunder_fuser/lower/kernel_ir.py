@@ -935,7 +935,7 @@ class KernelIR:
     shared_bytes   shared memory of a block
     cluster        neighbouring blocks that run at the same time and reach each other's shared
                    memory; 1: none do
-    asked_blocks   blocks that a multiprocessor had better have room for, if registers allow it
+    min_blocks_hint  blocks that a multiprocessor had better have room for, if registers allow it
                    without spills; 0: as many as it has
     """
 
@@ -949,7 +949,7 @@ class KernelIR:
     shared_bytes: int
     body: Body
     cluster: int = 1
-    asked_blocks: int = 0
+    min_blocks_hint: int = 0
 
 
 # ---- shorthands
