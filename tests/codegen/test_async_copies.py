@@ -31,7 +31,7 @@ from thunder_fuser.templates.estimate import estimate_segment
 from thunder_fuser.templates.lower import lower
 from thunder_fuser.templates.reduction import scheduler
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
-from thunder_fuser.templates.reduction.shared_memory import copied_offset, shared_bytes
+from thunder_fuser.templates.reduction.shared_memory import prefetch_smem_offset, shared_bytes
 
 CPU = torch.device("cpu")
 Float, BFloat16 = DataType.Float, DataType.BFloat16
@@ -68,10 +68,10 @@ def test_rows_that_leave_registers_no_room_for_the_next(
 ) -> None:
     (found,) = scheduled(name, rows, columns, dtype, device)
     wide = {k for k, a in enumerate(found.accesses) if a.loads[0].tensor.numel == rows * columns}
-    assert set(found.copied) == wide
+    assert set(found.async_prefetched) == wide
     assert set(found.prefetched) > wide
     # Each has places of its own, behind all else, and a multiprocessor room for them.
-    offsets = [copied_offset(found, k) for k in found.copied]
+    offsets = [prefetch_smem_offset(found, k) for k in found.async_prefetched]
     size = columns * dtype.itemsize // found.mapping.column_tiles
     assert [b - a for a, b in itertools.pairwise(offsets)] == [size]
     assert shared_bytes(found) == offsets[-1] + size
@@ -79,7 +79,7 @@ def test_rows_that_leave_registers_no_room_for_the_next(
     assert "next row by asynchronous copies" in str(found)
     plan = partition(PROGRAMS[name].definition(rows, columns, dtype).fusion, device=device)
     (segment,) = (s for s in plan.segments if s.kernels)
-    bare = replace(found, copied=(), prefetched=(), to_l2=())
+    bare = replace(found, async_prefetched=(), prefetched=(), to_l2=())
     ahead, waiting = (
         estimate_kernel(lower(s, segment.body.updates, segment.body.definitions), device)
         for s in (found, bare)
@@ -94,8 +94,8 @@ def test_devices_without_them_or_without_need(device: DeviceInfo) -> None:
     assert device.copies_async == (device.arch != "sm_75")
     for name, rows, columns, dtype in LONG:
         for found in scheduled(name, rows, columns, dtype, device):
-            assert not found.copied or device.arch in ("sm_90", "sm_100")
-            assert set(found.copied) <= set(found.prefetched)
+            assert not found.async_prefetched or device.arch in ("sm_90", "sm_100")
+            assert set(found.async_prefetched) <= set(found.prefetched)
 
 
 def test_what_is_in_flight_decides() -> None:
@@ -103,7 +103,7 @@ def test_what_is_in_flight_decides() -> None:
     device = replace(A100, bytes_in_flight_per_sm=64 << 10)
     for each, is_copied in ((A100, False), (device, True)):
         (found,) = scheduled("layer_norm_backward", 8192, 8192, Float, each)
-        assert bool(found.copied) == is_copied
+        assert bool(found.async_prefetched) == is_copied
 
 
 SIZES = [(40, 512), (70, 1000), (17, 2000), (61, 264), (9, 4099), (33, 5120), (21, 8192)]
@@ -126,7 +126,7 @@ def test_numbers(dtype: DataType) -> None:
         run = executable(CompiledFusion(fusion), inputs, batch, CPU)
         for segment in run.plan.segments:
             made = schedule_segment(segment, THIRSTY) if segment.kernels else None
-            if isinstance(made, ReductionSchedule) and made.copied:
+            if isinstance(made, ReductionSchedule) and made.async_prefetched:
                 copied += 1
                 uneven += not made.has_whole_steps
                 several += made.rows_per_block > 1
@@ -151,7 +151,7 @@ def test_rows_of_groups() -> None:
         (segment,) = (s for s in run.plan.segments if s.kernels)
         made = schedule_segment(segment, THIRSTY)
         assert isinstance(made, ReductionSchedule)
-        assert made.copied
+        assert made.async_prefetched
         assert made.mapping.row_groups == sizes[0]
         planned.append((made.mapping.walks_portions, given, run))
     assert any(walks for walks, _, _ in planned)
@@ -199,7 +199,7 @@ def test_machine_code(
     assert cubin.resources[kernel.name].spill_store_bytes == 0
     code = sass.disassemble(cubin.image)[kernel.name]
     copies = [opcode for opcode in code.opcodes if opcode.startswith("LDGSTS")]
-    assert len(copies) == 2 * found.steps * len(found.copied)
+    assert len(copies) == 2 * found.steps * len(found.async_prefetched)
     assert all("128" in opcode and "BYPASS" in opcode for opcode in copies)
 
 
@@ -212,7 +212,7 @@ def test_what_the_kernel_says() -> None:
     kernel = lower(made, segment.body.updates)
     source = generate(kernel).kernel.source
     (declared,) = (s for s in kernel.body if isinstance(s, AsyncCopies))
-    assert declared.most == made.steps * len(made.copied)
+    assert declared.most == made.steps * len(made.async_prefetched)
     loop = source[source.index("for (int first") :]
     places = [loop.index(text) for text in ("copies.wait();", "tf::load<4>", "if (r != next)")]
     assert places == sorted(places)
@@ -245,10 +245,10 @@ def test_weights_of_all_rows_are_read_from_shared_memory_once_a_row(name: str) -
     (segment,) = run.plan.segments
     made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
-    assert made.resident
-    assert set(made.resident) < set(made.row_cache.registers)
+    assert made.row_invariant_smem
+    assert set(made.row_invariant_smem) < set(made.row_cache.registers)
     (kernel,) = run.kernels
     rows = kernel.source[kernel.source.index("for (int first") :]
-    for k in made.resident:
+    for k in made.row_invariant_smem:
         assert rows.count(f", x{k}[k]);") == 1
     assert_beside_float64(name, run, inputs)

@@ -62,8 +62,8 @@ def test_numbers(device: DeviceInfo, dtype: DataType) -> None:
         for segment in run.plan.segments:
             made = schedule_segment(segment, device) if segment.kernels else None
             if isinstance(made, ReductionSchedule):
-                seen["rows"] += made.mapping.shares_rows and not made.totals
-                seen["tiles"] += made.mapping.shares_rows and bool(made.totals)
+                seen["rows"] += made.mapping.shares_rows and not made.grid_reductions
+                seen["tiles"] += made.mapping.shares_rows and bool(made.grid_reductions)
                 seen["totals"] += made.mapping.meets_in_clusters
         planned.append((name, inputs, run))
     expected = ("rows", "tiles") if device is CROWDED else ("totals",)
@@ -115,7 +115,7 @@ def test_totals_have_registers_wherever_they_are_beside_rows(
         fusion = PROGRAMS[name].definition(rows, columns, dtype).fusion
         for segment in partition(fusion, device=device).segments:
             made = schedule_segment(segment, device) if segment.kernels else None
-            if isinstance(made, ReductionSchedule) and made.folds:
+            if isinstance(made, ReductionSchedule) and made.row_reductions:
                 assert not made.has_crowded_totals, name
                 totals += bool(made.totals)
     assert totals

@@ -251,7 +251,10 @@ def test_blocks_share_the_few_rows_of_a_loss(device: torch.device, schedule: str
     run = executable(CompiledFusion(fusion), given, batch_for(device, schedule), device)
     for info in (H200, CPU):
         (made,) = row_schedules(run.plan, info)
-        assert (made.grid_split, [f.op for f in made.totals]) == ("columns", ["max", "sum_exp"])
+        assert (made.grid_split, [f.op for f in made.grid_reductions]) == (
+            "columns",
+            ["max", "sum_exp"],
+        )
     found = [t.cpu() for t in run(given)]
     exact = losses.eager(logits.double(), target)
     for ours, truth in zip(found, exact, strict=False):

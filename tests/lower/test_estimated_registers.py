@@ -16,7 +16,7 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 
 def asked(plan: SegmentedFusion, device: DeviceInfo) -> list[int]:
-    return [found.kernel.asked_blocks for found in generate_kernels(plan, device).values()]
+    return [found.kernel.min_blocks_hint for found in generate_kernels(plan, device).values()]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_occupancy_is_asked_for_and_not_spilled_for(
     live += "\n  __syncthreads();\n"
     live += "\n".join(f"  y[{i} * n] = a * v{i};" for i in range(values))
     plain = kernel("asking", live, bounds="__launch_bounds__(1024)")
-    asking = replace(plain, source=plain.source.replace("(1024)", "(1024, 2)"), asked_blocks=2)
+    asking = replace(plain, source=plain.source.replace("(1024)", "(1024, 2)"), min_blocks_hint=2)
     found = compile_cubin([asking], "sm_90").resources["asking"]
     if registers == 32:
         assert found.registers <= 32

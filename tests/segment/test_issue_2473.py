@@ -92,7 +92,7 @@ def test_sums_over_all_batches_are_left_with_several_portions(device: DeviceInfo
     assert not schedule.is_summed_in_parts
     # All portions count: with those of the first time alone it would be faster than a copy.
     assert estimate_segment(segment, device).copy_fraction < 1
-    parts = {total.at: total.parts for total in schedule.totals}
+    parts = {total.at: total.parts for total in schedule.grid_reductions}
     spans = [
         range(k, mapping.portions, together * mapping.partials) for k in range(mapping.partials)
     ]

@@ -32,7 +32,7 @@ def held(fusion: Fusion, device: DeviceInfo = CPU) -> list[str]:
     (segment,) = plan.segments
     made = schedule_segment(segment, device)
     assert isinstance(made, ReductionSchedule)
-    return [value.op for value in made.row_cache.held]  # type: ignore[union-attr]
+    return [value.op for value in made.row_cache.values_in_smem]  # type: ignore[union-attr]
 
 
 def norm(name: str, rows: int, columns: int) -> Fusion:
@@ -145,8 +145,8 @@ def test_a_gpu_keeps_a_value_in_the_registers_of_what_it_is_computed_from(column
     (segment,) = CompiledFusion(fusion).plan().segments
     made = schedule_segment(segment, H200)
     assert isinstance(made, ReductionSchedule)
-    assert [v.op for v in made.row_cache.kept] == ["cast"]  # type: ignore[union-attr]
-    assert made.row_cache.in_place == made.row_cache.kept
+    assert [v.op for v in made.row_cache.values_in_registers] == ["cast"]  # type: ignore[union-attr]
+    assert made.row_cache.in_place == made.row_cache.values_in_registers
     text = source(fusion, H200)
     assert text.count("tf::words<") == 1
     cpu = torch.device("cpu")
@@ -162,4 +162,4 @@ def test_registers_are_not_spent_on_what_is_soon_computed_again() -> None:
         (segment,) = CompiledFusion(norm(name, 16, 4096)).plan().segments
         made = schedule_segment(segment, H200)
         assert isinstance(made, ReductionSchedule)
-        assert not made.row_cache.kept, name
+        assert not made.row_cache.values_in_registers, name

@@ -68,7 +68,10 @@ def test_they_have_the_numbers_of_float64(info: DeviceInfo) -> None:
                 given = inputs(*sizes, dtype.torch, residual=residual)
                 fusion = modulated(*sizes, dtype, residual=residual).fusion
                 planned.append((given, executable(CompiledFusion(fusion), given, batch, CPU)))
-                late += [len(s.row_cache.late) for s in row_schedules(planned[-1][1].plan, info)]
+                late += [
+                    len(s.row_cache.loaded_in_last_pass)
+                    for s in row_schedules(planned[-1][1].plan, info)
+                ]
     assert late.count(4) >= len(SIZES), late
     for given, run in planned:
         (found,) = run(given)
@@ -85,14 +88,14 @@ def test_what_each_row_has_of_its_own_is_there_from_the_first_pass_on(info: Devi
     (made,) = row_schedules(plan, info)
     names = [access.loads[0].tensor.name for access in made.accesses]
     x, weight, bias, scale, shift, residual = (t.name for t in plan.fusion.inputs)
-    assert {names[k] for k in made.row_cache.late} == {weight, bias, scale, shift}
+    assert {names[k] for k in made.row_cache.loaded_in_last_pass} == {weight, bias, scale, shift}
     assert {names[k] for k in made.row_cache.registers} == {x, residual}
 
 
 def test_registers_with_room_hold_the_whole_row() -> None:
     plan = modulated(56, 1024, 512, DataType.BFloat16).plan()
     (made,) = row_schedules(plan, H200)
-    assert (made.row_cache.late, made.asked_blocks) == ((), 0)
+    assert (made.row_cache.loaded_in_last_pass, made.min_blocks_hint) == ((), 0)
     assert len(made.row_cache.registers) == 5
 
 
@@ -106,7 +109,7 @@ def test_eight_blocks_of_128_threads_share_a_multiprocessor(
     plan = modulated(56, 1024, columns, dtype).plan()
     (found,) = generate_kernels(plan, info).values()
     kernel = found.kernel
-    assert (kernel.block[0], kernel.asked_blocks) == (128, 8)
+    assert (kernel.block[0], kernel.min_blocks_hint) == (128, 8)
     cubin = compile_cubin([kernel], info.arch)
     resources = cubin.resources[kernel.name]
     assert resources.registers <= 64

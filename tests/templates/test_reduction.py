@@ -78,7 +78,7 @@ def test_norms_are_one_kernel_that_moves_each_byte_once(norm: Norm) -> None:
 
 def resident(found: ReductionSchedule, device: DeviceInfo) -> int:
     """Blocks that a multiprocessor holds."""
-    return estimate_kernel(lower(found, {}), device).resident
+    return estimate_kernel(lower(found, {}), device).row_invariant_smem
 
 
 @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.arch)
@@ -172,7 +172,7 @@ def test_gradients_of_wide_norms_are_one_kernel_of_clusters(
     assert plan.kernels == 1
     assert plan.bytes == plan.bytes_ideal
     (found,) = row_schedules(plan)
-    words = len([t for t in found.totals if t.is_of_columns])
+    words = len([t for t in found.grid_reductions if t.is_of_columns])
     if words * columns > MAX_TOTAL_WORDS:
         assert before.kernels == 2
         assert before.bytes > 1.3 * plan.bytes
@@ -239,7 +239,7 @@ def test_several_reductions_of_one_input_share_its_kernel() -> None:
     assert plan.bytes == plan.bytes_ideal
     (found,) = row_schedules(plan)
     assert found.stages == 2
-    assert [f.stage for f in found.folds].count(1) == 1
+    assert [f.stage for f in found.row_reductions].count(1) == 1
 
 
 def test_a_transposed_reader_is_a_pointwise_kernel_of_the_stored_reduction() -> None:
@@ -311,12 +311,12 @@ def test_every_column_of_every_row_has_one_thread(device: DeviceInfo) -> None:
                 assert found.blocks * found.rows_per_block >= lanes.vectors
             if not device.threads_are_serial and found.threads > 1:
                 assert found.block_threads % WARP == 0
-            if found.totals and not device.threads_are_serial:
+            if found.grid_reductions and not device.threads_are_serial:
                 together = mapping.blocks_per_sm * device.sm_count
                 assert found.blocks <= together
                 assert mapping.blocks_per_sm * found.block_threads <= device.threads_per_sm
             assert not (found.row_cache.registers and found.is_folded_in_parts)
-            stages = {f.tensor: f.stage for f in found.folds}
+            stages = {f.tensor: f.stage for f in found.row_reductions}
             assert sorted(set(stages.values())) == list(range(found.stages if stages else 0))
             seen |= {
                 found.lane_axis,
@@ -505,12 +505,12 @@ def test_a_weight_that_shared_memory_has_room_for_is_loaded_once_a_block(columns
     """It leaves registers to the next row, and is neither read nor kept anew with each."""
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward_anew")
     (found,) = row_schedules(program.definition(8192, columns, BFloat16).plan())[:1]
-    weights = [found.accesses[k].loads[0].tensor.sizes for k in found.resident]
+    weights = [found.accesses[k].loads[0].tensor.sizes for k in found.row_invariant_smem]
     assert weights == [(1, columns)]
-    assert not found.unhoisted
+    assert not found.not_hoisted
     assert found.prefetched
     for number in range(len(found.passes)):
-        assert found.loads_in_pass(number).isdisjoint(found.resident)
+        assert found.loads_in_pass(number).isdisjoint(found.row_invariant_smem)
 
 
 @pytest.mark.nvrtc
@@ -522,8 +522,8 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
     device = replace(device, clusters=())
     plan = partition(program.definition(1000, 16384, DataType.Double).fusion, device=device)
-    (found,) = [s for s in row_schedules(plan, device) if s.folds and s.totals]
-    weights = [found.accesses[k].loads[0].tensor for k in found.unhoisted]
+    (found,) = [s for s in row_schedules(plan, device) if s.row_reductions and s.grid_reductions]
+    weights = [found.accesses[k].loads[0].tensor for k in found.not_hoisted]
     assert [t.sizes for t in weights] == [(1, 16384)]
     kernels = [g.kernel for g in generate_kernels(plan, device).values()]
     assert sum("tf::hidden_zero()" in k.source for k in kernels) == 1
@@ -531,7 +531,7 @@ def test_a_weight_that_registers_have_no_room_for_is_read_with_each_row(device: 
     assert all(r.spill_store_bytes <= 8 for r in made)
     # One vector of each row has room.
     plan = program.definition(*program.full, BFloat16).plan()
-    assert [s.unhoisted for s in row_schedules(plan, device)] == [()]
+    assert [s.not_hoisted for s in row_schedules(plan, device)] == [()]
 
 
 @pytest.mark.nvrtc
@@ -552,7 +552,7 @@ def test_half_as_many_threads_have_registers_for_portions_of_many_rows(
     """
     program = next(r for r in REDUCTIONS if r.name == "layer_norm_backward")
     plan = partition(program.definition(rows, columns, dtype).fusion, device=device)
-    found = [s for s in row_schedules(plan, device) if s.folds and s.totals]
+    found = [s for s in row_schedules(plan, device) if s.row_reductions and s.grid_reductions]
     assert [s.block_threads for s in found] == [512]
     assert all(s.mapping.walks_portions and s.prefetched for s in found)
     made = [

@@ -40,7 +40,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
     signature = ", ".join(
         _declaration(param, p) for param, p in zip(params, kernel.parameters, strict=True)
     )
-    least = kernel.blocks_per_sm or kernel.asked_blocks
+    least = kernel.blocks_per_sm or kernel.min_blocks_hint
     bounds = [kernel.threads, *([least] if least else [])]
     cluster = f"__cluster_dims__({kernel.cluster}, 1, 1) " if kernel.cluster > 1 else ""
     head = (
@@ -62,7 +62,7 @@ def generate(kernel: KernelIR) -> GeneratedKernel:
         collectives=printer.synchronises,
         cooperative=printer.cooperates,
         cluster=kernel.cluster,
-        asked_blocks=kernel.asked_blocks,
+        min_blocks_hint=kernel.min_blocks_hint,
         lines=tuple(printer.lines),
     )
     return GeneratedKernel(made, tuple(dict.fromkeys(p.bound for p in kernel.parameters)))

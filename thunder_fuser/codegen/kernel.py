@@ -42,7 +42,7 @@ class Kernel:
     collectives   the kernel synchronises threads (barriers, shuffles, block reductions)
     cooperative   all blocks must be resident at once (the kernel has a grid barrier)
     cluster       blocks of a thread block cluster, which the source declares; 1: no clusters
-    asked_blocks  resident blocks per multiprocessor that the launch bounds ask the compiler for,
+    min_blocks_hint  resident blocks per multiprocessor that the launch bounds ask the compiler for,
                   unless registers spill; 0: none
     lines         for each comment of the source the lines of the user's program that it refers to;
                   not compared: equal programs of different lines are compiled once
@@ -58,7 +58,7 @@ class Kernel:
     collectives: bool = False
     cooperative: bool = False
     cluster: int = 1
-    asked_blocks: int = 0
+    min_blocks_hint: int = 0
     lines: tuple[str, ...] = field(default=(), compare=False)
 
     @property

@@ -70,7 +70,7 @@ def asking_for_occupancy(kernel: ir.KernelIR, device: DeviceInfo) -> ir.KernelIR
     is_short = under_way <= device.bytes_in_flight_per_sm
     fills = kernel.blocks > blocks * device.sm_count
     is_worth_asking = is_close and has_room and is_short and fills
-    return replace(kernel, asked_blocks=blocks + 1) if is_worth_asking else kernel
+    return replace(kernel, min_blocks_hint=blocks + 1) if is_worth_asking else kernel
 
 
 def _loads(s: ir.Stmt) -> bool:

@@ -934,8 +934,8 @@ class KernelIR:
     blocks_per_sm  blocks that must be resident on a multiprocessor; 0: no requirement
     shared_bytes   shared memory of a block
     cluster        blocks of a thread block cluster; 1: no clusters
-    asked_blocks   resident blocks per multiprocessor to ask for in launch bounds, unless registers
-                   spill; 0: none
+    min_blocks_hint  resident blocks per multiprocessor to ask for in launch bounds, unless
+                   registers spill; 0: none
     """
 
     template: str
@@ -948,7 +948,7 @@ class KernelIR:
     shared_bytes: int
     body: Body
     cluster: int = 1
-    asked_blocks: int = 0
+    min_blocks_hint: int = 0
 
 
 # ---- shorthands

@@ -21,8 +21,8 @@ def listing(kernel: ir.KernelIR) -> str:
         launch += f", clusters of {kernel.cluster}"
     if kernel.blocks_per_sm:
         launch += f", {kernel.blocks_per_sm} blocks a multiprocessor"
-    if kernel.asked_blocks:
-        launch += f", {kernel.asked_blocks} blocks a multiprocessor without spills"
+    if kernel.min_blocks_hint:
+        launch += f", {kernel.min_blocks_hint} blocks a multiprocessor without spills"
     if kernel.shared_bytes:
         launch += f", {kernel.shared_bytes:,} B of shared memory"
     text = ListingText(kernel.index)

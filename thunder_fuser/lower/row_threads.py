@@ -9,9 +9,9 @@ VECTORS_PER_THREAD, MANY_VECTORS_PER_THREAD = 2, 4
 occupy all multiprocessors all the same: then there are more, smaller blocks, which wait at their
 barriers at different times.
 """
-STACKED_ROWS, FEWEST_STACKED_ROWS = 8, 4
+OUTER_ROWS, FEWEST_OUTER_ROWS = 8, 4
 """Outer reductions: vectors of adjacent rows that a block accesses together, which makes whole
 cache lines: the preferred number, and the one if there are too few rows.
 """
-STACKED_COLUMNS = 4
+OUTER_COLUMNS = 4
 """Outer reductions with several threads per row: columns that a thread has in flight."""

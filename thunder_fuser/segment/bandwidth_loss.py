@@ -21,9 +21,9 @@ from thunder_fuser.lower.body import KernelBody
 from thunder_fuser.lower.memory_order import Orders
 from thunder_fuser.lower.row_space import Space
 from thunder_fuser.lower.row_threads import (
-    FEWEST_STACKED_ROWS,
-    STACKED_COLUMNS,
-    STACKED_ROWS,
+    FEWEST_OUTER_ROWS,
+    OUTER_COLUMNS,
+    OUTER_ROWS,
     VECTORS_PER_THREAD,
 )
 from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
@@ -181,9 +181,9 @@ class BandwidthModel:
         apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
         yield loss(rows * self._threads_of(columns / lanes), 1, apart)
         if is_outer and not (is_strided or self._scans >> number & 1):
-            many = min(STACKED_ROWS, rows / lanes / device.sm_count)
-            beside = max(FEWEST_STACKED_ROWS, many)
-            each = max(1, min(device.max_threads_per_block / beside, columns / STACKED_COLUMNS))
+            many = min(OUTER_ROWS, rows / lanes / device.sm_count)
+            beside = max(FEWEST_OUTER_ROWS, many)
+            each = max(1, min(device.max_threads_per_block / beside, columns / OUTER_COLUMNS))
             yield loss(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:

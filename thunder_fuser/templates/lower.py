@@ -36,7 +36,7 @@ def lower(
         lowered.shared_bytes,
         lowered.body,
         lowered.cluster,
-        lowered.asked_blocks,
+        lowered.min_blocks_hint,
     )
 
 

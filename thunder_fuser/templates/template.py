@@ -47,7 +47,7 @@ class Lowered:
     scratch        memory that is no tensor's
     reductions     operations that the kernel is called after, before those that it computes
     cluster        blocks of a thread block cluster
-    asked_blocks   that a multiprocessor should have room for, if no register spills for it
+    min_blocks_hint  that a multiprocessor should have room for, if no register spills for it
     """
 
     body: ir.Body
@@ -56,7 +56,7 @@ class Lowered:
     scratch: tuple[ir.Parameter, ...] = ()
     reductions: tuple[str, ...] = ()
     cluster: int = 1
-    asked_blocks: int = 0
+    min_blocks_hint: int = 0
 
 
 S = TypeVar("S", bound=Schedule)

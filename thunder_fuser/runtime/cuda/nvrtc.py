@@ -116,7 +116,7 @@ def _is_worth_more_effort(kernels: Sequence[Kernel], log: str) -> bool:
     """Whether ptxas should try harder before kernels get other bounds: for an occupancy that they
     ask for, and where there are no others.
     """
-    asks = any(kernel.asked_blocks for kernel in kernels)
+    asks = any(kernel.min_blocks_hint for kernel in kernels)
     return asks or with_room(kernels, parse_resources(log)) == kernels
 
 
@@ -165,8 +165,8 @@ def with_room(kernels: Sequence[Kernel], found: Mapping[str, Resources]) -> list
 
 
 def _roomier(kernel: Kernel) -> Kernel:
-    if kernel.asked_blocks:
-        return replace(kernel, source=_ASKING.sub(_PLAIN, kernel.source), asked_blocks=0)
+    if kernel.min_blocks_hint:
+        return replace(kernel, source=_ASKING.sub(_PLAIN, kernel.source), min_blocks_hint=0)
     return replace(kernel, source=_BOUNDS.sub(_ROOMY, kernel.source))
 
 

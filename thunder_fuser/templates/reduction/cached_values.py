@@ -40,12 +40,12 @@ _WORTH_A_MOVE, _WORTH_REGISTERS = 3, 12
 _WORD = 4
 
 
-def held_bytes(value: Value, lanes: Lanes) -> int:
+def value_smem_bytes(value: Value, lanes: Lanes) -> int:
     """Memory for one row of a value, as wide as in registers, in whole cache lines."""
     return -(-lanes.vectors * lanes.vector * compute_dtype(value.dtype).itemsize // 64) * 64
 
 
-def choose_held(
+def choose_values_in_smem(
     graph: ScalarGraph, lanes: Lanes, passes: Sequence[Sequence[Value]], room: int
 ) -> tuple[Value, ...]:
     """Values that a pass shares with an earlier one and that are worth keeping, in order of passes.
@@ -54,27 +54,27 @@ def choose_held(
     room    bytes for a row of them
     """
     moving = _moving(graph, lanes)
-    held: dict[Value, None] = {}
+    cached: dict[Value, None] = {}
     computed: set[Value] = set()
     for roots in passes:
-        here = _computed(roots, moving, held)
+        here = _computed(roots, moving, cached)
         for value in sorted(here & computed, key=lambda node: node.order, reverse=True):
-            is_free = value in held or held_bytes(value, lanes) > room
+            is_free = value in cached or value_smem_bytes(value, lanes) > room
             if is_free or not isinstance(value, Compute) or not value.dtype.is_floating:
                 continue
             # What is left to compute once the values above it are kept.
-            if value not in _computed(roots, moving, held):
+            if value not in _computed(roots, moving, cached):
                 continue
-            below = _computed([value], moving, held)
-            cost = sum(_cost(node) for node in below if node not in held)
+            below = _computed([value], moving, cached)
+            cost = sum(_cost(node) for node in below if node not in cached)
             if cost > _EXPENSIVE:
-                held[value] = None
-                room -= held_bytes(value, lanes)
+                cached[value] = None
+                room -= value_smem_bytes(value, lanes)
         computed |= here
-    return tuple(held)
+    return tuple(cached)
 
 
-def choose_kept(
+def choose_values_in_registers(
     lanes: Lanes,
     graph: ScalarGraph,
     passes: Sequence[Sequence[Value]],
@@ -88,27 +88,27 @@ def choose_kept(
     room   words of each lane that registers have beside these
     """
     moving = _moving(graph, lanes)
-    kept: dict[Value, bool] = {}
+    found: dict[Value, bool] = {}
     computed: set[Value] = set()
     for number, roots in enumerate(passes):
-        here = _computed(roots, moving, kept)
+        here = _computed(roots, moving, found)
         later = [v for other in passes[number:] for v in other]
         for value in sorted(here & computed, key=lambda node: node.order, reverse=True):
-            if value in kept or not isinstance(value, Compute | Random):
+            if value in found or not isinstance(value, Compute | Random):
                 continue
-            before = _computed(later, moving, kept)
+            before = _computed(later, moving, found)
             if not value.dtype.is_floating or value not in before:
                 continue
-            after = _computed(later, moving, {**kept, value: True})
+            after = _computed(later, moving, {**found, value: True})
             cost = sum(map(_cost, before - after))
             freed = sum(n.dtype.itemsize for n in (before - after) & loads) / _WORD
             words = compute_dtype(value.dtype).itemsize / _WORD - freed
             least = _WORTH_REGISTERS if words > 0 else _WORTH_A_MOVE
             if cost >= least and words <= room:
-                kept[value] = words <= 0
+                found[value] = words <= 0
                 room -= int(max(words, 0))
         computed |= here
-    return kept
+    return found
 
 
 def choose_common(
@@ -159,12 +159,12 @@ def _moves(form: Form, lanes: Lanes) -> bool:
 
 
 def _computed(
-    roots: Sequence[Value], moving: AbstractSet[Value], held: Mapping[Value, object]
+    roots: Sequence[Value], moving: AbstractSet[Value], cached: Mapping[Value, object]
 ) -> set[Value]:
     """What a pass does at each column; values that are held are read there."""
 
     def producers(node: Value) -> list[Value]:
-        is_there = node in held or isinstance(node, Load)
+        is_there = node in cached or isinstance(node, Load)
         return [] if is_there else [v for v in operands(node) if v in moving]
 
     return set(backward_slice([v for v in roots if v in moving], producers))

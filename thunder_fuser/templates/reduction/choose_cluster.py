@@ -30,7 +30,7 @@ _BUSY = 0.95
 """Of the multiprocessors, that clusters have a block for."""
 
 
-def kept_in_cluster(
+def cached_in_cluster(
     made: ReductionSchedule, scheduled: Scheduled, device: DeviceInfo
 ) -> ReductionSchedule:
     """A row in the blocks of a cluster, where one block has no room to keep it on chip, or a
@@ -39,25 +39,25 @@ def kept_in_cluster(
     is_alone = made.threads > MAX_THREADS // 2 and made.rows > device.sm_count
     reads_again = bool(made.row_cache.reread)
     # What is not written can be folded in one pass, which keeps nothing.
-    if not made.element_stores or not (reads_again or (is_alone and made.has_kept_rows)):
+    if not made.element_stores or not (reads_again or (is_alone and made.has_cached_rows)):
         return made
     vectors, rows = made.lanes.vectors, made.rows
-    for together in (2, 1) if reads_again else (2,):
+    for blocks_per_sm in (2, 1) if reads_again else (2,):
         for cluster, _ in device.clusters:
-            found = scheduled(in_cluster(made.mapping, vectors, rows, cluster, together))
-            if not (found.row_cache.reread or _is_crowded(found, together)):
+            found = scheduled(in_cluster(made.mapping, vectors, rows, cluster, blocks_per_sm))
+            if not (found.row_cache.reread or _is_crowded(found, blocks_per_sm)):
                 return found
     return made
 
 
-def _is_crowded(schedule: ReductionSchedule, together: int) -> bool:
+def _is_crowded(schedule: ReductionSchedule, blocks_per_sm: int) -> bool:
     """Whether so much of a row is in registers while shared memory has the rest that what is
     computed of both leaves no room: for anything, where a multiprocessor has several blocks.
     """
     cache = schedule.row_cache
-    kept = (schedule.accesses[k].loads[0].dtype.itemsize for k in cache.registers)
-    words = sum(kept) * schedule.lanes.vector * schedule.steps // WORD
-    return bool(cache.shared) and words > (0 if together > 1 else _BESIDE_SHARED)
+    sizes = (schedule.accesses[k].loads[0].dtype.itemsize for k in cache.registers)
+    words = sum(sizes) * schedule.lanes.vector * schedule.steps // WORD
+    return bool(cache.shared) and words > (0 if blocks_per_sm > 1 else _BESIDE_SHARED)
 
 
 def tiled_in_cluster(
@@ -72,7 +72,7 @@ def tiled_in_cluster(
     # A block with several rows has none that is long.
     reads_again = made.rows_per_block == 1 and bool(made.row_cache.reread)
     is_needed = reads_again or made.has_crowded_totals
-    if not made.folds or not (is_needed or _waits_for_rows(made)):
+    if not made.row_reductions or not (is_needed or _waits_for_rows(made)):
         return made
     smallest: ReductionSchedule | None = None
     reading_again: ReductionSchedule | None = None
@@ -96,7 +96,7 @@ def tiled_in_cluster(
 
 def _waits_for_rows(schedule: ReductionSchedule) -> bool:
     """Whether a block that has one row in shared memory has no room there for the next one."""
-    rows = set(schedule.row_cache.shared).difference(schedule.resident)
+    rows = set(schedule.row_cache.shared).difference(schedule.row_invariant_smem)
     return bool(rows) and schedule.rows_per_block == 1
 
 
@@ -108,7 +108,7 @@ def summed_in_cluster(
     barrier: the smallest clusters that make them few and leave no multiprocessor idle to speak of.
     """
     mapping = made.mapping
-    columns = all(t.is_of_columns for t in made.totals)
+    columns = all(t.is_of_columns for t in made.grid_reductions)
     if mapping.cluster > 1 or mapping.column_tiles > 1 or mapping.walks_portions or not columns:
         return made
     if 2 * made.workspace_bytes < device.load_seconds * device.bandwidth:

@@ -23,19 +23,19 @@ def in_two_blocks(
 
 
 def in_cluster(
-    mapping: ThreadMapping, vectors: int, rows: int, cluster: int, together: int
+    mapping: ThreadMapping, vectors: int, rows: int, cluster: int, blocks_per_sm: int
 ) -> ThreadMapping:
-    """The mapping with a row in so many blocks of a cluster, `together` of them on each
+    """The mapping with a row in so many blocks of a cluster, `blocks_per_sm` of them on each
     multiprocessor.
     """
-    threads = sharing(-(-vectors // cluster), MAX_THREADS // together)
+    threads = sharing(-(-vectors // cluster), MAX_THREADS // blocks_per_sm)
     return replace(
         mapping,
         threads_per_row=max(threads, 2 * WARP_SIZE),
         rows_per_block=1,
         blocks=rows * cluster,
         column_tiles=cluster,
-        blocks_per_sm=together,
+        blocks_per_sm=blocks_per_sm,
         cluster=cluster,
     )
 

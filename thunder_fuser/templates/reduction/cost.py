@@ -21,7 +21,7 @@ from thunder_fuser.templates.reduction.thread_mapping import takes_small_blocks
 _JUMP = 128
 """Bytes that an access costs at least where a core jumps from row to row: nothing is prefetched."""
 
-_STACKED_SHARE = 0.7
+_OUTER_SHARE = 0.7
 """Of the bandwidth that blocks reach whose threads share rows that lie side by side: all of them
 fold at once, and few loads of each are under way (the time model's .55 to .8).
 """
@@ -48,9 +48,9 @@ def seconds(schedule: ReductionSchedule, device: DeviceInfo) -> float:
     time = max(time, _waiting(schedule, device))
     if _keeps_in_vain(schedule, device):
         time *= _IDLE
-    if not device.threads_are_serial and any(map(_has_moments, schedule.folds)):
+    if not device.threads_are_serial and any(map(_has_moments, schedule.row_reductions)):
         time *= _DEPENDENT
-    return time + (device.grid_barrier_seconds if schedule.totals else 0.0)
+    return time + (device.grid_barrier_seconds if schedule.grid_reductions else 0.0)
 
 
 def _has_moments(fold: RowReduction) -> bool:
@@ -72,11 +72,10 @@ def _keeps_in_vain(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
     """Whether long rows are kept between passes and not written: a block asks for nothing while it
     folds what it keeps, and a multiprocessor has few such blocks. One pass has smaller ones.
     """
-    cache, vectors = schedule.row_cache, schedule.lanes.vectors
+    vectors = schedule.lanes.vectors
     if schedule.lane_axis == "rows" or schedule.element_stores or schedule.stages < 2:
         return False
-    is_kept = bool(cache.registers or cache.shared)
-    return is_kept and takes_small_blocks(schedule.rows, vectors, device)
+    return schedule.has_cached_rows and takes_small_blocks(schedule.rows, vectors, device)
 
 
 def _vectors(schedule: ReductionSchedule) -> float:
@@ -140,7 +139,7 @@ def _share_of(schedule: ReductionSchedule, device: DeviceInfo) -> float:
         share = max(share, min(1.0, most))
     if schedule.is_outer_shared:
         turns = -(-schedule.blocks // device.sm_count)
-        share = min(share, _STACKED_SHARE * schedule.blocks / (turns * device.sm_count))
+        share = min(share, _OUTER_SHARE * schedule.blocks / (turns * device.sm_count))
     return share
 
 

@@ -41,8 +41,8 @@ def fits_int32(schedule: ReductionSchedule) -> bool:
         schedule.lanes(s.address) for s in (*schedule.element_stores, *schedule.row_stores)
     ]
     points = max(schedule.rows, 1) * max(schedule.columns, 1)
-    finishes = all(lower_grid.epilogue_fits_int32(f) for f in schedule.epilogues)
-    return finishes and points < 2**31 and all(fits(form) for form in mentioned)
+    epilogues = all(map(lower_grid.epilogue_fits_int32, schedule.epilogues))
+    return epilogues and points < 2**31 and all(fits(form) for form in mentioned)
 
 
 class ReductionLowering(RowLowering):
@@ -52,18 +52,18 @@ class ReductionLowering(RowLowering):
         schedule = self.schedule
         row = self._arithmetic()
         in_blocks = schedule.takes_rows_in_blocks
-        resident = self._resident()
+        invariant = self._row_invariant_smem()
         body = self._columns_of_row(row) if in_blocks else self._row_body(row)
         found: list[ir.Stmt] = [ir.Shared("smem")] if shared_bytes(schedule) else []
         if schedule.mapping.shares_rows:
             found.append(ir.ClusterArrive())
-        if schedule.totals:
+        if schedule.grid_reductions:
             found += lower_grid.workspaces(schedule)
         if in_blocks:
             found += self._loops.over_blocks_of_rows(body)
         elif schedule.grid_split == "rows":
-            once = [*resident, *self._others_began]
-            common = self._of_portion()
+            once = [*invariant, *self._others_began]
+            common = self._portion_prologue()
             found += self._loops.over_rows(body, common, self._first_row(), once)
         elif schedule.lane_axis == "rows" and not schedule.is_outer_shared:
             found += self._loops.owned_rows()
@@ -73,31 +73,31 @@ class ReductionLowering(RowLowering):
         else:
             # Threads that share a row synchronise: those without a row of their own work in vain.
             found += [*self._loops.owned_rows(), *body]
-        if schedule.totals:
+        if schedule.grid_reductions:
             found.append(ir.GridBarrier(schedule.blocks))
         tiles = 0
-        for finish in schedule.epilogues:
-            epilogue = EpilogueLowering(schedule, finish, self._frame)
-            found += epilogue.body(tiles)
-            tiles += epilogue.tiles
+        for epilogue in schedule.epilogues:
+            lowering = EpilogueLowering(schedule, epilogue, self._frame)
+            found += lowering.body(tiles)
+            tiles += lowering.tiles
         return found
 
     def _row_body(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """Everything that is done with one row."""
         schedule = self.schedule
-        body = [*self._held_places(), *self._copied_row()]
+        body = [*self._declare_cached_values(), *self._row_by_async_copies()]
         # A row's loads are issued before anything else, unless they wait for a position.
-        if self._held_loads_wait:
+        if self._register_loads_wait:
             body += self._row_section(None, row)
-        body += self._held_loads(row)
+        body += self._register_loads(row)
         body += [*self._row_section(None, row), *self._row_arrived()]
         for stage in range(schedule.stages):
-            folds = [f for f in schedule.folds if f.stage == stage]
+            folds = [f for f in schedule.row_reductions if f.stage == stage]
             if folds:
                 body += self._stage(folds, row)
             body += self._row_section(stage, row)
         if schedule.grid_split == "columns":
-            body += self._stage(schedule.totals, row)
+            body += self._stage(schedule.grid_reductions, row)
         return [*body, *self._stores(row)]
 
     def _columns_of_row(self, row: IndexArithmetic) -> list[ir.Stmt]:
@@ -105,7 +105,7 @@ class ReductionLowering(RowLowering):
         return [
             *self._of_next_block(row),
             *self._row_section(None, row),
-            *self._vector_stores((), row, range(len(self.schedule.totals))),
+            *self._vector_stores((), row, range(len(self.schedule.grid_reductions))),
         ]
 
     def _of_next_block(self, row: IndexArithmetic) -> list[ir.Stmt]:
@@ -232,10 +232,10 @@ class ReductionLowering(RowLowering):
 
     def _stores(self, row: IndexArithmetic) -> list[ir.Stmt]:
         wide, narrow = self.schedule.stores_in_pass(-1), self.schedule.row_stores
-        totals = enumerate(self.schedule.totals)
+        totals = enumerate(self.schedule.grid_reductions)
         sums = [n for n, total in totals if total.is_of_columns]
         found: list[ir.Stmt] = []
-        if self.schedule.row_cache.late:
+        if self.schedule.row_cache.loaded_in_last_pass:
             found.append(ir.Let("zero", DataType.Int32, ir.OpaqueZero()))
         if wide or sums:
             found.append(self._left_by_columns(wide, sums))
@@ -253,7 +253,7 @@ class ReductionLowering(RowLowering):
 
     def _left_by_columns(self, wide: Sequence[Store], sums: Sequence[int]) -> ir.Comment:
         """The head of the last pass."""
-        totals = [self.schedule.totals[n] for n in sums]
+        totals = [self.schedule.grid_reductions[n] for n in sums]
         named = [self._target(s).name for s in wide]
         named += [f"{t.op} over rows" for t in totals]
         tensors = [s.tensor for s in wide] + [t.tensor for t in totals]
@@ -267,7 +267,7 @@ class ReductionLowering(RowLowering):
             address = row.value(self.lanes(store.address), self._names)
             element = ir.Element(Var(self._target(store).name), address)
             found += [*row.taken(), ir.Assign(element, value)]
-        for n, total in enumerate(self.schedule.totals):
+        for n, total in enumerate(self.schedule.grid_reductions):
             if total.at == "one":
                 found.append(self._added(n))
         tests = (*lowered.is_first_thread(self.schedule), *self._loops.own_row)
@@ -283,7 +283,7 @@ class ReductionLowering(RowLowering):
         """The statement that adds the value at this point to a total's accumulator, or to `each` of
         several vectors'.
         """
-        total, lanes = self.schedule.totals[n], self.lanes.vector
+        total, lanes = self.schedule.grid_reductions[n], self.lanes.vector
         place: ir.Expr = Var(f"{self._total_name}{n}")
         if each:
             place = ir.at(place, *EACH)
@@ -306,7 +306,7 @@ class ReductionLowering(RowLowering):
         """What one vector of columns (or of rows, with lanes of rows) leaves in memory and in the
         totals with the numbers `sums`.
         """
-        roots = [v for n in sums for v in self.schedule.totals[n].roots]
+        roots = [v for n in sums for v in self.schedule.grid_reductions[n].roots]
         return self._with_stores(stores, roots, self._summed_lanes(sums), row)
 
     def _with_stores(
@@ -318,13 +318,13 @@ class ReductionLowering(RowLowering):
     ) -> list[ir.Stmt]:
         """What one vector does for some values, lane by lane, and what it stores."""
         arrays: list[ir.Stmt] = []
-        held: list[ir.Stmt] = []
+        stored: list[ir.Stmt] = []
         for n, store in enumerate(stores):
             arrays.append(self._lanes_of(f"y{n}", store.tensor.dtype))
             element = ir.Element(Var(f"y{n}"), V)
-            held.append(ir.Assign(element, self._stored(store, self._copy)))
+            stored.append(ir.Assign(element, self._stored(store, self._copy)))
         indices = row.child()
-        body = self._column_body([*(s.value for s in stores), *roots], [*held, *lane], row)
+        body = self._column_body([*(s.value for s in stores), *roots], [*stored, *lane], row)
         ends = [s for n, store in enumerate(stores) for s in self._guarded_store(n, store, indices)]
         if self._loops.own_row and ends:
             ends = [ir.If(self._loops.own_row, tuple(ends))]
@@ -367,13 +367,13 @@ def _lower(schedule: ReductionSchedule, frame: Frame) -> Lowered:
         tuple(_scratch(schedule)),
         tuple(f.op for f in schedule.reductions),
         schedule.mapping.cluster,
-        schedule.asked_blocks,
+        schedule.min_blocks_hint,
     )
 
 
 def _scratch(schedule: ReductionSchedule) -> Iterator[ir.Parameter]:
     """What blocks leave for each other."""
-    if schedule.totals:
+    if schedule.grid_reductions:
         parts = ir.Scratch(schedule.workspace_bytes)
         yield ir.Parameter(WORKSPACE, None, parts, True, written=True, aliased=True)
 

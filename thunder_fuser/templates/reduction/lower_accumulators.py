@@ -127,17 +127,17 @@ def joined(
 
 def combined(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
     """The lanes' accumulators of the n-th fold as one value of the row, in a fixed order."""
-    fold = schedule.folds[n]
+    fold = schedule.row_reductions[n]
     vector = schedule.lanes.vector
-    held = values.register_dtype(fold.tensor.dtype)
+    dtype = values.register_dtype(fold.tensor.dtype)
     if schedule.lane_axis == "rows":
         done = finished(get(ir.Var(f"a{n}"), fold, schedule.lanes_of(fold)), fold)
         each = ir.Assign(ir.Element(ir.Var(f"f{n}"), V), done)
-        found = ir.Registers(f"f{n}", held, (vector,))
+        found = ir.Registers(f"f{n}", dtype, (vector,))
         loop = lane_loop(vector, (each,), LoopKind.VECTOR)
-        return [*_stacked(schedule, n), found, loop]
+        return [*_outer_block_reduce(schedule, n), found, loop]
     before, value = reduced(schedule, n)
-    return [*before, ir.Let(f"f{n}", held, finished(value, fold))]
+    return [*before, ir.Let(f"f{n}", dtype, finished(value, fold))]
 
 
 def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list[ir.Stmt]:
@@ -151,24 +151,24 @@ def combined_together(schedule: ReductionSchedule, folds: Sequence[int]) -> list
     lets: list[ir.Let] = []
     after: list[ir.Stmt] = []
     for n in folds:
-        fold = schedule.folds[n]
+        fold = schedule.row_reductions[n]
         statements, value = reduced(schedule, n)
         before += statements
         lets.append(ir.Let(f"m{n}", reducer(fold), value))
-        held = values.register_dtype(fold.tensor.dtype)
-        after.append(ir.Let(f"f{n}", held, finished(ir.Var(f"m{n}"), fold)))
+        dtype = values.register_dtype(fold.tensor.dtype)
+        after.append(ir.Let(f"f{n}", dtype, finished(ir.Var(f"m{n}"), fold)))
     return [*before, ir.GroupedReduce(tuple(lets)), *after]
 
 
-def _stacked(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
+def _outer_block_reduce(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
     """Threads that share rows which lie side by side give each other what they have folded."""
     if not schedule.is_outer_shared:
         return []
-    threads, groups = schedule.block_threads, schedule.rows_per_block
+    threads, rows = schedule.block_threads, schedule.rows_per_block
     # One warp has nobody to leave values for.
     slots = ir.add(SMEM, ir.Int(slot_offset(schedule, n))) if threads > WARP_SIZE else None
-    one = reducer(schedule.folds[n])
-    return [ir.OuterBlockReduce(one, threads, groups, schedule.lanes.vector, f"a{n}", slots)]
+    one = reducer(schedule.row_reductions[n])
+    return [ir.OuterBlockReduce(one, threads, rows, schedule.lanes.vector, f"a{n}", slots)]
 
 
 def reduced(schedule: ReductionSchedule, n: int) -> tuple[list[ir.Stmt], ir.Expr]:
@@ -212,8 +212,8 @@ def finished(accumulator: ir.Expr, fold: Accumulation) -> ir.Expr:
     dtype = fold.tensor.dtype
     found = reductions.lookup(fold.op).folded_dtype(fold.accumulate)
     result = ir.FinalizeAccumulator(reducer(fold), accumulator)
-    held = values.convert(result, found, values.register_dtype(dtype))
-    return values.round_to(held, dtype)
+    converted = values.convert(result, found, values.register_dtype(dtype))
+    return values.round_to(converted, dtype)
 
 
 def _halves(vector: int) -> list[int]:

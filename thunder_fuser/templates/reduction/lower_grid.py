@@ -46,7 +46,7 @@ def declared(schedule: ReductionSchedule, name: str, totals: Sequence[int]) -> l
     found: list[ir.Stmt] = []
     lanes = schedule.lanes.vector
     for n in totals:
-        total = schedule.totals[n]
+        total = schedule.grid_reductions[n]
         if not total.is_of_columns:
             one = lowered.reducer(total)
             start = ir.InitAccumulator(one, is_zero=True)
@@ -88,7 +88,7 @@ def joined(schedule: ReductionSchedule) -> list[ir.Stmt]:
     """What a part of the rows has come to, added to what there was."""
     found: list[ir.Stmt] = []
     lanes = schedule.lanes.vector
-    for n, total in enumerate(schedule.totals):
+    for n, total in enumerate(schedule.grid_reductions):
         sum_, part = ir.Var(f"s{n}"), ir.Var(f"q{n}")
         if not total.is_of_columns:
             found.append(ir.Assign(sum_, lowered.combination(total, sum_, part)))
@@ -105,11 +105,11 @@ def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
     """
     lanes = schedule.lanes.vector
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.totals):
+    for n, total in enumerate(schedule.grid_reductions):
         place = ir.Var(f"b{n}")
         found.append(lowered.declared(f"b{n}", total, lanes))
         if total.is_struct:
-            found.append(_copied(total, place, ir.Element(ir.Var(f"{name}{n}"), K), lanes))
+            found.append(_move(total, place, ir.Element(ir.Var(f"{name}{n}"), K), lanes))
         else:
             found.append(lowered.started(place, total, lanes))
     return found
@@ -118,17 +118,17 @@ def taken_up(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
 def put_back(schedule: ReductionSchedule, name: str) -> list[ir.Stmt]:
     lanes = schedule.lanes.vector
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.totals):
+    for n, total in enumerate(schedule.grid_reductions):
         place = ir.Element(ir.Var(f"{name}{n}"), K)
         if total.is_struct:
-            found.append(_copied(total, place, ir.Var(f"b{n}"), lanes))
+            found.append(_move(total, place, ir.Var(f"b{n}"), lanes))
         else:
             vector = LoopKind.VECTOR
             found.append(lowered.joined(place, ir.Var(f"b{n}"), total, lanes, vector))
     return found
 
 
-def _copied(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir.Stmt:
+def _move(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir.Stmt:
     value = lowered.get(place, total, lanes)
     return lowered.for_lanes(lowered.put(to, total, lanes, value), total, lanes, LoopKind.VECTOR)
 
@@ -136,19 +136,19 @@ def _copied(total: GridReduction, to: ir.Expr, place: ir.Expr, lanes: int) -> ir
 def workspaces(schedule: ReductionSchedule) -> list[ir.Stmt]:
     """Pointers to the parts of each total."""
     found: list[ir.Stmt] = []
-    for n, total in enumerate(schedule.totals):
-        held: ir.Type = lowered.reducer(total)
+    for n, total in enumerate(schedule.grid_reductions):
+        type_: ir.Type = lowered.reducer(total)
         if total.is_of_columns and total.is_struct:
-            held = lowered.lanes_type(total, schedule.lanes.vector)
-        place = ir.Reinterpret(held, add(ir.Var(WORKSPACE), ir.Int(total.offset)))
-        found.append(ir.LetPointer(f"W{n}", held, place))
+            type_ = lowered.lanes_type(total, schedule.lanes.vector)
+        place = ir.Reinterpret(type_, add(ir.Var(WORKSPACE), ir.Int(total.offset)))
+        found.append(ir.LetPointer(f"W{n}", type_, place))
     return found
 
 
-def epilogue_fits_int32(finish: GridEpilogue) -> bool:
+def epilogue_fits_int32(epilogue: GridEpilogue) -> bool:
     """Every index that the epilogue can mention fits into an Int32."""
-    mentioned = [finish.lanes(f) for node in finish.graph for f in forms(node)]
-    mentioned += [finish.lanes(s.address) for s in finish.stores]
+    mentioned = [epilogue.lanes(f) for node in epilogue.graph for f in forms(node)]
+    mentioned += [epilogue.lanes(s.address) for s in epilogue.stores]
     return all(fits(form) for form in mentioned)
 
 
@@ -158,20 +158,20 @@ class EpilogueLowering(LaneLowering):
     def __init__(
         self,
         schedule: ReductionSchedule,
-        finish: GridEpilogue,
+        epilogue: GridEpilogue,
         frame: Frame,
     ) -> None:
-        super().__init__(finish.graph, finish.accesses, finish.lanes, finish.stores, frame)
+        super().__init__(epilogue.graph, epilogue.accesses, epilogue.lanes, epilogue.stores, frame)
         self._names = {"u": _C}
         self.schedule = schedule
-        self.finish = finish
-        self._totals = {t.tensor: n for n, t in enumerate(schedule.totals)}
+        self.epilogue = epilogue
+        self._totals = {t.tensor: n for n, t in enumerate(schedule.grid_reductions)}
 
     def body(self, before: int) -> list[ir.Stmt]:
         """A tile of points for each block, until all have been done. The first block that works is
         that behind so many tiles of other epilogues.
         """
-        head = self._section("epilogue of grid reductions", self.finish.stores)
+        head = self._section("epilogue of grid reductions", self.epilogue.stores)
         blocks = self.schedule.blocks
         if before % blocks == 0:
             return [head, self._points(ir.LaunchIndex.BLOCK)]
@@ -185,10 +185,10 @@ class EpilogueLowering(LaneLowering):
         return self._tiles(self._width)
 
     def _tiles(self, width: int) -> int:
-        return -(-self.finish.points // width)
+        return -(-self.epilogue.points // width)
 
     def _points(self, block: ir.Expr) -> ir.Stmt:
-        schedule, points = self.schedule, self.finish.points
+        schedule, points = self.schedule, self.epilogue.points
         width, tiles = self._width, self.tiles
         alone = tiles <= schedule.blocks
         own: ir.Expr = ir.IntCast(block, self._index) if alone else TILE
@@ -239,7 +239,7 @@ class EpilogueLowering(LaneLowering):
 
     def _wanted(self) -> Sequence[tuple[GridReduction, int]]:
         read = {n.tensor for n in self._live if isinstance(n, Folded)}
-        return [(t, n) for n, t in enumerate(self.schedule.totals) if t.tensor in read]
+        return [(t, n) for n, t in enumerate(self.schedule.grid_reductions) if t.tensor in read]
 
     def _summed(self) -> list[ir.Stmt]:
         """What the parts of each total come to: of several, which have the same points, side by
@@ -249,12 +249,12 @@ class EpilogueLowering(LaneLowering):
         results: list[ir.Stmt] = []
         wanted = self._wanted()
         for total, n in wanted:
-            one, held = lowered.reducer(total), values.register_dtype(total.tensor.dtype)
+            one, dtype = lowered.reducer(total), values.register_dtype(total.tensor.dtype)
             both: ir.Expr = self._sum_of_parts(total, n)
             if len(wanted) > 1:
                 sums.append(ir.Let(f"m{n}", one, both))
                 both = ir.Var(f"m{n}")
-            results.append(ir.Let(f"g{n}", held, lowered.finished(both, total)))
+            results.append(ir.Let(f"g{n}", dtype, lowered.finished(both, total)))
         return [*([ir.GroupedReduce(tuple(sums))] if sums else []), *results]
 
     def _sum_of_parts(self, total: GridReduction, n: int) -> ir.ReducePartials:
@@ -288,7 +288,7 @@ class EpilogueLowering(LaneLowering):
             if node not in done:
                 inside += self._defined(node, ONE, indices)
         after: list[ir.Stmt] = []
-        for n, store in enumerate(self.finish.stores):
+        for n, store in enumerate(self.epilogue.stores):
             found.append(ir.Registers(f"y{n}", store.tensor.dtype, (1,)))
             inside.append(ir.Assign(ir.Element(ir.Var(f"y{n}"), V), self._stored(store, ONE)))
             after += self._store(n, store, indices)

@@ -83,17 +83,17 @@ class ReductionLoops:
         `once`, of all.
         """
         schedule, mapping = self._schedule, self._schedule.mapping
-        threads, groups = mapping.threads_per_row, mapping.rows_per_block
+        threads, owned = mapping.threads_per_row, mapping.rows_per_block
         thread: ir.Expr = ir.LaunchIndex.THREAD
         found: list[ir.Stmt] = []
         if threads > 1:
-            own = ir.UnsignedBinary("%", thread, ir.Int(threads)) if groups > 1 else thread
+            own = ir.UnsignedBinary("%", thread, ir.Int(threads)) if owned > 1 else thread
             found.append(ir.Let("t", _INT, own))
-        if groups > 1:
-            group = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
-            found.append(ir.Let("g", _INT, group))
+        if owned > 1:
+            place = ir.UnsignedBinary("/", thread, ir.Int(threads)) if threads > 1 else thread
+            found.append(ir.Let("g", _INT, place))
         found += [*self._tile_and_part(), *once]
-        begin, bound = self._rows_of_portion(groups)
+        begin, bound = self._rows_of_portion(owned)
         rows: list[ir.Stmt] = []
         if mapping.row_groups > 1:
             rows.append(self._let("bound", bound))
@@ -109,17 +109,17 @@ class ReductionLoops:
             before_all, each = self._turns()
             found += before_all
             here.insert(0, each)
-        if schedule.unhoisted:
+        if schedule.not_hoisted:
             here.append(ir.Let("zero", _INT, ir.OpaqueZero()))
         inner = (*here, *body)
-        unrolling = _SERIAL if schedule.folds else self._unrolled(-1)
+        unrolling = _SERIAL if schedule.row_reductions else self._unrolled(-1)
         # A copy of all that is done with a row makes no load earlier than it is anyway.
         unrolling = (LoopKind.SERIAL, 1) if schedule.prefetched else unrolling
         if schedule.is_summed_in_parts:
             length = schedule.longest_total * stride
             inside = (
                 self._let("to", ir.ClampedAdd(_FROM, length, bound)),
-                *lower_grid.declared(schedule, "q", range(len(schedule.totals))),
+                *lower_grid.declared(schedule, "q", range(len(schedule.grid_reductions))),
                 self._loop("first", _FROM, _TO, stride, inner, unrolling),
                 *lower_grid.joined(schedule),
             )
@@ -145,18 +145,18 @@ class ReductionLoops:
         """
         schedule, mapping = self._schedule, self._schedule.mapping
         apart = schedule.totals_of_portions
-        kept = [n for n in range(len(schedule.totals)) if n not in apart]
+        rest = [n for n in range(len(schedule.grid_reductions)) if n not in apart]
         each = self._with_totals(apart, rows, "portion")
         if not mapping.walks_portions:
-            return self._with_totals(kept, each, "block")
+            return self._with_totals(rest, each, "block")
         step, last = mapping.partials, ir.Int(mapping.portions)
         if not schedule.leaves_spans:
             each = [ir.Loop("portion", last, tuple(each), begin=PART, step=step, type=_INT)]
-            return self._with_totals(kept, each, "block")
+            return self._with_totals(rest, each, "block")
         length = schedule.portions_together * step
         end = ir.ClampedAdd(SPAN, length, last)
         each = [ir.Loop("portion", end, tuple(each), begin=SPAN, step=step, type=_INT)]
-        spans = self._with_totals(kept, each, "portions")
+        spans = self._with_totals(rest, each, "portions")
         return [ir.Loop("span", last, tuple(spans), begin=PART, step=length, type=_INT)]
 
     def _with_totals(
@@ -275,7 +275,7 @@ class ReductionLoops:
             length = schedule.longest_total
             inside = (
                 self._let("to", ir.Min(add(_FROM, ir.Int(length)), _END)),
-                *lower_grid.declared(schedule, "q", range(len(schedule.totals))),
+                *lower_grid.declared(schedule, "q", range(len(schedule.grid_reductions))),
                 blocks(_FROM, _TO),
                 *lower_grid.joined(schedule),
             )
@@ -332,7 +332,7 @@ class ReductionLoops:
         block, thread = ir.LaunchIndex.BLOCK, ir.LaunchIndex.THREAD
         own: ir.Expr = self._cast(block)
         if schedule.is_outer_shared:
-            return self._stacked_rows()
+            return self._outer_rows()
         if schedule.lane_axis == "rows":
             return [self._let("u", add(times(own, ir.Int(owned)), thread))]
         threads = schedule.threads
@@ -359,7 +359,7 @@ class ReductionLoops:
             return [*found, *self._clamped("r", own, self._last_row)]
         return [*found, self._let("r", own)]
 
-    def _stacked_rows(self) -> list[ir.Stmt]:
+    def _outer_rows(self) -> list[ir.Stmt]:
         """The vector of rows of a thread that shares it: neighbours have neighbouring ones."""
         owned, thread = ir.Int(self._schedule.rows_per_block), ir.LaunchIndex.THREAD
         found: list[ir.Stmt] = [
@@ -428,13 +428,13 @@ class ReductionLoops:
         """`body` from `begin` to `end`; with loads ahead, so many steps at a time as loads are."""
         if not ahead.loads:
             return self._loop(name, begin, end, step, body, self._unrolled(number))
-        together = self._schedule.unroll[number]
+        unroll = self._schedule.unroll[number]
         place = self._let(name, add(_AT, times(K, ir.Int(step))))
         inside = list(ahead.arrays)
         for each in (ahead.loads, body):
             guarded = (place, ir.If((less(Var(name), end),), tuple(each)))
-            inside.append(ir.Loop("k", ir.Int(together), guarded, LoopKind.UNROLLED))
-        return self._loop("at", begin, end, together * step, inside)
+            inside.append(ir.Loop("k", ir.Int(unroll), guarded, LoopKind.UNROLLED))
+        return self._loop("at", begin, end, unroll * step, inside)
 
     @property
     def _walk(self) -> tuple[str, ir.Expr, ir.Expr, int]:
@@ -459,9 +459,9 @@ class ReductionLoops:
     ) -> list[ir.Stmt]:
         """`over_columns` in parts, with statements before and after each of them."""
         name, begin, end, step = self._walk
-        together = self._schedule.unroll[number]
+        unroll = self._schedule.unroll[number]
         longest = self._schedule.longest_chain
-        length = (max(longest // together, 1) * together if ahead.loads else longest) * step
+        length = (max(longest // unroll, 1) * unroll if ahead.loads else longest) * step
         inside = (
             self._let("to", ir.ClampedAdd(_FROM, length, end)),
             *before,
@@ -489,7 +489,7 @@ class ReductionLoops:
             return (LoopKind.SERIAL, unroll) if unroll == 1 or some else _UNROLLED
         if self._schedule.is_before_totals(number):
             return (LoopKind.SERIAL, unroll)
-        if unroll > 1 and not self._schedule.is_plain(number):
+        if unroll > 1 and not self._schedule.is_compiler_unrolled(number):
             return (LoopKind.SERIAL, unroll)
         if self._is_long:
             return (LoopKind.SERIAL, default_unroll(self._schedule, number))

@@ -63,30 +63,31 @@ def left_by_rows(
     if schedule.mapping.meets_in_clusters:
         return [_met(schedule, totals)] if totals else []
     found: list[ir.Stmt] = []
-    columns = [n for n in totals if schedule.totals[n].is_of_columns]
+    columns = [n for n in totals if schedule.grid_reductions[n].is_of_columns]
     if schedule.rows_per_block > 1:
-        together = [columns] if schedule.meets_at_once else [[n] for n in columns]
-        found += [_met(schedule, met) for met in together if met]
+        batches = [columns] if schedule.meets_at_once else [[n] for n in columns]
+        found += [_met(schedule, batch) for batch in batches if batch]
     elif not schedule.mapping.is_alone:
-        found += [_left_by_group(schedule, schedule.totals[n], n, vector_of_step) for n in columns]
+        found += [
+            _left_by_one_row(schedule, schedule.grid_reductions[n], n, vector_of_step)
+            for n in columns
+        ]
     for n in totals:
         if n not in columns:
-            found += _left_by_block(schedule, schedule.totals[n], n)
+            found += _left_by_block(schedule, schedule.grid_reductions[n], n)
     return found
 
 
-def _left_by_group(
+def _left_by_one_row(
     schedule: ReductionSchedule, total: GridReduction, n: int, vector_of_step: ir.Expr
 ) -> ir.Stmt:
     """The accumulators of columns of the only group."""
     lanes, workspace = schedule.lanes.vector, ir.Var(f"W{n}")
     part = _part_of_block(schedule, total, n)
-    held = ir.Element(ir.Var(f"s{n}"), K)
-    store: ir.Stmt = ir.VectorStore(
-        lanes, add(add(workspace, part), times(_U, ir.Int(lanes))), held
-    )
+    own = ir.Element(ir.Var(f"s{n}"), K)
+    store: ir.Stmt = ir.VectorStore(lanes, add(add(workspace, part), times(_U, ir.Int(lanes))), own)
     if total.is_struct:
-        store = ir.Assign(ir.Element(workspace, add(part, _U)), held)
+        store = ir.Assign(ir.Element(workspace, add(part, _U)), own)
     vectors = schedule.lanes.vectors
     guarded = store if _owns_all(schedule) else ir.If((less(_U, vectors),), (store,))
     return each_step(schedule, ir.Let("u", _INT, vector_of_step), guarded)
@@ -99,10 +100,10 @@ def _met(schedule: ReductionSchedule, totals: Sequence[int]) -> ir.Scope:
     """
     brought: list[ir.Stmt] = []
     for n in totals:
-        total, meeting = schedule.totals[n], _meeting_of(n)
+        total, meeting = schedule.grid_reductions[n], _meeting_of(n)
         brought.append(_meeting(schedule, meeting, lowered.reducer(total), n))
         brought.append(_brought(schedule, total, n, meeting))
-    summed = [_summed(schedule, schedule.totals[n], n) for n in totals]
+    summed = [_summed(schedule, schedule.grid_reductions[n], n) for n in totals]
     if not schedule.mapping.meets_in_clusters:
         return ir.Scope((ir.Barrier(), *brought, ir.Barrier(), *summed))
     return ir.Scope(
@@ -114,13 +115,13 @@ def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loo
     """A block's columns of what its groups have brought, or its share of what all blocks of its
     cluster have.
     """
-    groups, points, meeting = schedule.rows_per_block, owned_points(schedule), _meeting_of(n)
+    rows, points, meeting = schedule.rows_per_block, owned_points(schedule), _meeting_of(n)
     one, cluster = lowered.reducer(total), schedule.mapping.cluster
 
-    def from_group(first: int, place: ir.Var, kind: LoopKind) -> list[ir.Stmt]:
+    def from_rows(first: int, place: ir.Var, kind: LoopKind) -> list[ir.Stmt]:
         element = ir.Element(place, add(times(_J, ir.Int(points)), _COLUMN))
         more = ir.Assign(_SUM, lowered.combination(total, _SUM, element))
-        return [ir.Loop("j", ir.Int(groups), (more,), kind, ir.Int(first))] * (first < groups)
+        return [ir.Loop("j", ir.Int(rows), (more,), kind, ir.Int(first))] * (first < rows)
 
     def brought_by(rank: ir.Expr) -> ir.LetPointer:
         return ir.LetPointer(_OTHER.name, one, ir.MappedRank(meeting, rank))
@@ -131,12 +132,12 @@ def _summed(schedule: ReductionSchedule, total: GridReduction, n: int) -> ir.Loo
     put = _put_in_workspace(schedule, total, n)
     if not schedule.mapping.meets_in_clusters:
         # Of short rows a block has very many groups.
-        added = [first_of(meeting), *from_group(1, meeting, LoopKind.SERIAL)]
+        added = [first_of(meeting), *from_rows(1, meeting, LoopKind.SERIAL)]
         return _over_own_columns(schedule, points, ir.Int(0), [*added, *put])
-    others = (brought_by(_B), *from_group(0, _OTHER, LoopKind.UNROLLED))
+    others = (brought_by(_B), *from_rows(0, _OTHER, LoopKind.UNROLLED))
     added = [
         *(brought_by(ir.Int(0)), first_of(_OTHER)),
-        *from_group(1, _OTHER, LoopKind.UNROLLED),
+        *from_rows(1, _OTHER, LoopKind.UNROLLED),
         ir.Loop("b", ir.Int(cluster), others, LoopKind.UNROLLED, ir.Int(1)),
     ]
     share = points // cluster
@@ -204,11 +205,11 @@ def _owns_all(schedule: ReductionSchedule) -> bool:
 
 def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) -> list[ir.Stmt]:
     """One accumulator of each group in that of the first, which leaves it."""
-    groups = schedule.rows_per_block
+    rows = schedule.rows_per_block
     one, sum_ = lowered.reducer(total), ir.Var(f"s{n}")
     first = lowered.is_first_thread(schedule)
     left = ir.Assign(ir.Element(ir.Var(f"W{n}"), place_of_part(schedule, n)), sum_)
-    if groups == 1:
+    if rows == 1:
         return [ir.If(first, (left,)) if first else left]
     other = ir.Element(_MEETING, ir.Binary("-", G, ir.Int(1)))
     added = ir.Assign(sum_, lowered.combination(total, sum_, ir.Element(_MEETING, _J)))
@@ -219,7 +220,7 @@ def _left_by_block(schedule: ReductionSchedule, total: GridReduction, n: int) ->
             ir.Barrier(),
             ir.If((*first, ir.Binary(">", G, ir.Int(0))), (ir.Assign(other, sum_),)),
             ir.Barrier(),
-            ir.If(owner, (ir.Loop("j", ir.Int(groups - 1), (added,)),)),
+            ir.If(owner, (ir.Loop("j", ir.Int(rows - 1), (added,)),)),
         )
     )
     return [met, ir.If(owner, (left,))]
@@ -245,7 +246,7 @@ def _each(schedule: ReductionSchedule, total: GridReduction, statement: ir.Stmt)
 def left_by_columns(schedule: ReductionSchedule, n: int) -> list[ir.Stmt]:
     """A row's columns of this block, folded, are its part."""
     before, value = lowered.reduced(schedule, n)
-    total = schedule.totals[n]
+    total = schedule.grid_reductions[n]
     place = times(ir.IntCast(PART, DataType.Int), ir.Int(total.points))
     element = ir.Element(ir.Var(f"W{n}"), add(place, ir.Var("r")))
     store: ir.Stmt = ir.Assign(element, ir.Var(f"s{n}"))

@@ -33,15 +33,15 @@ from thunder_fuser.lower.scalar_graph import (
     reachable,
 )
 from thunder_fuser.lower.vectorize import ALWAYS
-from thunder_fuser.templates.reduction.cached_values import held_bytes
+from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
 from thunder_fuser.templates.reduction.lower_accumulators import SMEM, G, T
 from thunder_fuser.templates.reduction.lower_loops import FOLLOWING, ReductionLoops, StepsAhead
 from thunder_fuser.templates.reduction.pipelining import WORDS_AHEAD
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 from thunder_fuser.templates.reduction.shared_memory import (
-    copied_offset,
-    held_offset,
-    kept_offset,
+    access_smem_offset,
+    prefetch_smem_offset,
+    value_smem_offset,
 )
 
 _COPIES = "copies"
@@ -54,17 +54,17 @@ class RowLowering(LaneLowering):
     def __init__(self, schedule: ReductionSchedule, frame: Frame) -> None:
         stores = [*schedule.element_stores, *schedule.row_stores]
         folded = [v for f in schedule.reductions for v in f.roots]
-        self._cached = (*schedule.row_cache.values, *schedule.kept_of_portion)
+        self._cached = (*schedule.row_cache.values, *schedule.portion_values)
         folded += self._cached
         graph, accesses, lanes = schedule.graph, schedule.accesses, schedule.lanes
         super().__init__(graph, accesses, lanes, stores, frame, folded, schedule.paired)
         # Totals go through memory; what is held is read by other nodes alone.
-        kept = [*(s.value for s in stores), *schedule.exact_terms]
-        kept += [f.position for f in schedule.folds if f.position is not None]
-        folds = [(f.op, f.value, f.tensor) for f in schedule.folds]
-        self._brief = find_brief(self._live_nodes, kept, folds)
+        exact = [*(s.value for s in stores), *schedule.exact_terms]
+        exact += [f.position for f in schedule.row_reductions if f.position is not None]
+        folds = [(f.op, f.value, f.tensor) for f in schedule.row_reductions]
+        self._brief = find_brief(self._live_nodes, exact, folds)
         self.schedule = schedule
-        self._folds = {f.tensor: n for n, f in enumerate(schedule.folds)}
+        self._folds = {f.tensor: n for n, f in enumerate(schedule.row_reductions)}
         self._row_values = self._find_row_values()
         # Those that are computed once a row, and when.
         self._row_stages = {
@@ -73,14 +73,14 @@ class RowLowering(LaneLowering):
             if node.order in self._row_values and schedule.lane_axis == "columns"
         }
         self._row_loads = self._find_row_loads()
-        self._late_loads = self._find_late_loads()
+        self._stage_dependent_loads = self._find_stage_dependent_loads()
         self._written: set[Value] = set()
         self._loops = ReductionLoops(schedule, frame)
         # Accesses of which all vectors are loaded before a pass begins.
         self._ahead: set[int] = set()
         # Accesses and values that an earlier pass has left in shared memory.
-        self._kept: set[int] = set()
-        self._ready: set[Value] = set(schedule.kept_of_portion)
+        self._in_smem: set[int] = set()
+        self._ready: set[Value] = set(schedule.portion_values)
 
     # ---- which values live where
 
@@ -120,7 +120,7 @@ class RowLowering(LaneLowering):
     def _stage_of(self, node: Value) -> int | None:
         """The stage after which a row value can be computed; None: from the start."""
         stages = [
-            self.schedule.folds[self._folds[n.tensor]].stage
+            self.schedule.row_reductions[self._folds[n.tensor]].stage
             for n in reachable([node])
             if isinstance(n, Folded)
         ]
@@ -151,22 +151,22 @@ class RowLowering(LaneLowering):
             if isinstance(n, Load) and n.order in self._row_values
         }
 
-    def _find_late_loads(self) -> set[int]:
+    def _find_stage_dependent_loads(self) -> set[int]:
         """Accesses at positions that a stage computes: nothing can hold them before it."""
         waits = (any(isinstance(n, Folded) for n in self._awaited(a)) for a in self.accesses)
-        return {k for k, late in enumerate(waits) if late}
+        return {k for k, is_dependent in enumerate(waits) if is_dependent}
 
     @property
-    def _held_loads_wait(self) -> bool:
-        held = filter(self._is_held, self._column_accesses(self._live))
-        return any(self._awaited(self.accesses[k]) for k in held)
+    def _register_loads_wait(self) -> bool:
+        found = filter(self._in_registers, self._column_accesses(self._live))
+        return any(self._awaited(self.accesses[k]) for k in found)
 
     # ---- loads
 
-    def _held_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
+    def _register_loads(self, row: IndexArithmetic) -> list[ir.Stmt]:
         """What stays in registers, for every column of the row, before the first use of any."""
-        held = [k for k in self._column_accesses(self._live) if self._is_held(k)]
-        wanted = [k for k in held if k not in self.schedule.of_portion]
+        cached = filter(self._in_registers, self._column_accesses(self._live))
+        wanted = [k for k in cached if k not in self.schedule.portion_loads]
         ahead = [k for k in wanted if k in self.schedule.prefetched]
         now = [k for k in wanted if k not in ahead]
         taken: list[ir.Stmt] = []
@@ -175,22 +175,22 @@ class RowLowering(LaneLowering):
             self._written.update(self.accesses[k].loads)
         loads = [self._taken_over(k) for k in ahead]
         indices = row.child()
-        for k in filter(self._is_kept_as_words, now):
+        for k in filter(self._is_cached_as_words, now):
             loads += self._fetch(k, f"w{k}", indices, self._names)
-        now = [k for k in now if not self._is_kept_as_words(k)]
-        resident = [k for k in now if k in self._kept]
-        now = [k for k in now if k not in resident]
-        loads += [self._from_shared(k, self._register(k, EACH)) for k in resident]
+        now = [k for k in now if not self._is_cached_as_words(k)]
+        in_smem = [k for k in now if k in self._in_smem]
+        now = [k for k in now if k not in in_smem]
+        loads += [self._from_shared(k, self._register(k, EACH)) for k in in_smem]
         beside = sorted(self._positions_of(now).difference(wanted, self._row_loads))
         loads += map(self._array, beside)
         loads += self._loads(sorted([*now, *beside]), EACH, indices, set(self._written))
-        arrays = [self._kept_array(k) for k in wanted]
+        arrays = [self._register_array(k) for k in wanted]
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in wanted))
         head = ir.Comment(f"prologue: {names}, kept in registers")
         found = [head, *arrays, *self._loops.over_columns(loads)] if wanted else []
         if not self.schedule.prefetched:
             return found
-        if self.schedule.copied:
+        if self.schedule.async_prefetched:
             found.insert(0, ir.AwaitCopies(_COPIES))
         place = self._loops.place_of("next")
         later = [ir.Scope((*place, *self._fetched_row("next"))), *self._row_to_l2()]
@@ -211,15 +211,15 @@ class RowLowering(LaneLowering):
             found += [*vector.taken(), ir.Prefetch(source)]
         return self._loops.over_columns(found) if found else []
 
-    def _resident(self) -> list[ir.Stmt]:
+    def _row_invariant_smem(self) -> list[ir.Stmt]:
         """What all rows have in common, into shared memory: each thread its own vectors, or those
         of one row for all rows of the block.
         """
-        resident = self.schedule.resident
-        if not resident:
+        invariant = self.schedule.row_invariant_smem
+        if not invariant:
             return []
-        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in resident))
-        found = self._fetched(resident, self._arithmetic(), set(self._written))
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in invariant))
+        found = self._fetched(invariant, self._arithmetic(), set(self._written))
         head = ir.Comment(f"{names}, kept in shared memory for all rows")
         loads = self._loops.over_columns(found)
         if self.schedule.rows_per_block > 1:
@@ -228,37 +228,37 @@ class RowLowering(LaneLowering):
 
     def _pointer(self, k: int) -> ir.Expr:
         pointer = super()._pointer(k)
-        return ir.Address(pointer, _ZERO) if k in self.schedule.unhoisted else pointer
+        return ir.Address(pointer, _ZERO) if k in self.schedule.not_hoisted else pointer
 
-    def _kept_array(self, k: int) -> ir.Registers:
+    def _register_array(self, k: int) -> ir.Registers:
         """Registers for this thread's vectors of a row."""
         steps = self.schedule.steps
-        if self._is_kept_as_words(k):
+        if self._is_cached_as_words(k):
             return ir.Registers(f"w{k}", self._fetch_type(k), (steps,))
         return self._array(k, steps)
 
     def _taken_over(self, k: int) -> ir.Stmt:
         """The vector of the row at hand, which was the next one's."""
         vector, here = self.lanes.vector, ir.Element(Var(f"x{k}"), K)
-        is_copied = k in self.schedule.copied
-        if is_copied and not self._is_kept_as_words(k):
-            return ir.VectorLoad(vector, self._copied(k), here)
+        is_copied = k in self.schedule.async_prefetched
+        if is_copied and not self._is_cached_as_words(k):
+            return ir.VectorLoad(vector, self._prefetch_pointer(k), here)
         words: ir.Expr = ir.Element(Var(f"n{k}"), K)
         if is_copied:
-            words = ir.RawLoad(vector, self._copied(k))
-        if self._is_kept_as_words(k):
+            words = ir.RawLoad(vector, self._prefetch_pointer(k))
+        if self._is_cached_as_words(k):
             return ir.Assign(ir.Element(Var(f"w{k}"), K), words)
         return ir.Unpack(words, here)
 
-    def _copied(self, k: int) -> ir.Reinterpret:
+    def _prefetch_pointer(self, k: int) -> ir.Reinterpret:
         """The vector at hand of this thread that is on its way for the next row."""
-        return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._copied_place(k)))
+        return ir.Reinterpret(self.accesses[k].loads[0].dtype, add(SMEM, self._prefetch_offset(k)))
 
-    def _copied_place(self, k: int) -> ir.Expr:
+    def _prefetch_offset(self, k: int) -> ir.Expr:
         """Where it lies, in bytes of shared memory: for each step at a constant distance."""
         thread = T if self.schedule.rows_per_block == 1 else ir.LaunchIndex.THREAD
         size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
-        first = add(ir.Int(copied_offset(self.schedule, k)), times(thread, ir.Int(size)))
+        first = add(ir.Int(prefetch_smem_offset(self.schedule, k)), times(thread, ir.Int(size)))
         return add(first, times(K, ir.Int(self.schedule.block_threads * size)))
 
     def _fetch(
@@ -294,30 +294,30 @@ class RowLowering(LaneLowering):
         copy = ir.CopyAsync(_COPIES, self.lanes.vector, place, source)
         return before, [*vector.taken(), copy]
 
-    def _copied_row(self) -> list[ir.Stmt]:
+    def _row_by_async_copies(self) -> list[ir.Stmt]:
         """A row on its way to where shared memory keeps it, each thread's own vectors."""
-        copied = self.schedule.copied_whole
-        if not copied:
+        cached = self.schedule.async_cached
+        if not cached:
             return []
         row, vector = self._arithmetic(), self._arithmetic()
         firsts: list[ir.Stmt] = []
         copies: list[ir.Stmt] = []
-        for k in copied:
+        for k in cached:
             size = self.lanes.vector * self.accesses[k].loads[0].dtype.itemsize
             place = times(self._vector_of_block, ir.Int(size))
-            place = add(ir.Int(kept_offset(self.schedule, k)), place)
+            place = add(ir.Int(access_smem_offset(self.schedule, k)), place)
             before, copy = self._copy_async(k, place, row, vector, self._names)
             firsts += before
             copies += copy
-        self._kept.update(copied)
-        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in copied))
+        self._in_smem.update(cached)
+        names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in cached))
         head = ir.Comment(f"prologue: {names}, copied to shared memory")
-        under_way = ir.AsyncCopies(_COPIES, self.schedule.steps * len(copied), SMEM)
+        under_way = ir.AsyncCopies(_COPIES, self.schedule.steps * len(cached), SMEM)
         issued = ir.Scope((*firsts, *self._loops.over_columns_at_once(copies)))
         return [head, under_way, issued]
 
     def _row_arrived(self) -> list[ir.Stmt]:
-        return [ir.AwaitCopies(_COPIES)] if self.schedule.copied_whole else []
+        return [ir.AwaitCopies(_COPIES)] if self.schedule.async_cached else []
 
     def _source(self, k: int, indices: IndexArithmetic, names: dict[str, ir.Expr]) -> ir.Address:
         """Where the vector at hand of an access lies in memory."""
@@ -332,7 +332,7 @@ class RowLowering(LaneLowering):
     def _first_row(self) -> list[ir.Stmt]:
         """What is on its way before the first row is worked on."""
         steps, elements = self.schedule.steps, self._elements_ahead
-        copied = self.schedule.copied
+        copied = self.schedule.async_prefetched
         if not self.schedule.prefetched:
             return []
         arrays: list[ir.Stmt] = [
@@ -346,22 +346,22 @@ class RowLowering(LaneLowering):
             arrays.append(ir.AsyncCopies(_COPIES, steps * len(copied), SMEM))
         return [*arrays, ir.Scope((*self._loops.place_of_first(), *self._fetched_row("r")))]
 
-    def _of_portion(self) -> list[ir.Stmt]:
+    def _portion_prologue(self) -> list[ir.Stmt]:
         """Vectors that all rows of a portion have in common, by its first row."""
-        common = self.schedule.of_portion
+        common = self.schedule.portion_loads
         if not common:
             return []
         indices, loads = self._arithmetic(), list[ir.Stmt]()
-        for k in filter(self._is_kept_as_words, common):
+        for k in filter(self._is_cached_as_words, common):
             loads += self._fetch(k, f"w{k}", indices, self._names)
-        whole = [k for k in common if not self._is_kept_as_words(k)]
+        whole = [k for k in common if not self._is_cached_as_words(k)]
         loads += self._loads(whole, EACH, indices, set(self._written))
         names = ", ".join(dict.fromkeys(self.accesses[k].loads[0].tensor.name for k in common))
         head = ir.Comment(f"{names}, kept in registers for the rows of the portion")
-        arrays: list[ir.Stmt] = [*map(self._kept_array, common)]
-        computed = self.schedule.kept_of_portion
+        arrays: list[ir.Stmt] = [*map(self._register_array, common)]
+        computed = self.schedule.portion_values
         if computed:
-            arrays += map(self._kept_value, computed)
+            arrays += map(self._value_registers, computed)
             self._ready.difference_update(computed)
             loads += self._column_body(computed, (), indices)
         scope = ir.Scope((*self._loops.place_of("r"), *self._loops.over_columns(loads)))
@@ -370,7 +370,7 @@ class RowLowering(LaneLowering):
         later = tuple(self._prefetches(common, FOLLOWING))
         return [head, *arrays, scope, ir.If((less(ir.Int(-1), FOLLOWING),), later)]
 
-    def _kept_value(self, value: Value) -> ir.Registers:
+    def _value_registers(self, value: Value) -> ir.Registers:
         """Registers for this thread's vectors of a value."""
         lanes = self.lanes.vector if value.order in self._varying else 1
         sizes = self.schedule.steps, lanes
@@ -392,15 +392,15 @@ class RowLowering(LaneLowering):
             element = ir.Element(Var(self.accesses[k].loads[0].tensor.name), address)
             elements += [*of_row.taken(), ir.Assign(Var(f"n{k}"), element)]
         for k in self.schedule.prefetched:
-            if k in self.schedule.copied:
-                place = self._copied_place(k)
+            if k in self.schedule.async_prefetched:
+                place = self._prefetch_offset(k)
                 before, copy = self._copy_async(k, place, of_row, of_vector, names)
                 firsts += before
                 vectors += copy
             elif k not in self._elements_ahead:
                 vectors += self._fetch(k, f"n{k}", of_vector, names)
         columns = [*firsts, *self._loops.over_columns(vectors)] if vectors else []
-        if self.schedule.copied and row != "r":
+        if self.schedule.async_prefetched and row != "r":
             # Behind the last row nothing is on its way: nobody would wait for it.
             columns = [ir.If((ir.Binary("!=", Var("r"), Var(row)),), tuple(columns))]
         return [*elements, *columns]
@@ -410,18 +410,18 @@ class RowLowering(LaneLowering):
         the first use of any. Left to the steps, loads would wait for what comes before them.
         """
         schedule = self.schedule
-        together = schedule.unroll[number]
-        if schedule.has_written_out or not schedule.walks_columns or together == 1:
+        unroll = schedule.unroll[number]
+        if schedule.has_written_out or not schedule.walks_columns or unroll == 1:
             return StepsAhead()
-        if schedule.is_plain(number):
+        if schedule.is_compiler_unrolled(number):
             return StepsAhead()
-        if schedule.mapping.column_tiles > 1 and together < schedule.steps:
+        if schedule.mapping.column_tiles > 1 and unroll < schedule.steps:
             return StepsAhead()
         vector, words = self.lanes.vector, 0
         for k in self._column_accesses(self._needed(roots)):
             access = self.accesses[k]
-            size = together * vector * access.loads[0].dtype.itemsize // WORD
-            waits = k in self._kept or self._awaited(access) or access.is_uniform
+            size = unroll * vector * access.loads[0].dtype.itemsize // WORD
+            waits = k in self._in_smem or self._awaited(access) or access.is_uniform
             if not waits and words + size <= WORDS_AHEAD:
                 self._ahead.add(k)
                 words += size
@@ -431,10 +431,10 @@ class RowLowering(LaneLowering):
         indices = row.child()
         for k in accesses:
             if not self._waits_as_words(k):
-                arrays.append(self._array(k, together))
+                arrays.append(self._array(k, unroll))
                 loads += self._loads([k], EACH, indices, set(self._written))
                 continue
-            arrays.append(ir.Registers(f"n{k}", self._fetch_type(k), (together,)))
+            arrays.append(ir.Registers(f"n{k}", self._fetch_type(k), (unroll,)))
             loads += self._fetch(k, f"n{k}", indices, self._names)
         return StepsAhead(arrays, loads)
 
@@ -447,34 +447,34 @@ class RowLowering(LaneLowering):
             return False
         return access.variants[0].conditions == ALWAYS
 
-    def _is_kept_as_words(self, k: int) -> bool:
+    def _is_cached_as_words(self, k: int) -> bool:
         """The same of what stays in registers for several passes, where some threads have one
         vector less than others, so that each step of a pass stands under a test.
         """
         tested = self.schedule.walks_columns and not self.schedule.has_whole_steps
-        waits = tested and self._is_held(k) and self._waits_as_words(k)
+        waits = tested and self._in_registers(k) and self._waits_as_words(k)
         return waits and not self._awaited(self.accesses[k])
 
-    def _held_places(self) -> list[ir.Stmt]:
+    def _declare_cached_values(self) -> list[ir.Stmt]:
         """Where this thread's row of each value that is held lies."""
         found: list[ir.Stmt] = []
-        for value in self.schedule.row_cache.held:
-            place = add(SMEM, ir.Int(held_offset(self.schedule, value)))
+        for value in self.schedule.row_cache.values_in_smem:
+            place = add(SMEM, ir.Int(value_smem_offset(self.schedule, value)))
             if self.schedule.rows_per_block > 1:
                 own = ir.UnsignedBinary("/", ir.LaunchIndex.THREAD, ir.Int(self.schedule.threads))
                 row = ir.LaunchIndex.THREAD if self.schedule.threads == 1 else own
-                place = add(place, times(row, ir.Int(held_bytes(value, self.schedule.lanes))))
+                place = add(place, times(row, ir.Int(value_smem_bytes(value, self.schedule.lanes))))
             dtype = values.register_dtype(value.dtype)
             found.append(ir.LetPointer(f"h{value.order}", dtype, ir.Reinterpret(dtype, place)))
-        return [*found, *map(self._kept_value, self.schedule.row_cache.kept)]
+        return [*found, *map(self._value_registers, self.schedule.row_cache.values_in_registers)]
 
     def _needed(self, roots: Sequence[Value], *, loaded: bool = False) -> set[Value]:
         """What a pass computes and loads for some values; those that are held it reads."""
         return reachable(roots, loaded=loaded, ready=self._ready)
 
-    def _is_held(self, access: int) -> bool:
+    def _in_registers(self, access: int) -> bool:
         """Whether registers keep it; not what waits for a stage, nor what is read once a row."""
-        if access in self._late_loads or access in self._row_loads:
+        if access in self._stage_dependent_loads or access in self._row_loads:
             return False
         return access in self.schedule.row_cache.registers
 
@@ -482,10 +482,10 @@ class RowLowering(LaneLowering):
         self, accesses: Sequence[int], indices: IndexArithmetic, done: set[Value]
     ) -> list[ir.Stmt]:
         """Loads of one vector, from shared memory where a pass before has left it there."""
-        words = {k: f"w{k}" for k in accesses if self._is_kept_as_words(k)}
+        words = {k: f"w{k}" for k in accesses if self._is_cached_as_words(k)}
         words |= {k: f"n{k}" for k in accesses if k in self._ahead and self._waits_as_words(k)}
         found: list[ir.Stmt] = [
-            self._kept_array(k) if self._is_held(k) and k not in words else self._array(k)
+            self._register_array(k) if self._in_registers(k) and k not in words else self._array(k)
             for k in accesses
             if k not in self._ahead or k in words
         ]
@@ -494,22 +494,22 @@ class RowLowering(LaneLowering):
         ]
         for k in accesses:
             target = self._register(k, self._copy)
-            if k in self._kept:
+            if k in self._in_smem:
                 found.append(self._from_shared(k, target))
                 continue
             if k not in self._ahead and k not in words:
                 found += self._loads([k], self._copy, indices, done)
             if k in self.schedule.row_cache.shared:
-                self._kept.add(k)
-                found.append(ir.VectorStore(self.lanes.vector, self._kept_place(k), target))
+                self._in_smem.add(k)
+                found.append(ir.VectorStore(self.lanes.vector, self._smem_place(k), target))
         return found
 
     def _from_shared(self, k: int, target: ir.Expr) -> ir.Stmt:
-        return ir.VectorLoad(self.lanes.vector, self._kept_place(k), target)
+        return ir.VectorLoad(self.lanes.vector, self._smem_place(k), target)
 
-    def _kept_place(self, k: int) -> ir.Address:
+    def _smem_place(self, k: int) -> ir.Address:
         """Where the vector at hand of an access lies that is kept in shared memory."""
-        row = add(SMEM, ir.Int(kept_offset(self.schedule, k)))
+        row = add(SMEM, ir.Int(access_smem_offset(self.schedule, k)))
         elements = ir.Reinterpret(self.accesses[k].loads[0].dtype, row)
         return ir.Address(elements, times(self._vector_of_block, ir.Int(self.lanes.vector)))
 
@@ -538,13 +538,13 @@ class RowLowering(LaneLowering):
         wanted = [
             k
             for k in self._column_accesses(self._needed(roots))
-            if not self._is_held(k) or self._is_kept_as_words(k)
+            if not self._in_registers(k) or self._is_cached_as_words(k)
         ]
         found += self._fetched(wanted, indices, done)
         inside: list[ir.Stmt] = []
         of_lane = indices.child()
         computed = self._needed(roots, loaded=True)
-        held = [node for node in self._cached if node in computed]
+        cached = [node for node in self._cached if node in computed]
         for node in self._live_nodes:
             if node not in computed or self._is_of_row(node) or node in done:
                 continue
@@ -555,12 +555,12 @@ class RowLowering(LaneLowering):
             if node in self._ready:
                 assert isinstance(name, Var)
                 dtype = values.register_dtype(node.dtype)
-                here.append(ir.Let(name.name, dtype, self._held_place(node, varies)))
+                here.append(ir.Let(name.name, dtype, self._cached_element(node, varies)))
                 continue
             here += self._defined(node, self._copy, scope)
-            if node in held:
-                here.append(ir.Assign(self._held_place(node, varies), name))
-        self._ready.update(held)
+            if node in cached:
+                here.append(ir.Assign(self._cached_element(node, varies), name))
+        self._ready.update(cached)
         guard = tuple(
             self._condition(lane_condition(c, self.lanes), of_lane) for c in self.schedule.inside
         )
@@ -571,9 +571,9 @@ class RowLowering(LaneLowering):
             inside += lane
         return [*found, self._lane_loop(inside, ir.LoopKind.VECTOR)]
 
-    def _held_place(self, node: Value, varies: bool) -> ir.Element:
+    def _cached_element(self, node: Value, varies: bool) -> ir.Element:
         """Where a value that is held lies."""
-        if node not in self.schedule.row_cache.held:
+        if node not in self.schedule.row_cache.values_in_smem:
             return ir.Element(ir.Element(Var(f"h{node.order}"), K), V if varies else ir.Int(0))
         vector = times(_U, ir.Int(self.lanes.vector))
         return ir.Element(Var(f"h{node.order}"), add(vector, V) if varies else vector)
@@ -600,5 +600,5 @@ class RowLowering(LaneLowering):
 
     def _register(self, k: int, copy: Copy) -> ir.Expr:
         is_ahead = k in self._ahead and not self._waits_as_words(k)
-        in_registers = is_ahead or (self._is_held(k) and not self._is_kept_as_words(k))
+        in_registers = is_ahead or (self._in_registers(k) and not self._is_cached_as_words(k))
         return super()._register(k, copy if in_registers else ONE)

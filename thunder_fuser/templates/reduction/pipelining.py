@@ -23,7 +23,7 @@ WORDS_AHEAD = 32
 """32-bit registers of a thread that hold what is loaded before a pass: half of what it has."""
 _GUARDED_WORDS_AHEAD = 20
 """The same where lanes may be outside of the row: each has a test."""
-_REGISTERS_BESIDE, _SEVERAL_BESIDE, _STACKED_REGISTERS_BESIDE = 24, 32, 28
+_REGISTERS_BESIDE, _SEVERAL_BESIDE, _OUTER_REGISTERS_BESIDE = 24, 32, 28
 """What a thread computes with, beside the rows that it has and what it accumulates: with one vector
 of each, with several, and where it has rows that lie side by side.
 """
@@ -59,14 +59,14 @@ def choose_unroll(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int,
         return tuple(_steps_of(schedule, n, device) for n in range(len(schedule.passes)))
     walks = schedule.lane_axis == "columns" or not device.threads_are_serial
     is_long = walks and schedule.steps > MAX_STEPS
-    if not is_long and (schedule.folds or not schedule.totals):
+    if not is_long and (schedule.row_reductions or not schedule.grid_reductions):
         return (1,) * len(schedule.passes)
     if schedule.element_stores and _has_enough_ahead(schedule, device):
         return (1,) * len(schedule.passes)
     return tuple(_unroll_of(schedule, roots, device) for roots in schedule.passes)
 
 
-def plain_loops(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_compiler_unrolled(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """Passes whose loop over the columns has enough bytes in flight as compilers unroll it, with
     tests for what remains of it alone. Loads ahead have a test each: rows of 128,256 columns of a
     cross-entropy take 283 us on an H200 with three together, and 267 in a plain loop.
@@ -93,8 +93,8 @@ def _steps_of(schedule: ReductionSchedule, number: int, device: DeviceInfo) -> i
         return 1
     if device.threads_are_serial:
         return schedule.steps
-    kept = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - kept
+    totals = _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
+    room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - totals
     words = _loaded_bytes(schedule, schedule.passes[number]) // WORD
     return _in_turns(schedule.steps, room // max(words, 1))
 
@@ -106,8 +106,8 @@ def _in_turns(steps: int, most: int) -> int:
 
 
 def _registers_of_thread(schedule: ReductionSchedule, device: DeviceInfo) -> int:
-    together = max(schedule.mapping.blocks_per_sm, 1)
-    return registers_of_thread(device, schedule.block_threads, together)
+    blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
+    return registers_of_thread(device, schedule.block_threads, blocks_per_sm)
 
 
 def _unroll_of(schedule: ReductionSchedule, roots: Sequence[Value], device: DeviceInfo) -> int:
@@ -185,16 +185,16 @@ def _most_together(
         return most
     # Lanes that may not exist have an address and a condition each.
     words = _loaded_bytes(schedule, roots) // WORD * (2 if schedule.inside else 1)
-    return max(1, min(most, _room_of_stacked(schedule, device) // max(words, 1)))
+    return max(1, min(most, _outer_room(schedule, device) // max(words, 1)))
 
 
-def _room_of_stacked(schedule: ReductionSchedule, device: DeviceInfo) -> int:
+def _outer_room(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     """Registers that a thread has beside an accumulator for each lane of one fold, whole and of a
     part, and what others have left.
     """
-    words = max(fold.accumulator_bytes // WORD for fold in schedule.folds)
-    taken = (2 * words + len(schedule.folds) - 1) * schedule.lanes.vector
-    return _registers_of_thread(schedule, device) - _STACKED_REGISTERS_BESIDE - taken
+    words = max(fold.accumulator_bytes // WORD for fold in schedule.row_reductions)
+    taken = (2 * words + len(schedule.row_reductions) - 1) * schedule.lanes.vector
+    return _registers_of_thread(schedule, device) - _OUTER_REGISTERS_BESIDE - taken
 
 
 def _has_enough_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> bool:
@@ -219,8 +219,8 @@ def words_beside(schedule: ReductionSchedule, device: DeviceInfo) -> int:
     with.
     """
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE
-    kept = sum(_computed_words(schedule, k) for k in schedule.row_cache.registers)
-    return max(room - _words_of_totals(schedule) - kept, 0)
+    cached = sum(_computed_words(schedule, k) for k in schedule.row_cache.registers)
+    return max(room - _words_of_totals(schedule) - cached, 0)
 
 
 def choose_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
@@ -257,13 +257,13 @@ def choose_to_l2(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
     return tuple(k for k, size in sizes.items() if size * schedule.lanes.vector >= _WORTH_BYTES)
 
 
-def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
+def with_async_prefetch(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSchedule:
     """The schedule with the next row by asynchronous copies (cp.async) to shared memory, where its
     blocks fold rows by turns. Where one row of each block is much more than memory needs to have to
     do, others keep it busy while a block computes.
     """
     walks = schedule.grid_split == "rows" and schedule.unroll[-1] == 1
-    if not (walks and schedule.folds and device.copies_async):
+    if not (walks and schedule.row_reductions and device.copies_async):
         return schedule
     found = tuple(vectors_of_rows(schedule))
     sizes = [schedule.accesses[k].loads[0].dtype.itemsize for k in found]
@@ -273,15 +273,15 @@ def copied_ahead(schedule: ReductionSchedule, device: DeviceInfo) -> ReductionSc
     room = _registers_of_thread(schedule, device) - _REGISTERS_BESIDE - words
     elements = _elements_of_rows(schedule)
     ahead = (*found, *(elements if len(elements) <= room else ()))
-    copied = replace(schedule, prefetched=tuple(sorted(ahead)), copied=found)
-    if bytes_under_way(copied) > 2 * _PLENTY * device.bytes_in_flight_per_sm:
+    made = replace(schedule, prefetched=tuple(sorted(ahead)), async_prefetched=found)
+    if bytes_under_way(made) > 2 * _PLENTY * device.bytes_in_flight_per_sm:
         return schedule
-    together = max(schedule.mapping.blocks_per_sm, 1)
-    fits = shared_bytes(copied) <= shared_bytes_of_block(device, together)
-    return copied if fits else schedule
+    blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
+    fits = shared_bytes(made) <= shared_bytes_of_block(device, blocks_per_sm)
+    return made if fits else schedule
 
 
-def copied_whole(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_async_cached(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """What of a row asynchronous copies bring to where shared memory keeps it, all of it at once.
     Of loads through registers only so many are under way as there are registers for, and of those
     under a test one: a BatchNorm takes 94 us with them on an H200, and 70 without.
@@ -300,11 +300,11 @@ def copied_whole(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, 
 
 def vectors_of_rows(schedule: ReductionSchedule) -> list[int]:
     """Accesses of a row that stay in registers, and are one vector of it in each step."""
-    kept = (k for k in schedule.row_cache.registers if k not in schedule.of_portion)
-    return [k for k in kept if _is_vector_of_row(schedule.accesses[k], schedule.lanes)]
+    cached = (k for k in schedule.row_cache.registers if k not in schedule.portion_loads)
+    return [k for k in cached if _is_vector_of_row(schedule.accesses[k], schedule.lanes)]
 
 
-def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_not_hoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """Vectors that are the same for all rows, such as those of a weight, and for which registers
     have no room from row to row. NVVM takes such loads out of the loop over the rows whatever there
     is room for, and ptxas spills what it cannot hold.
@@ -315,12 +315,12 @@ def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[i
     beside += _OF_A_STAGE * (schedule.stages - 1)
     room = _registers_of_thread(schedule, device) - beside
     room -= _words_of_totals(schedule) * (2 if schedule.is_summed_in_parts else 1)
-    in_registers = [k for k in schedule.prefetched if k not in schedule.copied]
+    in_registers = [k for k in schedule.prefetched if k not in schedule.async_prefetched]
     room -= _words_of(schedule, in_registers)
     of_all = [k for k in range(len(schedule.accesses)) if schedule.is_of_all_rows(k)]
-    same = [k for k in of_all if k not in schedule.resident]
-    kept = set(schedule.row_cache.registers).difference(same)
-    room -= sum(_computed_words(schedule, k) for k in kept)
+    same = [k for k in of_all if k not in schedule.row_invariant_smem]
+    cached = set(schedule.row_cache.registers).difference(same)
+    room -= sum(_computed_words(schedule, k) for k in cached)
     if not schedule.row_cache.registers:
         loading = zip(schedule.unroll, schedule.passes, strict=True)
         room -= max(n * _loaded_bytes(schedule, roots) for n, roots in loading) // WORD
@@ -336,7 +336,7 @@ def choose_unhoisted(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[i
 
 def _words_of_totals(schedule: ReductionSchedule) -> int:
     """Registers of a thread that hold totals of columns."""
-    wide = [t for t in schedule.totals if t.is_of_columns]
+    wide = [t for t in schedule.grid_reductions if t.is_of_columns]
     return sum(t.accumulator_bytes // WORD for t in wide) * schedule.lanes.vector * schedule.steps
 
 
@@ -364,7 +364,9 @@ def _computed_words(schedule: ReductionSchedule, access: int) -> int:
 
 def _elements_of_rows(schedule: ReductionSchedule) -> tuple[int, ...]:
     """Accesses that are one element a row, wherever the row is."""
-    if not schedule.folds or any(load.positions for a in schedule.accesses for load in a.loads):
+    if not schedule.row_reductions or any(
+        load.positions for a in schedule.accesses for load in a.loads
+    ):
         return ()
     return tuple(k for k, access in enumerate(schedule.accesses) if _is_element_of_row(access))
 

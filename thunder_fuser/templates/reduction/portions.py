@@ -13,7 +13,7 @@ from thunder_fuser.templates.reduction.pipelining import vectors_of_rows, words_
 from thunder_fuser.templates.reduction.schedule import ReductionSchedule
 
 
-def choose_of_portion(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
+def choose_portion_loads(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[int, ...]:
     """Vectors in registers that all rows of a portion have in common, which lie in one group of
     rows: loaded with the portion, and what is computed of them alone is computed then. The backward
     of a modulated norm takes 112 us on an H200, and 118 where each row loads its modulation.
@@ -24,11 +24,11 @@ def choose_of_portion(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[
     return tuple(k for k in vectors_of_rows(schedule) if _is_of_group(schedule.accesses[k], rows))
 
 
-def choose_kept_of_portion(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[Value, ...]:
+def choose_portion_values(schedule: ReductionSchedule, device: DeviceInfo) -> tuple[Value, ...]:
     """Values in registers that all rows of a portion have in common."""
-    if not schedule.of_portion:
+    if not schedule.portion_loads:
         return ()
-    common = {n for k in schedule.of_portion for n in schedule.accesses[k].loads}
+    common = {n for k in schedule.portion_loads for n in schedule.accesses[k].loads}
     room = words_beside(schedule, device) // (schedule.lanes.vector * schedule.steps)
     return choose_common(schedule.graph, schedule.passes, common, room)
 

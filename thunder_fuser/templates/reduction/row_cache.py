@@ -19,7 +19,7 @@ from thunder_fuser.occupancy import registers_of_thread, shared_bytes_of_block
 
 MAX_STEPS = 8
 """Vectors of one access that a thread keeps in registers: loops over them are unrolled."""
-_HELD_REGISTERS = 96
+_MAX_CACHE_REGISTERS = 96
 """32-bit registers of a thread that may hold its part of a row."""
 _WORKING_REGISTERS = 40
 """Registers that a thread computes with, and the fewest that it can do with: more, if it has totals
@@ -42,10 +42,10 @@ class RowCache:
     shared     kept in shared memory; beside registers, what is the same for all rows
     reread     kept nowhere, and wanted in several passes
     passes     how many passes want each access
-    late       read with each vector of the last pass, from the L2 cache: registers that would hold
-               them until then are free for more threads
-    held       values that are kept beside what is read, so that they are computed once
-    kept       the same of values that registers keep
+    loaded_in_last_pass  read with each vector of the last pass, from the L2 cache: registers that
+               would hold them until then are free for more threads
+    values_in_smem  values that are kept beside what is read, so that they are computed once
+    values_in_registers  the same of values that registers keep
     in_place   those of them that take the registers of what they are computed from
     """
 
@@ -53,15 +53,15 @@ class RowCache:
     shared: tuple[int, ...] = ()
     reread: tuple[int, ...] = ()
     passes: tuple[int, ...] = ()
-    late: tuple[int, ...] = ()
-    held: tuple[Value, ...] = ()
-    kept: tuple[Value, ...] = ()
+    loaded_in_last_pass: tuple[int, ...] = ()
+    values_in_smem: tuple[Value, ...] = ()
+    values_in_registers: tuple[Value, ...] = ()
     in_place: tuple[Value, ...] = ()
 
     @property
     def values(self) -> tuple[Value, ...]:
         """Those that are computed once."""
-        return (*self.held, *self.kept)
+        return (*self.values_in_smem, *self.values_in_registers)
 
     def reads(self, access: int) -> int:
         """How often an access is read from memory."""
@@ -75,18 +75,18 @@ class RowCache:
             tuple(k for k in some if k not in accesses) for some in (self.registers, self.reread)
         )
         shared = tuple(sorted({*self.shared, *accesses}))
-        kept = registers if from_registers else self.registers
-        return replace(self, registers=kept, shared=shared, reread=reread)
+        left = registers if from_registers else self.registers
+        return replace(self, registers=left, shared=shared, reread=reread)
 
     def __str__(self) -> str:
-        kept = f", {len(self.values)} values cached" if self.values else ""
-        return f"{self._reads}{kept}"
+        values = f", {len(self.values)} values cached" if self.values else ""
+        return f"{self._reads}{values}"
 
     @property
     def _reads(self) -> str:
         if self.reread:
-            kept = self.registers or self.shared
-            return "partly persistent" if kept else "re-read in every pass"
+            is_partly = self.registers or self.shared
+            return "partly persistent" if is_partly else "re-read in every pass"
         if self.shared:
             return "persistent in shared memory"
         return "persistent in registers" if self.registers else "read once"
@@ -102,7 +102,7 @@ class BlockBudget:
     accumulators   32-bit registers that hold totals
     threads        of a block
     blocks_per_sm  that a multiprocessor must have room for
-    shared_in_use  bytes of shared memory that the kernel needs besides
+    shared_in_use  bytes of shared memory that the kernel needs besides; None: it can have no more
     """
 
     vectors: int
@@ -111,13 +111,16 @@ class BlockBudget:
     accumulators: int
     threads: int
     blocks_per_sm: int
-    shared_in_use: int
+    shared_in_use: int | None
 
     def free_registers(self, device: DeviceInfo) -> int:
         """Of each thread."""
         return registers_of_thread(device, self.threads, self.blocks_per_sm) - self.accumulators
 
-    def free_shared_bytes(self, device: DeviceInfo) -> int:
+    def free_shared_bytes(self, device: DeviceInfo) -> int | None:
+        """Shared memory for a row cache; None where it can have none."""
+        if self.shared_in_use is None:
+            return None
         return shared_bytes_of_block(device, self.blocks_per_sm) - self.shared_in_use
 
 
@@ -139,7 +142,7 @@ def choose_row_cache(
     size = {k: accesses[k].loads[0].dtype.itemsize * lanes.vector * steps for k in columns}
     if device.threads_are_serial:
         # A core's cache does what registers and shared memory do on a GPU.
-        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _HELD_REGISTERS
+        fits = steps <= MAX_STEPS and sum(size.values()) <= 4 * _MAX_CACHE_REGISTERS
         if fits:
             return RowCache(tuple(sorted(columns)), passes=count)
         return RowCache(reread=tuple(k for k in columns if count[k] > 1), passes=count)
@@ -148,13 +151,13 @@ def choose_row_cache(
     working = _WORKING_REGISTERS
     if several:
         working += _STAGE_REGISTERS * (len(passes) - 2)
-    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_HELD_REGISTERS, free - working):
-        late: list[int] = []
+    if steps <= MAX_STEPS and sum(size.values()) <= 4 * min(_MAX_CACHE_REGISTERS, free - working):
+        last: list[int] = []
         if sum(size.values()) > 4 * CROWDED_REGISTERS:
             before = passes_that_read(accesses, passes[:-1])
-            late = [k for k in near if not before[k]]
-        kept = tuple(k for k in sorted(columns) if k not in late)
-        return RowCache(kept, passes=count, late=tuple(sorted(late)))
+            last = [k for k in near if not before[k]]
+        rest = tuple(k for k in sorted(columns) if k not in last)
+        return RowCache(rest, passes=count, loaded_in_last_pass=tuple(sorted(last)))
     fewest = working if several else _FEWEST_REGISTERS
     budget = 4 * (free - fewest) if steps <= MAX_STEPS else 0
     registers: list[int] = []
@@ -164,11 +167,11 @@ def choose_row_cache(
     for k in columns:
         if count[k] < 2:
             continue
-        needed = kept_bytes(accesses[k], lanes, block.vectors)
+        needed = access_smem_bytes(accesses[k], lanes, block.vectors)
         if size[k] <= budget and several and block.is_one_row:
             registers.append(k)
             budget -= size[k]
-        elif needed <= room:
+        elif room is not None and needed <= room:
             shared.append(k)
             room -= needed
         elif size[k] <= budget:
@@ -180,7 +183,7 @@ def choose_row_cache(
     return RowCache(*on_chip, tuple(sorted(reread)), count)
 
 
-def kept_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:
+def access_smem_bytes(access: RegisterArray, lanes: Lanes, vectors: int) -> int:
     """Shared memory for so many vectors of one access, in whole 16-byte vectors."""
     itemsize = access.loads[0].dtype.itemsize
     return -(-vectors * lanes.vector * itemsize // 16) * 16

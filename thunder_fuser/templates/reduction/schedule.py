@@ -151,20 +151,20 @@ class ReductionSchedule:
     mapping            how threads and blocks divide the work
     unroll          for each pass the iterations whose loads go out together, of loops that are not
                     unrolled anyway
-    plain           passes whose loop compilers unroll, whatever `unroll` says of it
+    compiler_unrolled  passes whose loop compilers unroll, whatever `unroll` says of it
     row_cache       where what is read of a row stays until the last stage
-    of_portion      vectors that are the same for all rows of a portion, such as a modulation's of
+    portion_loads   vectors that are the same for all rows of a portion, such as a modulation's of
                     its batch: loaded before the first of these rows
-    kept_of_portion  values that are computed of them alone, and then, too
+    portion_values  values that are computed of them alone, and then, too
     prefetched      accesses whose next row is loaded before this one is computed
-    copied          those of them whose next row waits in shared memory: asynchronous copies
+    async_prefetched  those of them whose next row waits in shared memory: asynchronous copies
                     (cp.async) bring it
     to_l2           those of them that are prefetched to the L2 cache one row earlier
-    copied_whole    accesses whose row, all of it at once, asynchronous copies bring to where shared
+    async_cached    accesses whose row, all of it at once, asynchronous copies bring to where shared
                     memory keeps it
-    unhoisted       accesses whose loads stay where they are wanted: at each row, of what is the
+    not_hoisted     accesses whose loads stay where they are wanted: at each row, of what is the
                     same for all; in the last pass, of what nothing before it reads
-    asked_blocks    blocks that a multiprocessor should have room for, if no register spills for it
+    min_blocks_hint blocks that a multiprocessor should have room for, if no register spills for it
     meets_at_once   what the groups of a block leave of totals of columns meets in shared memory for
                     all of these at once, not for one after the other
     paired          lanes stand in registers as `lower/paired_lanes.py` has them
@@ -176,8 +176,8 @@ class ReductionSchedule:
     columns: int
     lane_axis: LaneAxis
     grid_split: GridSplit
-    folds: tuple[RowReduction, ...]
-    totals: tuple[GridReduction, ...]
+    row_reductions: tuple[RowReduction, ...]
+    grid_reductions: tuple[GridReduction, ...]
     element_stores: tuple[Store, ...]
     store_passes: tuple[int, ...]
     row_stores: tuple[Store, ...]
@@ -189,15 +189,15 @@ class ReductionSchedule:
     mapping: ThreadMapping
     unroll: tuple[int, ...]
     row_cache: RowCache
-    plain: tuple[int, ...] = ()
-    of_portion: tuple[int, ...] = ()
-    kept_of_portion: tuple[Value, ...] = ()
+    compiler_unrolled: tuple[int, ...] = ()
+    portion_loads: tuple[int, ...] = ()
+    portion_values: tuple[Value, ...] = ()
     prefetched: tuple[int, ...] = ()
-    copied: tuple[int, ...] = ()
+    async_prefetched: tuple[int, ...] = ()
     to_l2: tuple[int, ...] = ()
-    copied_whole: tuple[int, ...] = ()
-    unhoisted: tuple[int, ...] = ()
-    asked_blocks: int = 0
+    async_cached: tuple[int, ...] = ()
+    not_hoisted: tuple[int, ...] = ()
+    min_blocks_hint: int = 0
     meets_at_once: bool = False
     paired: bool = False
 
@@ -215,17 +215,17 @@ class ReductionSchedule:
 
     @property
     def reductions(self) -> tuple[RowReduction | GridReduction, ...]:
-        return (*self.folds, *self.totals)
+        return (*self.row_reductions, *self.grid_reductions)
 
     @property
     def passes(self) -> tuple[tuple[Value, ...], ...]:
         """What the passes over the columns compute: one for each stage, and the last."""
         roots: list[list[Value]] = [[] for _ in range(self.stages + 1)]
-        for fold in self.folds:
+        for fold in self.row_reductions:
             roots[fold.stage] += fold.roots
         for number, store in zip(self.store_passes, self.element_stores, strict=True):
             roots[number].append(store.value)
-        roots[-1] += [v for t in self.totals if t.at != "one" for v in t.roots]
+        roots[-1] += [v for t in self.grid_reductions if t.at != "one" for v in t.roots]
         return tuple(map(tuple, roots))
 
     def stores_in_pass(self, number: int) -> tuple[Store, ...]:
@@ -250,7 +250,7 @@ class ReductionSchedule:
         return all(v.name != "r" for variables in mentioned for v in variables)
 
     @property
-    def resident(self) -> tuple[int, ...]:
+    def row_invariant_smem(self) -> tuple[int, ...]:
         """What shared memory keeps that is the same for all rows: loaded once a block."""
         if self.grid_split != "rows":
             return ()
@@ -264,20 +264,20 @@ class ReductionSchedule:
         found = {k for k, a in enumerate(self.accesses) if not wanted[-1].isdisjoint(a.loads)}
         return {
             k
-            for k in found.difference(self.row_cache.registers, self.resident)
+            for k in found.difference(self.row_cache.registers, self.row_invariant_smem)
             if k not in self.row_cache.shared
             or all(before.isdisjoint(self.accesses[k].loads) for before in wanted[:-1])
         }
 
     @property
-    def has_kept_rows(self) -> bool:
+    def has_cached_rows(self) -> bool:
         """Whether what is read of a row stays on chip until a later pass."""
         return bool(self.row_cache.registers or self.row_cache.shared)
 
     @property
     def has_crowded_totals(self) -> bool:
         """Whether totals of columns are more than the registers of a block are for."""
-        words = sum(t.accumulator_bytes // WORD for t in self.totals if t.is_of_columns)
+        words = sum(t.accumulator_bytes // WORD for t in self.grid_reductions if t.is_of_columns)
         return words * self.columns > MAX_TOTAL_WORDS * self.mapping.column_tiles
 
     def streams_in_pass(self, number: int) -> bool:
@@ -338,8 +338,10 @@ class ReductionSchedule:
     def has_written_out(self) -> bool:
         """Whether there are passes whose steps have registers of their own, or few of them."""
         shares = self.grid_split == "rows"
-        kept = self.row_cache.registers or any(t.is_of_columns for t in self.totals)
-        return bool(kept or (shares and self.steps <= MAX_STEPS))
+        in_registers = self.row_cache.registers or any(
+            t.is_of_columns for t in self.grid_reductions
+        )
+        return bool(in_registers or (shares and self.steps <= MAX_STEPS))
 
     def is_before_totals(self, number: int) -> bool:
         """Whether a pass folds rows of which no step keeps anything in registers of its own."""
@@ -403,11 +405,11 @@ class ReductionSchedule:
     @property
     def longest_total(self) -> int:
         """The same for rows that go into a total."""
-        return longest_total([t.op for t in self.totals], self.mapping, self.rows)
+        return longest_total([t.op for t in self.grid_reductions], self.mapping, self.rows)
 
     @property
     def is_summed_in_parts(self) -> bool:
-        return is_summed_in_parts([t.op for t in self.totals], self.mapping, self.rows)
+        return is_summed_in_parts([t.op for t in self.grid_reductions], self.mapping, self.rows)
 
     @property
     def exact_terms(self) -> tuple[Value, ...]:
@@ -420,11 +422,11 @@ class ReductionSchedule:
             if not many or total.op != "sum" or not total.is_of_columns:
                 return True
             return not all(
-                is_rounded(total.tensor, [*finish.graph], [s.value for s in finish.stores])
-                for finish in self.epilogues
+                is_rounded(total.tensor, [*epilogue.graph], [s.value for s in epilogue.stores])
+                for epilogue in self.epilogues
             )
 
-        return tuple(v for total in self.totals if is_exact(total) for v in total.roots)
+        return tuple(v for total in self.grid_reductions if is_exact(total) for v in total.roots)
 
     @property
     def totals_of_portions(self) -> tuple[int, ...]:
@@ -432,7 +434,9 @@ class ReductionSchedule:
         if not self.mapping.walks_portions:
             return ()
         every = self.portions_together == 1
-        return tuple(n for n, total in enumerate(self.totals) if every or total.at == "group")
+        return tuple(
+            n for n, total in enumerate(self.grid_reductions) if every or total.at == "group"
+        )
 
     @property
     def has_portions_ahead(self) -> bool:
@@ -446,7 +450,7 @@ class ReductionSchedule:
 
     @property
     def portions_together(self) -> int:
-        return portions_together([t.op for t in self.totals], self.mapping, self.rows)
+        return portions_together([t.op for t in self.grid_reductions], self.mapping, self.rows)
 
     @property
     def leaves_spans(self) -> bool:
@@ -464,26 +468,26 @@ class ReductionSchedule:
         several rows at a time are folded for some columns while these are in registers.
         """
         alone = self.is_walked_by_one and not self.row_cache.registers
-        return alone and not self.folds and not self.stores_of_rows
+        return alone and not self.row_reductions and not self.stores_of_rows
 
     @property
     def stores_of_rows(self) -> bool:
         """Whether a row leaves more than what is added to columns."""
-        totals = any(not t.is_of_columns for t in self.totals)
+        totals = any(not t.is_of_columns for t in self.grid_reductions)
         return bool(self.element_stores or self.row_stores or totals)
 
     @property
     def stages(self) -> int:
-        return 1 + max((f.stage for f in self.folds), default=0)
+        return 1 + max((f.stage for f in self.row_reductions), default=0)
 
-    def is_plain(self, number: int) -> bool:
+    def is_compiler_unrolled(self, number: int) -> bool:
         """Whether compilers unroll the loop of a pass; below zero it is counted from the end."""
-        return number % len(self.passes) in self.plain
+        return number % len(self.passes) in self.compiler_unrolled
 
     @property
     def workspace_bytes(self) -> int:
         """Global memory for the parts of totals; each byte is written once and read once."""
-        return sum(t.bytes for t in self.totals)
+        return sum(t.bytes for t in self.grid_reductions)
 
     def __str__(self) -> str:
         text = (
@@ -493,13 +497,14 @@ class ReductionSchedule:
         )
         if self.mapping.cluster > 1:
             text += f", clusters of {self.mapping.cluster} blocks"
-        if self.copied:
+        if self.async_prefetched:
             text += ", next row by asynchronous copies"
-        if self.copied_whole:
+        if self.async_cached:
             text += ", rows by asynchronous copies"
-        if not self.totals:
+        if not self.grid_reductions:
             return text
         return (
-            f"{text}; {self.grid_split} split over blocks: {len(self.totals)} grid reductions of "
-            f"{self.mapping.partials} partials, {self.workspace_bytes:,} B of workspace"
+            f"{text}; {self.grid_split} split over blocks: {len(self.grid_reductions)} grid "
+            f"reductions of {self.mapping.partials} partials, {self.workspace_bytes:,} B of "
+            f"workspace"
         )

@@ -41,17 +41,17 @@ from thunder_fuser.lower.row_program import (
     role_of,
 )
 from thunder_fuser.lower.row_space import Arrangement, LaneAxis, alternatives, arrangements
-from thunder_fuser.lower.scalar_graph import (
-    Load,
-    Value,
-)
+from thunder_fuser.lower.scalar_graph import Load, Value
 from thunder_fuser.lower.store import Store, streams
 from thunder_fuser.lower.vectorize import plan_accesses, plan_store
 from thunder_fuser.occupancy import registers_of_thread, resident_blocks, shared_bytes_of_block
 from thunder_fuser.templates.reduction.alignment import is_aligned, may_align
-from thunder_fuser.templates.reduction.cached_values import choose_held, choose_kept
+from thunder_fuser.templates.reduction.cached_values import (
+    choose_values_in_registers,
+    choose_values_in_smem,
+)
 from thunder_fuser.templates.reduction.choose_cluster import (
-    kept_in_cluster,
+    cached_in_cluster,
     summed_in_cluster,
     tiled_in_cluster,
 )
@@ -59,24 +59,24 @@ from thunder_fuser.templates.reduction.cluster_mapping import in_tiles, in_two_b
 from thunder_fuser.templates.reduction.cost import seconds, wastes
 from thunder_fuser.templates.reduction.pipelining import (
     choose_ahead,
+    choose_async_cached,
+    choose_compiler_unrolled,
+    choose_not_hoisted,
     choose_to_l2,
-    choose_unhoisted,
     choose_unroll,
-    copied_ahead,
-    copied_whole,
-    plain_loops,
+    with_async_prefetch,
 )
 from thunder_fuser.templates.reduction.portions import (
-    choose_kept_of_portion,
-    choose_of_portion,
+    choose_portion_loads,
+    choose_portion_values,
 )
 from thunder_fuser.templates.reduction.row_cache import (
     CROWDED_REGISTERS,
     MAX_STEPS,
     BlockBudget,
     RowCache,
+    access_smem_bytes,
     choose_row_cache,
-    kept_bytes,
     passes_that_read,
 )
 from thunder_fuser.templates.reduction.schedule import (
@@ -134,8 +134,8 @@ def schedule_reduction(body: KernelBody, device: DeviceInfo) -> ReductionSchedul
 def candidates(body: KernelBody, device: DeviceInfo) -> Iterator[ReductionSchedule | Refusal]:
     """Every way to schedule the reductions of a body as they are."""
     for arrangement in (*arrangements(body), *alternatives(body)):
-        for axis, stacks in _ways(arrangement, device):
-            yield _Candidate(arrangement, axis, stacks, body, device).schedule()
+        for axis, outer_shared in _ways(arrangement, device):
+            yield _Candidate(arrangement, axis, outer_shared, body, device).schedule()
 
 
 def _exact(
@@ -169,7 +169,7 @@ class _Candidate:
 
     arrangement: Arrangement
     axis: LaneAxis
-    stacks: bool
+    outer_shared: bool
     body: KernelBody
     device: DeviceInfo
 
@@ -181,7 +181,7 @@ class _Candidate:
         if may_align(self.arrangement, self.axis, vector, self.device):
             aligned = pull_rows(self.axis, vector, self.arrangement, self.body, is_aligned=True)
             pulled = aligned if is_aligned(aligned) else pulled
-        if self.stacks and not (pulled.wide or any(stages_of(pulled.folds).values())):
+        if self.outer_shared and not (pulled.wide or any(stages_of(pulled.folds).values())):
             return Refusal(
                 "grid_split", "nothing waits for the rows: blocks share them, line by line"
             )
@@ -199,34 +199,34 @@ class _Candidate:
             return self._in_clusters(pulled, lanes, made)
         if self.device.threads_are_serial:
             return self._row_by_row(bare, made)
-        return kept_in_cluster(
+        return cached_in_cluster(
             self._halved(bare, made), lambda mapping: self._remapped(bare, mapping), self.device
         )
 
     def _on_chip(self, bare: ReductionSchedule) -> ReductionSchedule:
         """The schedule with what is kept on chip, unrolled and loaded ahead."""
-        made = replace(bare, row_cache=self._residency(bare))
+        made = replace(bare, row_cache=self._row_cache(bare))
         made = replace(made, unroll=choose_unroll(made, self.device))
-        made = replace(made, plain=plain_loops(made, self.device))
-        made = replace(made, of_portion=choose_of_portion(made, self.device))
-        made = replace(made, kept_of_portion=choose_kept_of_portion(made, self.device))
+        made = replace(made, compiler_unrolled=choose_compiler_unrolled(made, self.device))
+        made = replace(made, portion_loads=choose_portion_loads(made, self.device))
+        made = replace(made, portion_values=choose_portion_values(made, self.device))
         made = self._with_next_row(made)
         made = replace(made, to_l2=choose_to_l2(made, self.device))
-        made = replace(made, copied_whole=copied_whole(made, self.device))
-        crowded = choose_unhoisted(made, self.device)
+        made = replace(made, async_cached=choose_async_cached(made, self.device))
+        crowded = choose_not_hoisted(made, self.device)
         # The passes over a row that is one vector of a thread read shared memory once: 258
         # instructions for it, and 275 if each does, in a LayerNorm's backward on an H200.
         is_one = made.steps == 1 and made.has_whole_steps
-        resident = self._resident(made, crowded)
-        cache = made.row_cache.sharing(resident, from_registers=not is_one)
+        invariant = self._row_invariant_smem(made, crowded)
+        cache = made.row_cache.sharing(invariant, from_registers=not is_one)
         made = replace(made, row_cache=cache)
-        unhoisted = (*(k for k in crowded if k not in made.resident), *cache.late)
-        made = replace(made, unhoisted=unhoisted)
+        not_hoisted = [k for k in crowded if k not in made.row_invariant_smem]
+        made = replace(made, not_hoisted=(*not_hoisted, *cache.loaded_in_last_pass))
         # Bounds that blocks need are no wish, which a compiler may have dropped for its spills.
-        if cache.late and not made.mapping.blocks_per_sm:
+        if cache.loaded_in_last_pass and not made.mapping.blocks_per_sm:
             threads = made.block_threads
-            asked = resident_blocks(self.device, threads, CROWDED_REGISTERS, shared_bytes(made))
-            made = replace(made, asked_blocks=asked)
+            hint = resident_blocks(self.device, threads, CROWDED_REGISTERS, shared_bytes(made))
+            made = replace(made, min_blocks_hint=hint)
         made = replace(made, meets_at_once=self._meets_at_once(made))
         return replace(made, paired=self.device.threads_are_serial and _can_pair(made))
 
@@ -239,25 +239,25 @@ class _Candidate:
         ahead = replace(schedule, prefetched=choose_ahead(schedule, self.device))
         if ahead.prefetched and schedule.steps > 1:
             return ahead
-        copied = copied_ahead(schedule, self.device)
-        return copied if copied.copied else ahead
+        found = with_async_prefetch(schedule, self.device)
+        return found if found.async_prefetched else ahead
 
     def _meets_at_once(self, schedule: ReductionSchedule) -> bool:
         """Whether several totals of columns meet in a block, and have places for all of them."""
-        several = sum(total.is_of_columns for total in schedule.totals) > 1
+        several = sum(total.is_of_columns for total in schedule.grid_reductions) > 1
         if not several or schedule.rows_per_block == 1 or self.device.threads_are_serial:
             return False
-        together = max(schedule.mapping.blocks_per_sm, 1)
+        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
         needed = shared_bytes(replace(schedule, meets_at_once=True))
-        return needed <= shared_bytes_of_block(self.device, together)
+        return needed <= shared_bytes_of_block(self.device, blocks_per_sm)
 
-    def _resident(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
+    def _row_invariant_smem(self, schedule: ReductionSchedule, crowded: Sequence[int]) -> list[int]:
         """Those accesses that shared memory has room for, in the place of registers."""
         found: list[int] = []
-        together = max(schedule.mapping.blocks_per_sm, 1)
-        room = shared_bytes_of_block(self.device, together) - shared_bytes(schedule)
+        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
+        room = shared_bytes_of_block(self.device, blocks_per_sm) - shared_bytes(schedule)
         for k in crowded:
-            needed = kept_bytes(schedule.accesses[k], schedule.lanes, schedule.block_vectors)
+            needed = access_smem_bytes(schedule.accesses[k], schedule.lanes, schedule.block_vectors)
             if needed <= room:
                 found.append(k)
                 room -= needed
@@ -283,15 +283,15 @@ class _Candidate:
             has_stages=bool(pulled.folds),
             accumulators=words * each + self._double_registers,
             at_a_time=most_words * each + self._double_registers,
-            kept=sum(map(accumulator_words, columns)) * each,
+            column_accumulators=sum(map(accumulator_words, columns)) * each,
             of_rows=of_rows * each // WORD,
             of_columns=sum(map(_bytes_of_columns, pulled.graph.loads)) * each // WORD,
-            groups=self.arrangement.groups,
+            row_groups=self.arrangement.groups,
             reads_once=not pulled.wide and not any(stages_of(pulled.folds).values()),
             is_narrow=lanes.vector < each,
         )
         device = replace(self.device, sm_count=clusters) if clusters else self.device
-        mapping = choose_thread_mapping(work, self.axis, self.stacks, split, device)
+        mapping = choose_thread_mapping(work, self.axis, self.outer_shared, split, device)
         if mapping is None:
             return Refusal("grid_split", "one block has all there is to do")
         if cluster > 1:
@@ -312,33 +312,36 @@ class _Candidate:
         """The schedule before anything is kept on chip, unrolled or loaded ahead."""
         space = self.arrangement.space
         # Of rows, each is one lane; of columns, whole vectors are stored as such.
-        plain = self.axis == "columns" or not pulled.inside
+        vectorized = self.axis == "columns" or not pulled.inside
+        grid_split = self.arrangement.grid_split
+        row_stores = self._stores(pulled.narrow, lanes, vectorized and self.axis == "rows")
         return ReductionSchedule(
-            space.rows,
-            space.columns,
-            self.axis,
-            self.arrangement.grid_split,
-            tuple(_folds(pulled)),
-            tuple(_totals(pulled, lanes, mapping, space.rows)),
-            tuple(self._stores(pulled.wide, lanes, plain)),
-            tuple(store_passes(pulled, self.arrangement.grid_split, self.body.updates)),
-            tuple(self._stores(pulled.narrow, lanes, plain=plain and self.axis == "rows")),
-            tuple(self._finish(finish) for finish in pulled.epilogues),
-            pulled.graph,
-            plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
-            lanes,
-            pulled.inside,
-            mapping,
-            (),
-            RowCache(),
+            rows=space.rows,
+            columns=space.columns,
+            lane_axis=self.axis,
+            grid_split=grid_split,
+            row_reductions=tuple(_row_reductions(pulled)),
+            grid_reductions=tuple(_grid_reductions(pulled, lanes, mapping, space.rows)),
+            element_stores=tuple(self._stores(pulled.wide, lanes, vectorized)),
+            store_passes=tuple(store_passes(pulled, grid_split, self.body.updates)),
+            row_stores=tuple(row_stores),
+            epilogues=tuple(map(self._epilogue, pulled.epilogues)),
+            graph=pulled.graph,
+            accesses=plan_accesses(pulled.graph, lanes, self.body.memory(self.device)),
+            lanes=lanes,
+            inside=pulled.inside,
+            mapping=mapping,
+            unroll=(),
+            row_cache=RowCache(),
         )
 
     def _row_by_row(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
         """One row at a time, where values of one have room and those of several have not."""
         mapping = replace(bare.mapping, rows_per_block=1, blocks=bare.rows)
         single = replace(bare, mapping=mapping, unroll=made.unroll, paired=made.paired)
-        single = replace(single, row_cache=self._residency(single))
-        return single if len(single.row_cache.held) > len(made.row_cache.held) else made
+        single = replace(single, row_cache=self._row_cache(single))
+        more, fewer = single.row_cache.values_in_smem, made.row_cache.values_in_smem
+        return single if len(more) > len(fewer) else made
 
     def _halved(self, bare: ReductionSchedule, made: ReductionSchedule) -> ReductionSchedule:
         """Two blocks of a multiprocessor, where one would leave memory idle whenever its threads
@@ -370,26 +373,26 @@ class _Candidate:
     def _remapped(self, bare: ReductionSchedule, mapping: ThreadMapping) -> ReductionSchedule:
         return self._on_chip(replace(bare, mapping=mapping))
 
-    def _residency(self, schedule: ReductionSchedule) -> RowCache:
+    def _row_cache(self, schedule: ReductionSchedule) -> RowCache:
         """Blocks that share a row pass over it once; lanes of rows have too many columns."""
         if schedule.grid_split == "columns":
             return RowCache()
         if self.axis == "rows" and not schedule.is_outer_shared:
             count = passes_that_read(schedule.accesses, schedule.passes)
             return RowCache(reread=tuple(k for k, n in enumerate(count) if n > 1), passes=count)
-        wide = [t for t in schedule.totals if t.is_of_columns]
+        wide = [t for t in schedule.grid_reductions if t.is_of_columns]
         accumulators = sum(t.accumulator_bytes // WORD for t in wide) * schedule.steps
         if schedule.is_outer_shared:
-            accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.folds)
-        held: tuple[Value, ...] = ()
+            accumulators = sum(f.accumulator_bytes // WORD + 1 for f in schedule.row_reductions)
         if self.device.threads_are_serial:
             room = self.device.shared_bytes_per_block - exchange_bytes(schedule)
             room //= schedule.rows_per_block
-            held = choose_held(schedule.graph, schedule.lanes, schedule.passes, room)
-            return replace(self._cached(schedule, accumulators), held=held)
-        return self._keeping(schedule, self._cached(schedule, accumulators), accumulators)
+            found = choose_values_in_smem(schedule.graph, schedule.lanes, schedule.passes, room)
+            return replace(self._cached_accesses(schedule, accumulators), values_in_smem=found)
+        cache = self._cached_accesses(schedule, accumulators)
+        return self._with_register_values(schedule, cache, accumulators)
 
-    def _cached(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
+    def _cached_accesses(self, schedule: ReductionSchedule, accumulators: int) -> RowCache:
         """What is kept of what is read."""
         has_block = schedule.rows_per_block == 1 or schedule.is_outer_shared
         moving = filter(schedule.moves, range(len(schedule.accesses)))
@@ -402,13 +405,13 @@ class _Candidate:
             schedule.passes,
             schedule.lanes,
             BlockBudget(
-                schedule.block_vectors,
-                schedule.steps,
-                not schedule.is_outer_shared,
-                accumulators * schedule.lanes.vector,
-                schedule.block_threads,
-                max(schedule.mapping.blocks_per_sm, 1),
-                exchange_bytes(schedule) if has_block else 1 << 62,
+                vectors=schedule.block_vectors,
+                steps=schedule.steps,
+                is_one_row=not schedule.is_outer_shared,
+                accumulators=accumulators * schedule.lanes.vector,
+                threads=schedule.block_threads,
+                blocks_per_sm=max(schedule.mapping.blocks_per_sm, 1),
+                shared_in_use=exchange_bytes(schedule) if has_block else None,
             ),
             self.device,
         )
@@ -426,21 +429,25 @@ class _Candidate:
         )
         return _RARELY_NEW * touched <= min(wanted, self.device.l2_bytes)
 
-    def _keeping(self, schedule: ReductionSchedule, cache: RowCache, accumulators: int) -> RowCache:
+    def _with_register_values(
+        self, schedule: ReductionSchedule, cache: RowCache, accumulators: int
+    ) -> RowCache:
         """The cache with values in registers, where rows are there."""
         wide = self.axis == "rows" or not cache.registers or schedule.stages == 0
         if wide or len(schedule.passes) < 2:
             return cache
         loads = {load for k in cache.registers for load in schedule.accesses[k].loads}
         words = sum(load.dtype.itemsize for load in loads) // WORD + accumulators // schedule.steps
-        together = max(schedule.mapping.blocks_per_sm, 1)
-        every = registers_of_thread(self.device, schedule.block_threads, together)
+        blocks_per_sm = max(schedule.mapping.blocks_per_sm, 1)
+        every = registers_of_thread(self.device, schedule.block_threads, blocks_per_sm)
         every = min(_MOST_REGISTERS, every)
         lanes = schedule.lanes.vector * schedule.steps
         room = (every - _WORKING_REGISTERS) // lanes - words
-        kept = choose_kept(schedule.lanes, schedule.graph, schedule.passes, loads, room)
-        in_place = tuple(value for value, is_in_place in kept.items() if is_in_place)
-        return replace(cache, kept=tuple(kept), in_place=in_place)
+        found = choose_values_in_registers(
+            schedule.lanes, schedule.graph, schedule.passes, loads, room
+        )
+        in_place = tuple(value for value, is_in_place in found.items() if is_in_place)
+        return replace(cache, values_in_registers=tuple(found), in_place=in_place)
 
     @property
     def _owns_columns(self) -> bool:
@@ -504,33 +511,32 @@ class _Candidate:
                 yield tensor
 
     def _stores(
-        self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, plain: bool
+        self, stores: Sequence[tuple[TensorView, Value, Form]], lanes: Lanes, vectorized: bool
     ) -> Iterator[Store]:
-        """`plain`: all lanes of a vector are stored together, where all of them exist."""
+        """`vectorized`: all lanes of a vector are stored together, where all of them exist."""
         for tensor, value, address in stores:
             windows: tuple[VectorAccess, ...] = ()
-            if plain:
+            if vectorized:
                 aligned = self.body.stores[tensor].alignment
                 windows = plan_store(address, lanes, tensor.dtype.itemsize, aligned)
             past = streams(tensor, self.body, self.device)
             yield Store(tensor, value, address, windows, past)
 
-    def _finish(self, finish: PulledEpilogue) -> GridEpilogue:
-        lanes = Lanes(finish.index, max(finish.points, 1), 0, 1)
+    def _epilogue(self, found: PulledEpilogue) -> GridEpilogue:
+        lanes = Lanes(found.index, max(found.points, 1), 0, 1)
         return GridEpilogue(
-            finish.at,
-            finish.points,
-            finish.graph,
-            plan_accesses(finish.graph, lanes, self.body.memory(self.device)),
+            found.at,
+            found.points,
+            found.graph,
+            plan_accesses(found.graph, lanes, self.body.memory(self.device)),
             lanes,
-            tuple(self._stores(finish.stores, lanes, plain=True)),
+            tuple(self._stores(found.stores, lanes, vectorized=True)),
         )
 
 
 def _can_pair(schedule: ReductionSchedule) -> bool:
     """Whether nothing asks which column a lane is."""
-    kept = schedule.row_cache.registers or schedule.row_cache.shared
-    if schedule.lane_axis == "rows" or schedule.inside or kept:
+    if schedule.lane_axis == "rows" or schedule.inside or schedule.has_cached_rows:
         return False
     if any(r.position is not None for r in schedule.reductions):
         return False
@@ -557,20 +563,20 @@ def _bytes_of_columns(load: Load) -> int:
     return load.dtype.itemsize if names == {"c"} and not load.positions else 0
 
 
-def _folds(pulled: PulledRows) -> Iterator[RowReduction]:
+def _row_reductions(pulled: PulledRows) -> Iterator[RowReduction]:
     stages = stages_of(pulled.folds)
     for fold, value, position in pulled.folds:
         stage = stages[fold.output]
         yield RowReduction(fold.output, fold.op, fold.accumulate, value, position, stage)
 
 
-def _totals(
+def _grid_reductions(
     pulled: PulledRows, lanes: Lanes, mapping: ThreadMapping, rows: int
 ) -> Iterator[GridReduction]:
     offset = 0
     ops = [total.fold.op for total in pulled.totals]
     in_parts = is_summed_in_parts(ops, mapping, rows)
-    together = portions_together(ops, mapping, rows)
+    portions = portions_together(ops, mapping, rows)
     owned = (
         mapping.steps(lanes.vectors) * mapping.threads_per_row * mapping.column_tiles * lanes.vector
     )
@@ -580,7 +586,7 @@ def _totals(
         points = owned if wide else fold.output.numel if found.at == "row" else 1
         # A block of one thread adds up in the workspace itself, in parts beside the whole.
         copies = 2 if mapping.is_alone and in_parts and wide else 1
-        parts = mapping.parts(1 if found.at == "group" else together)
+        parts = mapping.parts(1 if found.at == "group" else portions)
         elements = fold.output, fold.op, fold.accumulate, found.value, found.position
         bare = GridReduction(*elements, found.at, points, parts, offset, 0)
         size = copies * parts * points * bare.accumulator_bytes

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from thunder_fuser.device import WARP_SIZE
 from thunder_fuser.lower.scalar_graph import Value
-from thunder_fuser.templates.reduction.cached_values import held_bytes
-from thunder_fuser.templates.reduction.row_cache import kept_bytes
+from thunder_fuser.templates.reduction.cached_values import value_smem_bytes
+from thunder_fuser.templates.reduction.row_cache import access_smem_bytes
 from thunder_fuser.templates.reduction.schedule import (
     Accumulation,
     GridReduction,
@@ -23,57 +23,60 @@ from thunder_fuser.templates.reduction.schedule import (
 
 def shared_bytes(schedule: ReductionSchedule) -> int:
     """Dynamic shared memory of a block."""
-    copied = sum(copied_bytes(schedule, k) for k in schedule.copied)
-    return _held_end(schedule) + copied
+    ahead = sum(prefetch_smem_bytes(schedule, k) for k in schedule.async_prefetched)
+    return _values_end(schedule) + ahead
 
 
-def held_offset(schedule: ReductionSchedule, value: Value) -> int:
+def value_smem_offset(schedule: ReductionSchedule, value: Value) -> int:
     """Bytes before a value that is held, for the first of the block's rows."""
-    before = schedule.row_cache.held[: schedule.row_cache.held.index(value)]
-    held = sum(held_bytes(other, schedule.lanes) for other in before)
-    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
+    before = schedule.row_cache.values_in_smem[: schedule.row_cache.values_in_smem.index(value)]
+    size = sum(value_smem_bytes(other, schedule.lanes) for other in before)
+    return _cache_end(schedule, schedule.row_cache.shared) + size * schedule.rows_per_block
 
 
-def copied_offset(schedule: ReductionSchedule, access: int) -> int:
+def prefetch_smem_offset(schedule: ReductionSchedule, access: int) -> int:
     """Bytes before the vectors of a next row that are copied."""
-    before = schedule.copied[: schedule.copied.index(access)]
-    return _held_end(schedule) + sum(copied_bytes(schedule, k) for k in before)
+    before = schedule.async_prefetched[: schedule.async_prefetched.index(access)]
+    return _values_end(schedule) + sum(prefetch_smem_bytes(schedule, k) for k in before)
 
 
-def copied_bytes(schedule: ReductionSchedule, access: int) -> int:
+def prefetch_smem_bytes(schedule: ReductionSchedule, access: int) -> int:
     """Of the next row's vectors, those of each thread at places of their own."""
-    return kept_bytes(
+    return access_smem_bytes(
         schedule.accesses[access], schedule.lanes, schedule.steps * schedule.block_threads
     )
 
 
-def _held_end(schedule: ReductionSchedule) -> int:
+def _values_end(schedule: ReductionSchedule) -> int:
     """Where values that are held end, which come after what is kept of the row."""
-    held = sum(held_bytes(value, schedule.lanes) for value in schedule.row_cache.held)
-    return _kept_end(schedule, schedule.row_cache.shared) + held * schedule.rows_per_block
+    values = schedule.row_cache.values_in_smem
+    size = sum(value_smem_bytes(value, schedule.lanes) for value in values)
+    return _cache_end(schedule, schedule.row_cache.shared) + size * schedule.rows_per_block
 
 
 def exchange_bytes(schedule: ReductionSchedule) -> int:
     """What threads exchange values through, in whole 16-byte vectors."""
-    sizes = [_meeting_bytes(schedule, total) for total in schedule.totals]
+    sizes = [_meeting_bytes(schedule, total) for total in schedule.grid_reductions]
     meeting = sum(sizes) if _meets_at_once(schedule) else max(sizes, default=0)
     ends = [
         parts_offset(schedule, n) + _parts_bytes(schedule, total)
-        for n, total in enumerate(schedule.totals)
+        for n, total in enumerate(schedule.grid_reductions)
     ]
     return -(-max(slot_bytes(schedule) + meeting, *ends, 0) // 16) * 16
 
 
-def kept_offset(schedule: ReductionSchedule, access: int) -> int:
+def access_smem_offset(schedule: ReductionSchedule, access: int) -> int:
     """Bytes before the row of an access that is kept in shared memory."""
-    return _kept_end(schedule, schedule.row_cache.shared[: schedule.row_cache.shared.index(access)])
+    return _cache_end(
+        schedule, schedule.row_cache.shared[: schedule.row_cache.shared.index(access)]
+    )
 
 
-def _kept_end(schedule: ReductionSchedule, accesses: Sequence[int]) -> int:
+def _cache_end(schedule: ReductionSchedule, accesses: Sequence[int]) -> int:
     """Where what is kept of some accesses ends."""
     lanes, vectors = schedule.lanes, schedule.block_vectors
-    kept = (kept_bytes(schedule.accesses[k], lanes, vectors) for k in accesses)
-    return exchange_bytes(schedule) + sum(kept)
+    sizes = (access_smem_bytes(schedule.accesses[k], lanes, vectors) for k in accesses)
+    return exchange_bytes(schedule) + sum(sizes)
 
 
 # ---- slots
@@ -82,14 +85,14 @@ def _kept_end(schedule: ReductionSchedule, accesses: Sequence[int]) -> int:
 def takes_turns(schedule: ReductionSchedule) -> bool:
     """Whether a block folds row after row with one exchange each, which then needs two places."""
     shares = schedule.grid_split == "rows" and schedule.threads > WARP_SIZE
-    return shares and bool(schedule.folds) and schedule.stages == 1
+    return shares and bool(schedule.row_reductions) and schedule.stages == 1
 
 
 def slot_bytes(schedule: ReductionSchedule) -> int:
     """Shared memory of a block to exchange what the warps of its rows have folded."""
     turns = 2 if takes_turns(schedule) else 1
-    groups = 1 if schedule.lane_axis == "rows" else schedule.rows_per_block
-    return row_slot_bytes(schedule) * turns * groups
+    rows = 1 if schedule.lane_axis == "rows" else schedule.rows_per_block
+    return row_slot_bytes(schedule) * turns * rows
 
 
 def row_slot_bytes(schedule: ReductionSchedule) -> int:
@@ -117,7 +120,7 @@ def _slots(schedule: ReductionSchedule) -> int:
 
 def _exchanged(schedule: ReductionSchedule) -> Sequence[Accumulation]:
     """The reductions that one block folds over a whole row."""
-    return schedule.totals if schedule.grid_split == "columns" else schedule.folds
+    return schedule.grid_reductions if schedule.grid_split == "columns" else schedule.row_reductions
 
 
 # ---- where groups meet
@@ -132,7 +135,7 @@ def meeting_offset(schedule: ReductionSchedule, n: int) -> int:
     """Bytes before the place where groups of threads bring their accumulators of a total."""
     if not _meets_at_once(schedule):
         return slot_bytes(schedule)
-    before = (_meeting_bytes(schedule, total) for total in schedule.totals[:n])
+    before = (_meeting_bytes(schedule, total) for total in schedule.grid_reductions[:n])
     return slot_bytes(schedule) + sum(before)
 
 
@@ -145,8 +148,10 @@ def parts_offset(schedule: ReductionSchedule, n: int) -> int:
     """Bytes before the place where the threads of a block add up the parts of a total, beside those
     of the others at its points.
     """
-    at = schedule.totals[n].at
-    before = (_parts_bytes(schedule, total) for total in schedule.totals[:n] if total.at == at)
+    at = schedule.grid_reductions[n].at
+    before = (
+        _parts_bytes(schedule, total) for total in schedule.grid_reductions[:n] if total.at == at
+    )
     return slot_bytes(schedule) + sum(before)
 
 
@@ -156,8 +161,8 @@ def _parts_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
 
 def _meeting_bytes(schedule: ReductionSchedule, total: GridReduction) -> int:
     """Of a total's accumulators where groups of threads meet: those of a block, or of a cluster."""
-    groups = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
-    met = groups
-    if total.is_of_columns and (groups or schedule.mapping.meets_in_clusters):
-        met = (groups + 1) * owned_points(schedule)
+    others = 0 if schedule.grid_split == "columns" else schedule.rows_per_block - 1
+    met = others
+    if total.is_of_columns and (others or schedule.mapping.meets_in_clusters):
+        met = (others + 1) * owned_points(schedule)
     return total.accumulator_bytes * max(met, schedule.block_threads)

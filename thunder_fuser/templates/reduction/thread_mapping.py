@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
 from thunder_fuser.lower.row_threads import (
-    FEWEST_STACKED_ROWS,
+    FEWEST_OUTER_ROWS,
     MANY_VECTORS_PER_THREAD,
-    STACKED_COLUMNS,
-    STACKED_ROWS,
+    OUTER_COLUMNS,
+    OUTER_ROWS,
     VECTORS_PER_THREAD,
 )
 from thunder_fuser.occupancy import resident_blocks
@@ -31,7 +31,7 @@ takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 column
 46.4 with 160.
 """
 _SHARED_BLOCK = 512
-_MAX_GROUPS = 64
+_MAX_ROWS_PER_BLOCK = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 39
@@ -51,7 +51,7 @@ _FEWEST_THREADS = 256
 _BLOCKS_PER_SM = 2
 _SMALL_BLOCKS = 4
 """The same of blocks that have row after row, of long rows that are read once."""
-_STACKED_ACCUMULATORS = 16
+_OUTER_ACCUMULATORS = 16
 """The same as _ACCUMULATORS: each has its result beside it until the last pass."""
 LONGEST_PORTION = 128
 """Rows of a thread that one accumulator of its column takes: more would want a second one."""
@@ -130,9 +130,9 @@ class ThreadMapping:
         """As many as the block with the most has."""
         return -(-self.portions // self.partials)
 
-    def parts(self, together: int) -> int:
+    def parts(self, portions: int) -> int:
         """What blocks leave of a total, each with so many of its portions."""
-        spans, rest = divmod(self.portions, together * self.partials)
+        spans, rest = divmod(self.portions, portions * self.partials)
         parts = spans * self.partials + min(rest, self.partials)
         return parts // self.cluster if self.meets_in_clusters else parts
 
@@ -154,10 +154,10 @@ class RowWork:
                   its columns
     accumulators  32-bit registers with which a thread folds one vector
     at_a_time     those of them that it has in one pass: a stage's are free in the next
-    kept          those of them that it keeps for each of its vectors from row to row
+    column_accumulators  those of them that it keeps for each of its vectors from row to row
     of_rows       32-bit registers of what a thread reads of one vector of each row
     of_columns    the same of what all rows have in common
-    groups        of rows that have totals of their own: a block works on rows of one
+    row_groups    of rows that have totals of their own: a block works on rows of one
     reads_once    one pass over a row is all
     is_narrow     a vector is several accesses, since rows begin within wider ones
     """
@@ -168,20 +168,20 @@ class RowWork:
     has_stages: bool
     accumulators: int
     at_a_time: int
-    kept: int
+    column_accumulators: int
     of_rows: int
     of_columns: int
-    groups: int
+    row_groups: int
     reads_once: bool
     is_narrow: bool
 
     @property
     def rows_of_group(self) -> int:
-        return max(self.rows // self.groups, 1)
+        return max(self.rows // self.row_groups, 1)
 
 
 def choose_thread_mapping(
-    work: RowWork, axis: LaneAxis, stacks: bool, grid_split: GridSplit, device: DeviceInfo
+    work: RowWork, axis: LaneAxis, outer_shared: bool, grid_split: GridSplit, device: DeviceInfo
 ) -> ThreadMapping | None:
     """The mapping of some work; None where a row is not worth sharing. `stacks`: several threads
     walk down rows that lie side by side.
@@ -190,17 +190,17 @@ def choose_thread_mapping(
         return _sharing_rows(work, device)
     if grid_split == "columns":
         return _sharing_columns(work.vectors, work.rows, device)
-    if stacks:
-        return _stacked(work, device)
+    if outer_shared:
+        return _outer(work, device)
     if axis == "rows":
         vectors = work.vectors
         owned = max(1, min(16, vectors // HOST_PARTS)) if device.threads_are_serial else 128
-        return ThreadMapping(1, owned, -(-vectors // owned))
+        return ThreadMapping(1, owned, blocks=-(-vectors // owned))
     if _is_read_in_small_blocks(work, device):
         threads = MAX_THREADS // _SMALL_BLOCKS
-        return ThreadMapping(threads, 1, work.rows, blocks_per_sm=_SMALL_BLOCKS)
+        return ThreadMapping(threads, 1, blocks=work.rows, blocks_per_sm=_SMALL_BLOCKS)
     threads, owned = _threads(work, device)
-    return ThreadMapping(threads, owned, -(-work.rows // owned))
+    return ThreadMapping(threads, owned, blocks=-(-work.rows // owned))
 
 
 def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
@@ -213,24 +213,24 @@ def takes_small_blocks(rows: int, vectors: int, device: DeviceInfo) -> bool:
 
 def _is_read_in_small_blocks(work: RowWork, device: DeviceInfo) -> bool:
     """The same of rows of which nothing is kept from pass to pass, nor for columns."""
-    bare = work.has_stages and work.reads_once and not work.kept
+    bare = work.has_stages and work.reads_once and not work.column_accumulators
     return bare and takes_small_blocks(work.rows, work.vectors, device)
 
 
-def _stacked(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
+def _outer(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     """Some vectors of rows that lie side by side for each block."""
     most = MAX_THREADS
-    while most > _FEWEST_THREADS and work.accumulators * most > _STACKED_ACCUMULATORS * MAX_THREADS:
+    while most > _FEWEST_THREADS and work.accumulators * most > _OUTER_ACCUMULATORS * MAX_THREADS:
         most //= 2
-    owned = min(STACKED_ROWS, _power_of_two(work.vectors))
-    while owned > FEWEST_STACKED_ROWS and -(-work.vectors // owned) < device.sm_count:
+    owned = min(OUTER_ROWS, _power_of_two(work.vectors))
+    while owned > FEWEST_OUTER_ROWS and -(-work.vectors // owned) < device.sm_count:
         owned //= 2
-    threads = min(most // owned, _power_of_two(work.columns) // STACKED_COLUMNS)
+    threads = min(most // owned, _power_of_two(work.columns) // OUTER_COLUMNS)
     # Whole warps.
     threads = max(threads, WARP_SIZE // owned)
     if threads > work.columns:
         return None
-    return ThreadMapping(threads, owned, -(-work.vectors // owned))
+    return ThreadMapping(threads, owned, blocks=-(-work.vectors // owned))
 
 
 def _threads(work: RowWork, device: DeviceInfo) -> tuple[int, int]:
@@ -279,29 +279,31 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     while most > _FEWEST_THREADS and _is_crowded(work, most):
         most //= 2
     apart = most == MAX_THREADS and _is_read_in_small_blocks(work, device)
-    together = _SMALL_BLOCKS if apart else 1
-    most //= together
+    blocks_per_sm = _SMALL_BLOCKS if apart else 1
+    most //= blocks_per_sm
     limit = most if has_stages else _SHARED_BLOCK
     threads = sharing(vectors, limit)
-    if has_stages and not (work.kept or apart):
+    if has_stages and not (work.column_accumulators or apart):
         threads = _of_bare_row(work, most, device)
     elif has_stages and threads > MAX_THREADS // 2 and _fits_half(work, device):
         most = MAX_THREADS // 2
         threads = sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    groups = max(1, WARP_SIZE // threads, min(most // threads, _MAX_GROUPS, _power_of_two(within)))
-    blocks = together * device.sm_count // tiles
-    if min(blocks, -(-within // groups)) <= 1 and not has_stages:
+    owned = max(
+        1, WARP_SIZE // threads, min(most // threads, _MAX_ROWS_PER_BLOCK, _power_of_two(within))
+    )
+    blocks = blocks_per_sm * device.sm_count // tiles
+    if min(blocks, -(-within // owned)) <= 1 and not has_stages:
         return None
     # Blocks that keep totals of columns in registers until the last row have a multiprocessor each.
     # A second set of accumulators where columns are long, or one portion of them at a time.
     steps = -(-vectors // (threads * tiles))
-    taken = 2 * (work.accumulators + (steps - 1) * work.kept)
-    has_room = taken * threads * groups <= _SECOND_ACCUMULATORS * MAX_THREADS
-    is_whole = work.groups == 1 and (has_room or not has_stages)
-    longest = within if is_whole else LONGEST_PORTION * groups
-    return _in_portions(work, threads, groups, tiles, max(blocks, 1), longest, together)
+    taken = 2 * (work.accumulators + (steps - 1) * work.column_accumulators)
+    has_room = taken * threads * owned <= _SECOND_ACCUMULATORS * MAX_THREADS
+    is_whole = work.row_groups == 1 and (has_room or not has_stages)
+    longest = within if is_whole else LONGEST_PORTION * owned
+    return _in_portions(work, threads, owned, tiles, max(blocks, 1), longest, blocks_per_sm)
 
 
 def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
@@ -312,15 +314,15 @@ def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
         return False
     steps = -(-work.vectors // (MAX_THREADS // 2))
     in_parts = work.rows_of_group > LONGEST_PORTION * device.sm_count
-    kept, room = work.kept, _ROW_REGISTERS
+    columns, room = work.column_accumulators, _ROW_REGISTERS
     if in_parts:
         room -= _LOOP_REGISTERS
-        taken = 2 * (work.accumulators + (steps - 1) * kept)
+        taken = 2 * (work.accumulators + (steps - 1) * columns)
         has_second = taken * (MAX_THREADS // 2) <= _SECOND_ACCUMULATORS * MAX_THREADS
         # Blocks that take rows by portions have no second set. Without clusters the next row is not
         # copied to shared memory, but has its registers.
-        kept *= 2 if has_second or not device.clusters else 1
-    return steps * (kept + work.of_rows + work.of_columns) <= room
+        columns *= 2 if has_second or not device.clusters else 1
+    return steps * (columns + work.of_rows + work.of_columns) <= room
 
 
 def _of_bare_row(work: RowWork, most: int, device: DeviceInfo) -> int:
@@ -345,20 +347,26 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
     # Of whole rows a block has fewer threads, and each of them more registers.
     room = MAX_THREADS / (threads // of_row * of_row)
     taken = work.at_a_time if 2 * of_row <= threads else work.accumulators
-    kept = taken + work.of_columns
+    invariant = taken + work.of_columns
     if work.vectors % of_row:
-        kept += _TESTED_REGISTERS
-    return taken > _ACCUMULATORS * room or kept > _COLUMN_REGISTERS * room
+        invariant += _TESTED_REGISTERS
+    return taken > _ACCUMULATORS * room or invariant > _COLUMN_REGISTERS * room
 
 
 def _in_portions(
-    work: RowWork, threads: int, groups: int, tiles: int, most: int, longest: int, together: int
+    work: RowWork,
+    threads: int,
+    owned: int,
+    tiles: int,
+    most: int,
+    longest: int,
+    blocks_per_sm: int,
 ) -> ThreadMapping:
     """The mapping with at most so many blocks for each tile, which walk over portions of groups of
     rows: as many portions as let blocks end at about the same time, of at most `longest` rows.
     """
-    within, row_groups = work.rows_of_group, work.groups
-    each = max(1, min(most // row_groups, -(-within // groups)))
+    within, row_groups = work.rows_of_group, work.row_groups
+    each = max(1, min(most // row_groups, -(-within // owned)))
     if row_groups == 1:
         each *= max(1, -(-within // (each * longest)))
     else:
@@ -366,15 +374,21 @@ def _in_portions(
         def latest(each: int) -> int:
             """Rows of a thread of the last block to end, and the time between portions in rows."""
             portions = -(-row_groups * each // most)
-            return portions * (-(-within // (each * groups)) + _ROWS_OF_A_TURN)
+            return portions * (-(-within // (each * owned)) + _ROWS_OF_A_TURN)
 
         fewest = max(each, -(-within // longest))
         each = min(range(fewest, max(fewest, within // _FEWEST_ROWS) + 1), key=latest)
     portions = row_groups * each
     parts = min(portions, most)
-    blocks = parts * tiles
     return ThreadMapping(
-        threads, groups, blocks, tiles, 1, parts, row_groups, portions, blocks_per_sm=together
+        threads_per_row=threads,
+        rows_per_block=owned,
+        blocks=parts * tiles,
+        column_tiles=tiles,
+        partials=parts,
+        row_groups=row_groups,
+        portions=portions,
+        blocks_per_sm=blocks_per_sm,
     )
 
 
@@ -384,16 +398,23 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
         splits = min(HOST_PARTS // max(rows, 1), vectors)
         if splits < 2:
             return None
-        blocks = rows * splits
-        return ThreadMapping(1, 1, blocks, 1, splits, partials=splits, portions=splits)
+        return _with_splits(1, rows, splits, 0)
     threads = _SHARED_BLOCK
     splits = min(device.sm_count * _BLOCKS_PER_SM // max(rows, 1), vectors // threads)
     if splits < 2:
         return None
-    blocks = rows * splits
-    together = -(-blocks // device.sm_count)
+    return _with_splits(threads, rows, splits, -(-rows * splits // device.sm_count))
+
+
+def _with_splits(threads: int, rows: int, splits: int, blocks_per_sm: int) -> ThreadMapping:
     return ThreadMapping(
-        threads, 1, blocks, 1, splits, partials=splits, portions=splits, blocks_per_sm=together
+        threads_per_row=threads,
+        rows_per_block=1,
+        blocks=rows * splits,
+        blocks_per_row=splits,
+        partials=splits,
+        portions=splits,
+        blocks_per_sm=blocks_per_sm,
     )
 
 
