@@ -1,1 +1,1 @@
-"""Cutting a fusion into kernels: the plan."""
+"""Segmentation of a fusion into kernels: the plan."""

@@ -1,9 +1,9 @@
-"""Anchors: what kernels exist for. Folds (reductions and scans), and tensors that have to be in
-memory.
+"""Anchors, the values that are assigned to kernels: folds (reductions and scans), and tensors that
+have to be in memory.
 
-Everything else is computed on the way to them, wherever it is wanted. A result that is a view of
-memory which exists anyway is no anchor. What an anchor needs of others is asked often while kernels
-are chosen, so sets of anchors are integers, a bit for each.
+Everything else is computed in each kernel that needs it. A result that is a view of memory which
+exists anyway is no anchor. Dependencies between anchors are queried often while kernels are chosen,
+so sets of anchors are integers, one bit per anchor.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from thunder_fuser.segment.placement import Argument, Placement, SameAs, SliceOf
 from thunder_fuser.segment.prices import PriceUnits
 
 Anchors = int
-"""A set of anchors: bit k is the k-th, in program order."""
+"""Bit set of anchors: bit k is the k-th anchor in program order."""
 
 
 def members(anchors: Anchors) -> Iterator[int]:
-    """The numbers of a set's anchors, in program order."""
+    """Yield the numbers of a set's anchors, in program order."""
     while anchors:
         lowest = anchors & -anchors
         yield lowest.bit_length() - 1
@@ -52,17 +52,17 @@ def members(anchors: Anchors) -> Iterator[int]:
 
 
 def union(sets: Iterable[Anchors]) -> Anchors:
-    """The anchors of all sets."""
+    """Return the union of sets of anchors."""
     return reduce(or_, sets, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Where computing a value ends.
+    """Leaves of the computation of a value.
 
     folds    reductions and scans that it reads
-    behind   anchors that must be in memory before a kernel that computes it starts: it is behind
-             cuts of theirs, or behind calls that read them
+    behind   anchors that must be in memory before a kernel that computes it starts, since cuts or
+             calls of torch lie between
     sources  tensors in memory that it reads: inputs, and results of cuts and of torch's calls
     """
 
@@ -72,7 +72,7 @@ class Dependencies:
 
     @property
     def needs(self) -> Anchors:
-        """All that must be done before what a kernel computes from is there."""
+        """Anchors that must be computed before the value can be."""
         return self.folds | self.behind
 
     def with_(self, other: Dependencies) -> Dependencies:
@@ -83,8 +83,11 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What some kernel computes: the tensor, how far that reaches, and whether it is stored for
-    the sake of users or of a cut. `fold` is the reduction or the scan that gives it, if one does.
+    """A tensor that some kernel computes.
+
+    fold       the reduction or scan that defines it, if one does
+    reach      leaves of its computation
+    is_stored  it must be in memory for the caller, a cut or a call
     """
 
     tensor: TensorView
@@ -94,13 +97,13 @@ class Anchor:
 
 
 class AnchorGraph:
-    """A fusion as anchors, and what is known about its tensors before there are kernels.
+    """A fusion as a graph of anchors, with facts about its tensors that depend on no kernel.
 
-    placement  of tensors in memory: inputs, anchors that are stored, views, results of cuts, which
-               are their inputs seen from behind the cut
-    anchors    in program order; `number` finds them by their tensors
-    prices     of the device that kernels are for
-    parts      of the fusion, and what was found out about those that are alike
+    placement  of tensors in memory: inputs, stored anchors, views, and results of cuts, which share
+               the memory of their inputs
+    anchors    in program order; `number` maps tensors to their positions
+    prices     of the target device
+    parts      of the fusion, with cached results of isomorphic ones
     """
 
     def __init__(
@@ -112,8 +115,8 @@ class AnchorGraph:
         promised: Sequence[TorchMemory] = (),
         sliced: Sliced | None = None,
     ) -> None:
-        """`reasons`: of cuts that the definition does not have. `promised`: where outputs
-        lie in memory. `sliced`: which pieces kernels write into slices of other tensors.
+        """`reasons`: of cuts that the planner added. `promised`: strides and memory of the outputs.
+        `sliced`: pieces that kernels write into slices of other tensors.
         """
         self.reasons = dict(reasons or {})
         self.prices = PriceUnits.of(device)
@@ -148,7 +151,7 @@ class AnchorGraph:
         self._has_folds = any(isinstance(expr, FoldOp) for expr in fusion.exprs)
         self.parts = Parts(fusion)
         self._walk()
-        # What torch computes, and reads.
+        # Results and operands of torch's calls.
         self.calls = {e.output: e for e in calls if e.output in self.layouts}
         self.called = frozenset(t for e in self.calls.values() for t in e.inputs)
         # Tensors in memory that every kernel reads where it needs them.
@@ -158,16 +161,16 @@ class AnchorGraph:
         self.users = self._users()
 
     def reach(self, value: Val) -> Dependencies:
-        """Where computing a value ends; of a reduction, where computing its elements does."""
+        """Return the leaves of a value's computation; for a fold, those of its operand."""
         return self._reach.get(value, Dependencies())
 
     def has_fold(self, anchors: Anchors) -> bool:
-        """Whether a kernel of these anchors does a reduction or a scan: no pointwise kernel."""
+        """True if a kernel of these anchors does a reduction or a scan."""
         return any(self.anchors[k].fold is not None for k in members(anchors))
 
     def bytes_of(self, value: Val) -> int:
-        """What writing a tensor moves, or reading all of it: a kernel writes repeated elements as
-        often as they show, an input may have them once, or far apart.
+        """Return bytes moved by writing or fully reading a tensor; 0 for scalars. Kernels write
+        broadcast elements repeatedly; inputs may hold them once, or with gaps (whole sectors).
         """
         if not isinstance(value, TensorView):
             return 0
@@ -180,8 +183,8 @@ class AnchorGraph:
         return self._bytes[value]
 
     def bytes_read(self, tensor: TensorView, read: Footprint) -> int:
-        """What reading some elements of a tensor moves: whole sectors. Where data say which they
-        are, the elements alone.
+        """Return bytes of the sectors that hold the elements read; without an exact footprint, as
+        for data-dependent indices, the bytes of the elements alone.
         """
         if not read.exact:
             return int(read.elements) * tensor.dtype.itemsize
@@ -190,8 +193,8 @@ class AnchorGraph:
         return self._moved(tensor, read.region, strides)
 
     def bytes_wanted(self, tensor: TensorView, read: Footprint) -> int:
-        """Of what is read of a tensor, each byte once: an input that was expanded has elements that
-        it shows in many places in one.
+        """Return distinct bytes of the elements read: elements of an expanded input that share
+        memory count once.
         """
         itemsize = tensor.dtype.itemsize
         if tensor in self.definitions or not _repeats(tensor, layout := self.layouts[tensor]):
@@ -205,13 +208,13 @@ class AnchorGraph:
         return sector_bytes(region, strides, tensor.dtype.itemsize, sector)
 
     def layout_of(self, tensor: TensorView) -> Layout:
-        """The layout of a tensor that a kernel makes."""
+        """Return the layout of a tensor that a kernel writes."""
         return self.sliced.layout(tensor) or dense_layout(tensor, self.orders[tensor])
 
     def _walk(self) -> None:
-        """Find what must be in memory, and what it is computed from, in program order."""
+        """Find anchors, views and the leaves of each value, in program order."""
         wanted = {*self.fusion.results, *self.sliced.written}
-        # What an update overwrites cannot lend its memory to a result, nor to one side of a cut.
+        # Memory that an update overwrites cannot be shared with a result, or across a cut.
         overwritten = {u.target for u in self.fusion.updates}
         bases = set(self.layouts) - overwritten
         needed = self._needed()
@@ -237,14 +240,14 @@ class AnchorGraph:
                 self._settle(output, bases)
 
     def _seen(self, operand: Val) -> Dependencies:
-        """What reading an operand reaches: a fold's result, or what it is computed from."""
+        """Return what reading an operand depends on: its fold, or the leaves of its computation."""
         number = self.number.get(operand) if isinstance(operand, TensorView) else None
         if number is not None and self.anchors[number].fold is not None:
             return Dependencies(folds=1 << number)
         return self.reach(operand)
 
     def _settle(self, tensor: TensorView, bases: set[TensorView]) -> None:
-        """Decide how a tensor comes to be in memory, unless that is decided."""
+        """Make a tensor a view, joined pieces or a stored anchor, unless it has a layout."""
         if tensor in self.layouts:
             return
         view = None
@@ -258,7 +261,7 @@ class AnchorGraph:
         if view is not None:
             self.see(tensor, view)
         else:
-            # Pieces come before what they are pieces of, which needs no kernel then.
+            # Pieces come before the joined tensor, which needs no kernel then.
             if not is_joined:
                 self._anchor(tensor, None, is_stored=True)
             self.layouts[tensor] = self.layout_of(tensor)
@@ -267,8 +270,8 @@ class AnchorGraph:
     def view_of(
         self, tensor: TensorView, bases: Set[TensorView], layouts: Mapping[TensorView, Layout]
     ) -> View | None:
-        """What a tensor is a view of. None for a result that torch would have elsewhere: a reshape
-        of what it has copied for another reshape is no view of the original.
+        """Return a tensor as a view of one of `bases`, or None. None also for a result that is no
+        such view in torch: a reshape of a copying reshape is no view of the original.
         """
         view = view_of(tensor, self.fusion, bases, layouts)
         expected = self._promised.get(tensor)
@@ -278,14 +281,14 @@ class AnchorGraph:
         return view if expected.is_at(view.sizes, view.strides, source) else None
 
     def see(self, tensor: TensorView, view: View) -> None:
-        """A result lies in the memory of another tensor."""
+        """Place a result in the memory of another tensor, as a view."""
         base = self.layouts[view.base].alignment
         layout = aligned_layout(view, tensor.dtype.itemsize, base)
         self.placement.put(tensor, ViewOf(view), layout)
 
     def _seen_through(self, tensor: TensorView) -> TensorView | None:
-        """What a result is a view of that is computed, if that is better stored: because it takes
-        less memory, or others see it, too, or as its points are those of reductions.
+        """Return the smallest computed source that is better stored than a result that is a view of
+        it: it takes less memory, has other views, or its points are those of reductions.
         """
         if tensor in self._updating:
             return None
@@ -304,7 +307,7 @@ class AnchorGraph:
         return source.numel < tensor.numel or is_shared or (self._has_folds and is_moved)
 
     def _sources(self, tensor: TensorView) -> list[TensorView]:
-        """What a chain of views goes through that is computed, or copied; from its begin."""
+        """Return computed or copied tensors on a tensor's chain of views, from its start."""
         _, *sources = copy_chain(tensor, self.fusion)
         return [source for source in reversed(sources) if source in self.definitions]
 
@@ -319,13 +322,13 @@ class AnchorGraph:
             self.anchors[known] = Anchor(tensor, found.fold, found.reach, is_stored)
 
     def _cut(self, output: TensorView, source: TensorView) -> None:
-        """What reads `output` runs in a later kernel than what makes `source`."""
+        """Make readers of `output` run in a later kernel than the producer of `source`."""
         self.placement.put(output, SameAs(source), self._logical_layout(source))
         self._reach[output] = Dependencies(0, self._makers(source), frozenset({output}))
 
     def _makers(self, tensor: TensorView) -> Anchors:
-        """The anchors that a tensor in memory consists of: itself, or its pieces; of what torch
-        computes, those that must be there before.
+        """Return the anchors that make up a tensor in memory: itself, or its pieces; for a result
+        of torch, the anchors that the call depends on.
         """
         made = self.placement.written(tensor)
         parts = self.sliced.pieces.get(made, (made,))
@@ -334,7 +337,7 @@ class AnchorGraph:
         return union(1 << self.number[part] for part in parts if part in self.number)
 
     def _call(self, expr: OpaqueOp, output: TensorView, bases: set[TensorView]) -> None:
-        """What torch computes from operands in memory is in memory, and later kernels read it."""
+        """Store the operands and the result of a call of torch; readers run in later kernels."""
         behind = 0
         for operand in expr.inputs:
             self._settle(operand, bases)
@@ -348,8 +351,8 @@ class AnchorGraph:
         bases.add(output)
 
     def _needed(self) -> set[Val]:
-        """What results are made of. A result without elements is made of nothing, not even where a
-        reduction gives it; but what folds nothing may have elements.
+        """Return values that non-empty results depend on. Empty results depend on nothing, even if
+        they are reductions; but a reduction of an empty tensor may have elements.
         """
         returned: set[Val] = {*self.fusion.results, *self.sliced.written}
         needed: set[Val] = set()
@@ -361,7 +364,7 @@ class AnchorGraph:
         return needed
 
     def _users(self) -> list[Anchors]:
-        """For each anchor, those that read its fold."""
+        """Return for each anchor the set of anchors that read its fold."""
         found = [0] * len(self.anchors)
         for k, anchor in enumerate(self.anchors):
             for fold in members(anchor.reach.folds):
@@ -369,7 +372,7 @@ class AnchorGraph:
         return found
 
     def _logical_layout(self, tensor: TensorView) -> Layout:
-        """What a tensor in memory looks like from behind a cut, where nobody knows of its root."""
+        """Return the layout of a tensor in its logical dimensions, as seen from behind a cut."""
         layout = self.layouts[tensor]
         if tensor in self.definitions or not tensor.domain.transforms:
             return layout
@@ -385,11 +388,11 @@ class AnchorGraph:
 
 
 def _steps(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """The dimensions that have several elements: how many, and how far apart in memory."""
+    """Return (size, stride) of the dimensions with several elements."""
     return [(n, step) for n, step in zip(sizes, strides, strict=True) if n > 1]
 
 
 def _repeats(tensor: TensorView, layout: Layout) -> bool:
-    """Whether several elements of an input are one in memory, which its dimensions do not say."""
+    """True if an input has stride 0 in a dimension that is not declared broadcast."""
     dims = zip(tensor.domain.root, layout.strides, strict=True)
     return any(not stride and not d.is_broadcast and static(d.extent) > 1 for d, stride in dims)

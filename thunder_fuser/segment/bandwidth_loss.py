@@ -1,12 +1,12 @@
 """Bandwidth loss of reduction kernels, estimated from sizes: too few active threads, uncoalesced
 loads, rows re-read because they do not fit on chip.
 
-What waits for a reduction of its row is computed by the threads of that row. Where rows are few
-these leave most of a device idle, and rows that do not fit on chip are read once more in each pass.
-Reductions that nothing in their kernel waits for pay a barrier at most: blocks share them.
+Consumers of a row's reduction are computed by the threads of that row. If rows are few, these
+threads leave most of a device idle, and rows that do not fit on chip are re-read in each pass.
+Reductions without consumers in their kernel pay a barrier at most: blocks share their rows.
 
-An estimate from sizes alone. Schedules, which come later, know better; this is to tell which sets
-of anchors had better be several kernels.
+Schedules, which are chosen later, are more accurate; this estimate selects the sets of anchors that
+should be split into several kernels.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from thunder_fuser.segment.legality import Legal, Legality
 
 @dataclass(frozen=True, slots=True)
 class BandwidthLoss:
-    """What a kernel suffers from: `rows` that its threads have to themselves, of `columns`.
+    """Bandwidth loss of a kernel whose reduction has `rows` x `columns`.
 
-    share      of the threads that can use all of the device's bandwidth
-    sectors    bytes moved for each that is wanted, because neighbouring threads read far apart
-    again      bytes that are read once more
-    is_waited  something waits for the rows: blocks cannot share them
-    is_strided blocks share the rows behind totals, and threads have columns that lie apart
+    share      fraction running of the threads that are needed for full bandwidth
+    sectors    bytes moved per byte needed, because of uncoalesced accesses
+    again      bytes that are re-read
+    is_waited  the row's reduction has consumers, so that blocks cannot share rows
+    is_strided blocks share rows through column accumulators, and a thread's columns are strided
     """
 
     rows: int
@@ -51,14 +51,14 @@ class BandwidthLoss:
 
     @property
     def is_shared(self) -> bool:
-        """Blocks can share the rows, and lose no more than a barrier takes."""
+        """True if blocks can share rows, so that the loss is a barrier at most."""
         return not (self.is_waited or self.is_strided)
 
     def lost(self, read: int) -> int:
-        """Bytes that could be moved in the time that a kernel loses which reads so many: threads
-        wait for what they read, and not for what they write.
+        """Return the time lost by a kernel that reads `read` bytes, as bytes at full bandwidth.
+        Writes do not count: threads wait for loads only.
         """
-        # Those that wait for sectors have more of them under way.
+        # Threads with uncoalesced loads have more sectors in flight.
         return round((read + self.again) * max(self.sectors, 1 / self.share)) - read
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class BandwidthLoss:
 
 
 class BandwidthModel:
-    """The loss of sets of anchors."""
+    """Bandwidth loss of sets of anchors."""
 
     def __init__(self, graph: AnchorGraph, legality: Legality) -> None:
         self.graph = graph
@@ -89,12 +89,12 @@ class BandwidthModel:
         self.device = graph.prices.device
         folds = [a.fold for a in graph.anchors]
         self._scans = union(1 << k for k, f in enumerate(folds) if isinstance(f, ScanOp))
-        # What rows an anchor has: a scan as many as a reduction of the same dimension.
+        # Rows of each anchor; a scan has as many as a reduction of its dimension.
         self._results = [
             int(a.tensor.numel) // (max(f.input.sizes[f.dim], 1) if isinstance(f, ScanOp) else 1)
             for a, f in zip(graph.anchors, folds, strict=True)
         ]
-        # Where an anchor is computed, or folded, and reductions whose rows it then passes over.
+        # Points at which an anchor is evaluated or reduced, and reductions whose rows it re-reads.
         self._points = [
             int((a.tensor if a.fold is None else a.fold.input).numel) for a in graph.anchors
         ]
@@ -106,23 +106,25 @@ class BandwidthModel:
         self._orders: Orders = {}
 
     def of(self, anchors: Anchors, read: int) -> BandwidthLoss | None:
-        """What slows a kernel of these anchors, which reads so many bytes."""
+        """Return the loss of a kernel of these anchors that reads `read` bytes, or None."""
         loss = self._loss(anchors, 0, read)
         if loss is None or not loss.lost(read):
             return None
-        # Fewer passes, where a reduction that waits for another can be done along with it.
+        # Fewer passes where a dependent reduction can be done in the pass of the one before it.
         alone = self.legality.singles(anchors)
         return self._loss(anchors, alone, read) if alone else loss
 
     def is_waited(self, anchors: Anchors) -> bool:
-        """Whether something in a kernel of these waits for a reduction of its rows."""
+        """True if a kernel of these anchors has consumers of a whole-row reduction."""
         return self._waited_for(anchors, anchors) is not None
 
     def _loss(self, anchors: Anchors, alone: Anchors, read: int) -> BandwidthLoss | None:
-        """Reductions that are `alone` wait for none."""
+        """Return the least loss of all ways to run the kernel, or None without reductions.
+        Reductions in `alone` are taken to depend on no other one.
+        """
         number = waited = self._waited_for(anchors & ~alone, anchors)
         if scans := anchors & self._scans:
-            # Its elements wait for those before them.
+            # Elements of a scan depend on those before them.
             number = waited = scans.bit_length() - 1
         if number is None:
             folds = (k for k in members(anchors) if self.graph.anchors[k].fold is not None)
@@ -136,9 +138,9 @@ class BandwidthModel:
         return min(ways, key=lambda way: way.lost(read))
 
     def _strided(self, anchors: Anchors) -> int | None:
-        """A reduction whose rows lie side by side, if their kernel has totals of its columns, too,
-        and no other way to run. (Where something waits for such rows, copies in another order are
-        tried: layout_conversion.py.)
+        """Return an outer reduction, if its kernel has column accumulators as well and can only run
+        with strided columns. (For consumers of such rows, `layout_conversion.py` tries copies in
+        another order.)
         """
         folds = [k for k in members(anchors) if self.graph.anchors[k].fold is not None]
         outer = [k for k in folds if self._points[k] and self._space(k).is_outer]
@@ -148,27 +150,27 @@ class BandwidthModel:
         return outer[0] if isinstance(kernel, Legal) and kernel.is_strided else None
 
     def _waited_for(self, waiting: Anchors, anchors: Anchors) -> int | None:
-        """The last reduction that something waits for which then passes over its rows."""
+        """Return the last reduction with a consumer that re-reads its rows, or None."""
         waited = union(self._passed[k] for k in members(waiting)) & anchors
         return waited.bit_length() - 1 if waited else None
 
     def _ways(
         self, number: int, stages: Mapping[int, int], is_waited: bool, is_strided: bool
     ) -> Iterator[BandwidthLoss]:
-        """How the rows of a reduction can be read."""
+        """Yield the loss of each thread mapping for the rows of a reduction."""
         device, rows = self.device, self._results[number]
         columns = self._points[number] // rows
         passes = self._passes(rows, stages)
         itemsizes = [t.dtype.itemsize for t in passes] or [4]
         lanes = max(1, device.vector_bytes // min(itemsizes))
-        # Threads with more under way than others need be fewer.
+        # Threads with more bytes in flight than usual saturate the bandwidth in smaller numbers.
         usual = 2 * device.bytes_in_flight_per_sm / device.threads_per_sm
         weight = max(1.0, lanes * sum(itemsizes) / usual)
         kept = {t: self.graph.bytes_of(t) for t, n in passes.items() if n > 1}
         row = sum(kept.values()) / rows
 
         def loss(threads: float, together: float, sectors: int) -> BandwidthLoss:
-            """So many threads, in blocks that work on so many rows together."""
+            """Return the loss with `threads` threads, in blocks of `together` rows."""
             again = sum(kept[t] * (n - 1) for t, n in passes.items() if n > 1)
             is_held = row * together <= device.shared_bytes_per_block * device.largest_cluster
             is_near = device.keeps(row * min(rows, together * device.sm_count))
@@ -176,7 +178,7 @@ class BandwidthModel:
             share = device.share(weight * threads)
             return BandwidthLoss(rows, columns, share, sectors, reread, is_waited, is_strided)
 
-        # Lanes are columns, or rows that lie side by side, of which blocks have some vectors.
+        # Lanes are columns, or, in an outer reduction, adjacent rows, of which a block has vectors.
         is_outer = self._space(number).is_outer
         apart = max(1, device.sector_bytes // min(itemsizes)) if is_outer else 1
         yield loss(rows * self._threads_of(columns / lanes), 1, apart)
@@ -187,8 +189,8 @@ class BandwidthModel:
             yield loss(rows / lanes * each, lanes * beside, 1)
 
     def _stages(self, anchors: Anchors, alone: Anchors) -> dict[int, int]:
-        """Which pass over a row computes each anchor. Those that are `alone` wait for none; what
-        waits for a scan is computed where the scan is.
+        """Return the pass over a row that computes each anchor. Anchors in `alone` depend on none;
+        consumers of a scan are computed in the scan's own pass.
         """
         stages: dict[int, int] = {}
         for k in members(anchors):
@@ -198,7 +200,7 @@ class BandwidthModel:
         return stages
 
     def _passes(self, rows: int, stages: Mapping[int, int]) -> Counter[TensorView]:
-        """How many passes over the rows read each tensor that has more than one element a row."""
+        """Count the passes that read each source with more than one element per row."""
         return Counter(
             source
             for source, _ in {
@@ -219,6 +221,6 @@ class BandwidthModel:
         return self._spaces[number]
 
     def _threads_of(self, vectors: float) -> float:
-        """Threads that share a row: a vector each, or several where they are more than a warp."""
+        """Return threads per row: one vector each, or several if they exceed a warp."""
         most = self.device.max_threads_per_block
         return min(most, max(1.0, min(WARP_SIZE, vectors), vectors / VECTORS_PER_THREAD))

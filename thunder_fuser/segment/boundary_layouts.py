@@ -1,10 +1,9 @@
-"""Layouts of boundary tensors: the order of their dimensions in memory, chosen for what writes and
-reads them.
+"""Layouts of boundary tensors: their dimension order in memory, chosen for producer and readers.
 
-What a caller gets has the strides that torch would give it. What goes from one kernel to another
-may lie in any order, and a kernel that steps over memory gets one element from every 32-byte sector
-that it moves. So each tensor between kernels takes the order in which the fewest bytes are
-accessed that way, by its producer, which has inputs to read as well, and by its readers together.
+Results have the strides that torch would give them. Boundary tensors may have any dimension order,
+and a kernel with strided accesses uses one element of every 32-byte sector that it moves. So each
+boundary tensor takes the order with the fewest bytes in strided accesses, counting all tensors of
+its producer, inputs included, and of its readers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from thunder_fuser.segment.strided_accesses import MANY_BYTES, strided_accesses
 def order_boundaries(
     graph: AnchorGraph, groups: Sequence[Group], free: Sequence[TensorView]
 ) -> None:
-    """Choose the layouts of `free`, tensors between kernels that nobody else sees."""
+    """Choose the layouts of `free`: boundary tensors whose memory nothing else shares."""
     involved: dict[TensorView, list[_Reading]] = {}
     readings = [_Reading(group, computed_and_loaded(graph, group)[1]) for group in groups]
     for reading in readings:
@@ -45,10 +44,9 @@ def order_boundaries(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """A kernel, and the tensors that it loads.
+    """A kernel with the tensors that it loads.
 
-    known  bytes that it accesses with steps, by the layouts of all that it loads and writes: it is
-           asked about each of these, while most of the others stay as they are
+    known  cache of its bytes in strided accesses, by the layouts of all loaded and written tensors
     """
 
     group: Group
@@ -62,7 +60,7 @@ def _order(
     names: Sequence[TensorView],
     involved: Sequence[_Reading],
 ) -> None:
-    """Choose the layout of one tensor. `names`: it, and what shows it from behind cuts."""
+    """Choose the layout of one tensor. `names`: it, and results of cuts that share its memory."""
     order = graph.orders[tensor]
     moving = [k for k in order if tensor.sizes[k] > 1]
     if len(moving) < 2 or tensor.bytes < MANY_BYTES:
@@ -84,7 +82,7 @@ def _order(
 
 
 def _strided(graph: AnchorGraph, reading: _Reading, layouts: Mapping[TensorView, Layout]) -> int:
-    """Bytes that a kernel accesses with steps of a sector and more."""
+    """Return the bytes of tensors that a kernel accesses with strides of a sector or more."""
     group = reading.group
     key = tuple(layouts[t] for t in (*reading.loaded, *group.outputs))
     if key not in reading.known:

@@ -1,9 +1,8 @@
-"""Pieces of a cat: what is computed point by point from a cat is a cat of what is computed from its
-pieces.
+"""Pieces of a cat: pointwise consumers of a cat, rewritten as a cat of pointwise parts.
 
 `out = f(cat(a, b), c)` is `cat(f(a, c[:n]), f(b, c[n:]))`: each part then belongs to the kernel of
-its piece. Only what lies between the cat and the result is written once more; from there on, parts
-are slices, which cost nothing.
+its piece. Only expressions between the cat and the result are duplicated; other operands become
+slices, which cost nothing.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from thunder_fuser.ir.domain import Resize, TensorDomain, iteration, static, ten
 from thunder_fuser.ir.fusion import CatOp, Expr, MoveOp, PointwiseOp, TensorView, Val, ViewOp
 
 NEAR = 64
-"""Expressions between a cat and what is computed from it: parts write all of them once more."""
+"""Most expressions between a cat and its pointwise consumer: each part duplicates all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """What is collected from values of several kernels.
+    """Detection of cats and pads of values of several kernels.
 
     definitions  of all values
-    late         those that cannot all be in the first kernel, or need not
+    late         values that need not, or cannot all, be computed in the first kernel
     """
 
     definitions: Mapping[Val, Expr]
     late: AbstractSet[Val]
 
     def has(self, expr: Expr) -> bool:
-        """Whether a result is a cat, a pad, or computed from a cat, of something late."""
+        """True for a cat or pad of a late value, and for a pointwise consumer of such a cat."""
         if isinstance(expr, MoveOp):
             steps = expr.output.domain.transforms
             pads = any(isinstance(s, Resize) and max(widths(s)) for s in steps)
@@ -40,7 +39,7 @@ class Collections:
         return self.cat_below(expr) is not None
 
     def cat_below(self, expr: Expr) -> CatOp | None:
-        """A cat of something late that a pointwise result is computed from, point by point."""
+        """Return a cat of a late value that `expr` is, or depends on pointwise; None without."""
         seen: set[Val] = set()
         stack = [expr]
         while stack and len(seen) <= NEAR:
@@ -59,12 +58,12 @@ class Collections:
 
 
 def widths(step: Resize) -> tuple[int, int]:
-    """How many elements come before and after what is there; fewer than none where some go."""
+    """Return the elements added before and after; negative where elements are removed."""
     return static(step.left), static(step.right)
 
 
 class Parts:
-    """The parts of a tensor along the pieces of a cat below it; `added` are the new expressions."""
+    """Parts of a tensor along the pieces of a cat that it depends on; `added`: new expressions."""
 
     def __init__(self, cat: CatOp, collections: Collections, next_id: int) -> None:
         self.added: list[Expr] = []
@@ -79,7 +78,7 @@ class Parts:
         return [self._part(tensor, self._cat.dim, *ends) for ends in pairwise(ends)]
 
     def _part(self, tensor: TensorView, dim: int, begin: int, end: int) -> TensorView:
-        """Elements begin..end along a dimension."""
+        """Return the elements begin..end along a dimension."""
         key = tensor, begin, end
         if key not in self._known:
             self._known[key] = self._made(tensor, dim, begin, end)
@@ -105,11 +104,12 @@ class Parts:
         return self._add(PointwiseOp(expr.op, operands, made, expr.origin))
 
     def _is_near(self, expr: Expr) -> bool:
-        """Whether a cat is, which makes a part another thing than a slice."""
+        """True if the cat is within NEAR expressions, so that a part is no mere slice."""
         return self._depth < NEAR and self._collections.cat_below(expr) is not None
 
     def _operand(self, operand: Val, whole: TensorView, dim: int, begin: int, end: int) -> Val:
-        """Broadcasting aligns dimensions at the right, and repeats those of size 1."""
+        """Return the part of an operand. Broadcasting aligns dimensions at the right, and repeats
+        those of size 1."""
         own = dim - whole.rank + operand.rank
         if not isinstance(operand, TensorView) or own < 0:
             return operand

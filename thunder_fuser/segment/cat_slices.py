@@ -1,17 +1,16 @@
-"""Cat as slices: kernels write their values where a cat, or a view, of them is wanted, so that the
+"""Cat as slices: kernels write pieces directly into the memory of a cat, or of a view, so that the
 cat costs nothing.
 
-A cat is pulled, like everything else: one kernel computes whatever its pieces are, by the index.
-That is best where one kernel can. Where the pieces come from several kernels, these can as well
+By default a cat is pulled: one kernel selects and computes the piece of each element by its index,
+which is best where one kernel can. Where the pieces come from several kernels, these can instead
 write them into slices of the cat's memory, and the cat itself launches nothing. `planner.py`
 plans both ways and takes the better one.
 
-Which memory a piece has follows from the strides of the cat: a slice is an offset, a permutation
-reorders strides, a reshape of something dense multiplies them. So pieces are found behind views,
-in cats of cats, and in front of what is computed from a cat point by point; and a tensor that is
-just a view of what a kernel computes has one piece. Where no kernel could write a piece alone (it
-is an input, it is there twice, or a caller sees its memory through another result) a copy of it is
-the piece.
+The memory of a piece follows from the strides of the cat: a slice is an offset, a permutation
+reorders strides, a reshape of a dense tensor multiplies them. So pieces are found behind views, in
+cats of cats, and before pointwise consumers of a cat; and a tensor that is just a view of a
+kernel's value has one piece. Where no kernel could write a piece alone (it is an input, it is there
+twice, or a caller sees its memory through another result) a copy of it is the piece.
 """
 
 from __future__ import annotations
@@ -62,14 +61,13 @@ from thunder_fuser.segment.limits import FEW_PIECES
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """A fusion some of whose tensors are collected from pieces that kernels write where these have
-    them.
+    """A fusion some of whose tensors are joined from pieces that kernels write into their memory.
 
-    fusion  rewritten so that they are: with copies of what is not free to lie there, constants
-            around what is padded, and parts of what is computed from a cat
+    fusion  rewritten: with copies of pieces that cannot lie there, constants around padded tensors,
+            and pointwise consumers of cats split into parts
     pieces  of each tensor that needs no kernel: together they are all of it
-    slices  where pieces, and cats among them, lie in the memory of such a tensor
-    orders  of tensors in memory, as they were before
+    slices  views of pieces, and of cats among them, in the memory of such a tensor
+    orders  dimension orders of tensors in memory, as they were before
     """
 
     fusion: Fusion
@@ -79,11 +77,11 @@ class Sliced:
 
     @property
     def written(self) -> set[TensorView]:
-        """Pieces that a kernel has to write."""
+        """Pieces that kernels write."""
         return self.slices.keys() - self.pieces.keys()
 
     def layout(self, piece: TensorView) -> Layout | None:
-        """Of what lies in another tensor's memory."""
+        """Return the layout of a piece in another tensor's memory, or None."""
         view = self.slices.get(piece)
         return aligned_layout(view, piece.dtype.itemsize) if view else None
 
@@ -91,9 +89,8 @@ class Sliced:
 def joined_tensors(
     fusion: Fusion, layouts: Mapping[TensorView, Layout], shared: Iterable[TensorView] = ()
 ) -> list[TensorView]:
-    """Those of the tensors in memory, with their layouts, that are cats, pads or views of values
-    that need more than one kernel: of reductions, and of what lies behind cuts; or of pieces that
-    are `shared`.
+    """Return the stored tensors, among `layouts`, that are cats, pads or views of values that need
+    more than one kernel: of reductions, and of values behind cuts; or of `shared` pieces.
     """
     if fusion.updates:
         return []
@@ -112,8 +109,8 @@ def joined_tensors(
 
 
 def _from_cats(fusion: Fusion, late: AbstractSet[Val]) -> set[Val]:
-    """Cats of something `late` and what is computed from them: looking for a cat below every value
-    would take the square of a long chain.
+    """Return cats of `late` values, and pointwise values that depend on them: a search per value
+    would take quadratic time on a long chain.
     """
     found: set[Val] = set()
     for expr in fusion.exprs:
@@ -137,11 +134,11 @@ def cat_as_slices(
     orders: Mapping[TensorView, Sequence[int]],
     shared: Iterable[TensorView] = (),
 ) -> Sliced:
-    """The pass: `tensors`, some of `joined_tensors`, are collected from slices of their memory,
-    which is dense in `orders`.
+    """Rewrite a fusion so that `tensors`, some of `joined_tensors`, are joined from slices of their
+    memory, which is dense in `orders`.
     """
     found = _Finder(fusion, shared)
-    # The last ones first: what lies in another's memory needs no memory of its own.
+    # The last ones first: a tensor within another's memory needs no memory of its own.
     for tensor in reversed(tensors):
         if tensor not in found.slices:
             found.join(tensor, dense_layout(tensor, orders[tensor]).strides)
@@ -149,8 +146,8 @@ def cat_as_slices(
 
 
 def _late(fusion: Fusion) -> set[Val]:
-    """Values that cannot all be in the first pointwise kernel, or need not: a kernel that folds
-    what they are computed from can compute them as well.
+    """Return values that cannot all be in the first pointwise kernel, or need not: a kernel that
+    reduces their operands can compute them as well.
     """
     folded: set[Val] = set()
     many: set[Val] = set()
@@ -168,7 +165,7 @@ def _late(fusion: Fusion) -> set[Val]:
 
 
 class _Finder:
-    """Walks from cats to the pieces that kernels can write."""
+    """Search from cats to the pieces that kernels can write."""
 
     def __init__(self, fusion: Fusion, shared: Iterable[TensorView]) -> None:
         self.fusion = fusion
@@ -182,7 +179,7 @@ class _Finder:
         self._next = max(v.id for v in fusion.values())
 
     def join(self, tensor: TensorView, strides: tuple[int, ...]) -> None:
-        """Have pieces of a tensor written, if that can be."""
+        """Join a tensor from pieces that kernels write, if possible."""
         place = View(tensor, tensor.sizes, strides, 0)
         expr = self.definitions[tensor]
         if self._collections.has(expr):
@@ -195,7 +192,7 @@ class _Finder:
             self.pieces[tensor] = self.placed(source, View(tensor, source.sizes, strides, 0))
 
     def placed(self, tensor: TensorView, place: View) -> tuple[TensorView, ...]:
-        """What kernels write of a tensor that lies at `place`: it, or its pieces."""
+        """Place a tensor at `place`, and return what kernels write of it: itself, or its pieces."""
         if tensor is not place.base:
             self.slices[tensor] = place
         expr = self.definitions.get(tensor)
@@ -214,7 +211,7 @@ class _Finder:
         return self.pieces[tensor]
 
     def _collection(self, expr: Expr, parts: Sequence[TensorView]) -> Expr:
-        """The same result, as what is collected from its parts."""
+        """Return the expression that joins the result of `expr` from its parts."""
         out = expr.output
         assert isinstance(out, TensorView)
         if isinstance(expr, PadOp):
@@ -224,7 +221,7 @@ class _Finder:
         return CatOp(tuple(t for t in parts if t.numel), cat.dim, out, expr.origin)
 
     def _parts(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]] | None:
-        """What the result of an expression is collected from, and where that lies, if it is."""
+        """Return parts of an expression's result, with their places; None if it is not joined."""
         if not self._collections.has(expr):
             return None
         match expr:
@@ -245,7 +242,7 @@ class _Finder:
             offset += piece.sizes[dim] * place.strides[dim]
 
     def _computed(self, expr: Expr, place: View) -> Iterator[tuple[TensorView, View]]:
-        """What is computed from a cat, as parts that are computed from its pieces."""
+        """Split a pointwise consumer of a cat into parts that are computed from its pieces."""
         cat = self._collections.cat_below(expr)
         assert cat is not None
         assert isinstance(expr.output, TensorView)
@@ -259,7 +256,7 @@ class _Finder:
     def _padded(
         self, pad: MoveOp, inner: View, around: Sequence[View]
     ) -> Iterator[tuple[TensorView, View]]:
-        """What is padded, in a frame of constants."""
+        """Yield constants for the padding, then the padded tensor."""
         assert isinstance(pad, PadOp)
         for at in around:
             made = self._new(pad.output.dtype, [iteration(n) for n in at.sizes])
@@ -270,7 +267,7 @@ class _Finder:
     def _own(
         self, owner: Expr, part: TensorView, place: View
     ) -> tuple[TensorView, tuple[TensorView, ...]]:
-        """A part that may lie there, itself or a copy, and what kernels write of it."""
+        """Return a part that may lie at `place`, or its copy, and what kernels write of it."""
         tensor, strides = self._source(part, place.strides, place.base)
         if tensor is None:
             tensor, strides = self._new(part.dtype, part.domain.logical), place.strides
@@ -282,14 +279,14 @@ class _Finder:
     def _source(
         self, tensor: TensorView, strides: tuple[int, ...], base: TensorView
     ) -> tuple[TensorView | None, tuple[int, ...]]:
-        """What a kernel writes such that `tensor` has these strides in the memory of `base`: the
-        tensor, or what it is a view of. None where that is not free to lie there.
+        """Return the tensor that a kernel writes so that `tensor` has these strides in the memory
+        of `base`: itself, or its view's source, with strides. None if it cannot lie there.
         """
         best: TensorView | None = None
         found = strides
         while self._is_free(tensor, base):
             expr = self.definitions.get(tensor)
-            # What torch computes it writes where it likes.
+            # Results of torch's calls have memory of their own.
             if expr is None or isinstance(expr, OpaqueOp):
                 break
             if not isinstance(expr, CutOp):
@@ -314,20 +311,20 @@ class _Finder:
         self._added.setdefault(owner.output, []).append(expr)
 
     def rewritten(self) -> Fusion:
-        """The fusion in which what is collected reads its parts."""
+        """Return the fusion in which joined tensors read their parts."""
         exprs = tuple(e for expr in self.fusion.exprs for e in self._in_order(expr))
         same = exprs == self.fusion.exprs
         return self.fusion if same else replace(self.fusion, exprs=exprs)
 
     def _in_order(self, expr: Expr) -> Iterator[Expr]:
-        """What was added for an expression comes before it."""
+        """Yield the expressions that were added for an expression, then itself."""
         for added in self._added.get(expr.output, ()):
             yield from self._in_order(added)
         yield self._collecting.get(expr.output, expr)
 
 
 def _source_strides(expr: MoveOp, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides of a view's input such that the view has `strides`, from the same first element.
+    """Return strides of a view's input such that the view has `strides` and the same start.
 
     None where the view adds elements or leaves some out, repeats some, or has no such strides.
     """
@@ -336,7 +333,7 @@ def _source_strides(expr: MoveOp, strides: tuple[int, ...]) -> tuple[int, ...] |
 
 
 def _inside(expr: MoveOp, place: View) -> tuple[View, list[View]] | None:
-    """Where the input of a view lies that lies at `place`, and the parts with what it is padded.
+    """Return the place of the input of a view that lies at `place`, and the places of its padding.
 
     None where the view leaves elements out, repeats some, or has no such strides.
     """
@@ -367,7 +364,7 @@ def _inside(expr: MoveOp, place: View) -> tuple[View, list[View]] | None:
 
 
 def _before(step: Transform, sizes: Sequence[int], strides: list[int]) -> list[int] | None:
-    """Strides of the dimensions in front of a step, which have `sizes`."""
+    """Return the strides of the dimensions before a transform, which have `sizes`."""
     match step:
         case Split(axis, outer, inner):
             above, below = strides[axis : axis + 2]

@@ -1,5 +1,6 @@
-"""Overlap of communication: collectives run beside kernels and calls. Each starts when its operand
-is there, and the first that reads its result waits for it. Those on one link follow each other.
+"""Overlap of communication and compute: collectives run beside kernels and calls. Each starts when
+its operand is ready; the first reader of the result waits for it. Collectives on one link run one
+after the other.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from thunder_fuser.segment.placement import Placement
 from thunder_fuser.segment.plan import Segment
 
 _UNKNOWN_LINK = 0.1
-"""Of the bandwidth of memory, where nobody knows what connects devices."""
+"""Link bandwidth as a fraction of memory bandwidth, where the link between devices is unknown."""
 
 
 def collective_of(segment: Segment) -> OpaqueOp | None:
-    """The collective that a segment calls, if it is one."""
+    """Return the collective that a segment calls, or None."""
     if segment.kind != "opaque":
         return None
     calls = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
@@ -27,8 +28,8 @@ def collective_of(segment: Segment) -> OpaqueOp | None:
 
 
 def awaited(segments: Sequence[Segment], placement: Placement) -> list[Segment]:
-    """The same segments, where collectives know who waits for them: the first that reads the
-    result, or that overwrites what they read. Views of what is under way wait for nothing.
+    """Set `awaited_by` of collectives: the first segment that touches the memory of the result, or
+    overwrites the operand; -1 if none does. Views of results in flight do not wait.
     """
     found: dict[int, int] = {}
     under_way: dict[int, tuple[set[TensorView], set[TensorView]]] = {}
@@ -49,8 +50,8 @@ def awaited(segments: Sequence[Segment], placement: Placement) -> list[Segment]:
 
 
 def link_seconds(call: OpaqueOp, device: DeviceInfo) -> float | None:
-    """What a collective takes to send what it must, in the steps of a ring; None where nobody knows
-    a link that reaches all its devices.
+    """Return the seconds of a ring collective on its link; None if no link that reaches all its
+    devices is known, or there is one device only.
     """
     given = dict(call.attributes)
     size, span = given["size"], given["span"]
@@ -67,7 +68,7 @@ def _sent(call: OpaqueOp, size: int) -> int:
 
 
 def rough_seconds(segment: Segment, device: DeviceInfo) -> float:
-    """What a segment takes, as far as that can be said before its kernel is lowered."""
+    """Estimate the seconds of a segment before its kernel is lowered."""
     call = collective_of(segment)
     if call is not None:
         known = link_seconds(call, device)
@@ -85,8 +86,11 @@ def rough_seconds(segment: Segment, device: DeviceInfo) -> float:
 
 @dataclass(slots=True)
 class Clock:
-    """When the device and each link have done what they were given so far, and when a tensor that
-    is being communicated has arrived.
+    """Simulated time in seconds.
+
+    work      when the device has finished its segments so far
+    links     when each link has
+    arrivals  when each communicated tensor has arrived
     """
 
     work: float = 0.0
@@ -94,23 +98,23 @@ class Clock:
     arrivals: dict[TensorView, float] = field(default_factory=dict)
 
     def arrival(self, tensors: Iterable[TensorView]) -> float:
-        """When the last of some tensors has arrived."""
+        """Return when the last of some tensors has arrived."""
         return max((self.arrivals.get(t, 0.0) for t in tensors), default=0.0)
 
     def run(self, segment: Segment, seconds: float, link: Hashable = None) -> None:
-        """The next segment; `link`: what a collective runs on."""
+        """Advance by the next segment; `link`: the one that a collective runs on."""
         ready = self.arrival(segment.inputs)
         if link is not None:
             begin = max(self.work, ready, self.links[link])
             self.links[link] = begin + seconds
             self.arrivals |= dict.fromkeys(segment.outputs, self.links[link])
         elif segment.kind in ("alias", "concat"):
-            # A view of what has not arrived waits for nothing.
+            # A view of a tensor in flight does not wait.
             self.arrivals |= dict.fromkeys(segment.outputs, ready)
         else:
             self.work = max(self.work, ready) + seconds
 
     @property
     def seconds(self) -> float:
-        """When everything is done."""
+        """End of the last segment or collective."""
         return max((self.work, *self.links.values()))

@@ -1,10 +1,10 @@
-"""Cost model of the planner: launches, memory sectors and bandwidth loss of kernels, in seconds and
-bytes.
+"""Cost model of the planner: launches, memory sectors and bandwidth loss of kernels, in the units
+of `prices.py`.
 
-Twice: for one set of anchors whatever the others are, to choose which are worth a closer look, and
-for kernels whose boundaries are decided, to the sector. Templates know better what a kernel takes
-(`templates/estimate.py`), once it is lowered; `tests/segment/test_ranking.py` holds the order in
-which partitions are ranked here to the one that their estimates give.
+There are two estimates: a quick one of a set of anchors, independent of the other sets, to select
+candidates; and one with exact sectors for kernels whose boundary tensors are decided. Estimates of
+lowered kernels (`templates/estimate.py`) are more accurate; `tests/segment/test_ranking.py` holds
+the ranking of partitions by this model to the ranking by those estimates.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from thunder_fuser.segment.recompute import Group, grouped
 
 
 class Cost:
+    """Prices of kernels and partitions of an anchor graph, remembered by set of anchors."""
+
     def __init__(self, graph: AnchorGraph, legality: Legality) -> None:
         self.graph = graph
         self.legality = legality
@@ -32,7 +34,7 @@ class Cost:
         self._overwriters = union(1 << k for k in self._readers)
 
     def of(self, anchors: Anchors) -> int:
-        """A kernel of these anchors, if it reads whole sources, and reductions of others."""
+        """Estimate a kernel that reads its sources and reductions of other kernels as a whole."""
         if anchors not in self._known:
             read, written = self._read(anchors), self._written(anchors)
             price = self.graph.prices(1, read + written)
@@ -40,20 +42,18 @@ class Cost:
         return self._known[anchors]
 
     def of_all(self, parts: Sequence[Anchors]) -> int:
-        """Kernels in an order in which they can run, given what goes through memory between
-        them.
-        """
+        """Return the price of a partition in executable order, with its boundaries decided."""
         return sum(map(self._of_group, grouped(self.graph, self.legality, parts)))
 
     def more(self, anchors: Anchors) -> int:
-        """What a kernel costs beside its launch and its bytes. If nothing, two kernels never cost
-        less than one that does the work of both.
+        """Return the price beyond launch and bytes: bandwidth loss and copies of updates. If it is
+        0, splitting the kernel never reduces the price.
         """
         return self._more(anchors, self._read(anchors))
 
     def refusal(self, a: Anchors, b: Anchors) -> Refusal | None:
-        """Why two kernels are not one: that cannot be, or is slow. Nothing where there is no order
-        of kernels with that one.
+        """Return why two kernels are not fused: illegal or slower. None if the fused kernel would
+        create a dependency cycle, or nothing speaks against it.
         """
         if self.dependencies.encloses(a, b):
             return None
@@ -66,12 +66,12 @@ class Cost:
         return Refusal("parallel", str(loss))
 
     def apart(self, a: Anchors, b: Anchors) -> str:
-        """Why two kernels are not one, in words."""
+        """Return the reason why two kernels are not fused, as text."""
         other = "others gain more by sharing a kernel, or kernels would wait for each other"
         return str(self.refusal(a, b) or other)
 
     def shares(self, a: Anchors, b: Anchors) -> bool:
-        """Whether two kernels read the same."""
+        """True if two kernels read a common tensor."""
         return not self._sources(a).isdisjoint(self._sources(b))
 
     def _sources(self, anchors: Anchors) -> set[TensorView]:
@@ -101,16 +101,16 @@ class Cost:
 
     def _more(self, anchors: Anchors, read: int) -> int:
         prices, loss = self.graph.prices, self.bandwidth.of(anchors, read)
-        # Waiting that takes no longer than a launch goes on while the next kernel is launched.
+        # A delay no longer than a launch overlaps with the launch of the next kernel.
         lost = 0 if loss is None else max(0, prices(0, loss.lost(read)) - prices.launch)
         if loss is not None and loss.is_shared:
-            # What blocks pay that share rows: a barrier takes about as long as a launch.
+            # Blocks that share rows pay a barrier, which takes about as long as a launch.
             lost = min(lost, prices.launch)
         return lost + self._of_copies(anchors)
 
     def _of_copies(self, anchors: Anchors) -> int:
-        """Updates that a kernel cannot write in place: a pointwise kernel can, if it does all that
-        reads what is overwritten, the update among that.
+        """Return the price of copying updates that a kernel cannot write in place. A pointwise
+        kernel can if it contains every reader of the overwritten input, the update among them.
         """
         overwriting = list(members(anchors & self._overwriters))
         if not overwriting:
@@ -125,7 +125,7 @@ class Cost:
         return sum(self.graph.prices(1, 2 * int(t.bytes)) for t in copied)
 
     def _overwriting(self) -> dict[int, Anchors]:
-        """Anchors that overwrite an input, and all that read it."""
+        """Map each anchor that overwrites an input to all anchors that read the input."""
         graph = self.graph
         readers: dict[TensorView, Anchors] = {u.target: 0 for u in graph.fusion.updates}
         for k, anchor in enumerate(graph.anchors) if readers else ():

@@ -1,7 +1,6 @@
-"""Dependencies between anchors: which wait for which, and which share a producer.
+"""Dependencies between anchors, and neighbourhoods of anchors that share tensors.
 
-Sets of anchors that are to be kernels must be orderable; those that share nothing are decided
-apart.
+Kernels of a partition must have a topological order; unrelated anchors are partitioned separately.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from thunder_fuser.ir.fusion import CutOp, FoldOp, IotaOp, OpaqueOp, RandomOp, T
 from thunder_fuser.segment.anchors import Anchor, AnchorGraph, Anchors, Dependencies, members, union
 
 NEIGHBOURS = 8
-"""Anchors that are near the next one for the same reason: what is far apart in a program rarely
-goes together.
+"""Most preceding readers of a tensor that an anchor is linked to: anchors far apart in a program
+are rarely fused.
 """
 
 
 class DependencyGraph:
-    """needs  for each anchor, those that must be done before what it is computed from is there
-    near   for each anchor, those that it needs, that meet with it, that read what it reads, or
-           that are made of the same random numbers or counts as a result that reads nothing
+    """Precedence and neighbourhood of anchors, as bit sets.
+
+    needs  for each anchor, those that must be computed before it
+    near   for each anchor, those that it needs, that are needed by the same anchor, that read a
+           common tensor, or that use the same random numbers or iota as a result without inputs
     """
 
     def __init__(self, graph: AnchorGraph) -> None:
@@ -42,7 +43,7 @@ class DependencyGraph:
                 self._link(k, other)
                 self._join(met, other)
             points = anchor.tensor.sizes if anchor.fold is None else anchor.fold.input.sizes
-            # One element, such as a learning rate, brings nothing larger together.
+            # Readers of one element, such as a learning rate, are not related by it.
             for source in anchor.reach.sources:
                 is_one = source.numel <= 1 < anchor.tensor.numel
                 if is_one and source not in graph.definitions:
@@ -57,25 +58,25 @@ class DependencyGraph:
         self.near[b] |= 1 << a
 
     def _join(self, known: list[int], anchor: int) -> None:
-        """Link an anchor with the last of those that are known, and make it known."""
+        """Link an anchor with the last NEIGHBOURS of `known`, and append it."""
         for other in known[-NEIGHBOURS:]:
             self._link(anchor, other)
         known.append(anchor)
 
     def encloses(self, a: Anchors, b: Anchors) -> bool:
-        """Whether something outside of two sets waits for one of them, and the other one for that:
-        they are no kernel then, whatever else is one.
+        """True if an anchor outside two sets depends on one of them, and the other set on it: as
+        one kernel they would make a cycle.
         """
         (above_a, below_a), (above_b, below_b) = self._way(a), self._way(b)
         return bool((above_a & below_b | above_b & below_a) & ~(a | b))
 
     def apart(self, anchors: Anchors) -> Anchors:
-        """Those that wait for none of a set, and none of the set for them."""
+        """Return the anchors without dependencies on a set, in either direction."""
         above, below = self._way(anchors)
         return ((1 << len(self.needs)) - 1) & ~(above | below | anchors)
 
     def _way(self, anchors: Anchors) -> tuple[Anchors, Anchors]:
-        """All that a set waits for, and all that waits for it, on whatever way."""
+        """Return the transitive predecessors and successors of a set."""
         if anchors not in self._ways:
             ks = list(members(anchors))
             above, below = (union(map(way.__getitem__, ks)) for way in (self._above, self._below))
@@ -83,15 +84,15 @@ class DependencyGraph:
         return self._ways[anchors]
 
     def around(self, anchors: Anchors) -> Anchors:
-        """What is near a set and outside it."""
+        """Return the neighbours of a set outside it."""
         return union(self.near[k] for k in members(anchors)) & ~anchors
 
     def waits(self, anchors: Anchors) -> Anchors:
-        """What must be done before a set."""
+        """Return the direct predecessors of a set outside it."""
         return union(self.needs[k] for k in members(anchors)) & ~anchors
 
     def components(self, anchors: Anchors) -> Iterator[Anchors]:
-        """The parts of a set between which nothing is near."""
+        """Yield the connected components of a set under `near`."""
         while anchors:
             part = 0
             grown = anchors & -anchors
@@ -102,8 +103,8 @@ class DependencyGraph:
             yield part
 
     def in_order(self, parts: Sequence[Anchors]) -> list[Anchors] | None:
-        """The same sets so that each comes after all that it needs, or None if they wait in a
-        circle. Of those that are ready at once, the one with the first anchor comes first.
+        """Return the sets in topological order, or None if there is a cycle. Among sets that are
+        ready at once, the one with the first anchor comes first.
         """
         everything = union(parts)
         home = {k: n for n, part in enumerate(parts) for k in members(part)}
@@ -127,9 +128,9 @@ class DependencyGraph:
 
 
 def _factories(graph: AnchorGraph) -> dict[int, tuple[TensorView, ...]]:
-    """For each anchor, the random numbers and counts that it is made of and that a result is, too,
-    which is made of nothing else: that reads nothing that others read. Whoever draws a dropout's
-    mask may write it.
+    """Return for each anchor the random and iota tensors that it depends on, as far as a stored
+    anchor without inputs depends on them, too: such as a dropout mask, which any kernel that draws
+    it may write.
     """
     if not any(map(_reads_nothing, graph.anchors)):
         return {}
@@ -158,9 +159,9 @@ def _reads_nothing(anchor: Anchor) -> bool:
 
 
 class Order:
-    """Sets of anchors in an order in which they can run, and changes that leave one.
+    """Topological order of sets of anchors, under incremental changes.
 
-    Places of sets that are gone stay empty, so that a change moves only what lies between.
+    Places of removed sets stay empty, so that a change moves only the sets between.
     """
 
     def __init__(self, graph: DependencyGraph, parts: Sequence[Anchors]) -> None:
@@ -177,17 +178,17 @@ class Order:
         return part in self._place
 
     def home(self, anchor: int) -> Anchors:
-        """The set that an anchor is in."""
+        """Return the set that contains an anchor."""
         return self._home[anchor]
 
     def near(self, part: Anchors) -> list[Anchors]:
-        """The sets that have something to do with one; in order."""
+        """Return the sets with neighbours of a set, in order."""
         around = members(self._graph.around(part))
         found = {self._home[k] for k in around if k in self._home} - {part}
         return sorted(found, key=self._place.__getitem__)
 
     def change(self, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
-        """Put new sets in the place of old ones, of the same anchors, if there is an order then."""
+        """Replace old sets by new ones of the same anchors; False, and no change, on a cycle."""
         places = sorted(self._place[part] for part in old)
         first, last = places[0], places[-1] + 1
         window = [p for p in self._places[first:last] if p is not None and p not in old]
@@ -203,5 +204,5 @@ class Order:
 
 
 def _first(part: Anchors) -> Anchors:
-    """The first anchor of a set."""
+    """Return the first anchor of a set."""
     return part & -part

@@ -1,10 +1,10 @@
-"""Evaluation points: at how many indices a kernel would compute a value, because views and cats ask
-for it at several.
+"""Evaluation points: number of indices at which a kernel would evaluate a value per output point,
+because views and cats read it at several.
 
-Such places multiply: what adds a shifted copy to itself ten times over is asked for at eleven
-places, what appends itself to itself at a thousand. First they are told apart by the views on the
-way, which takes little time and may count one place twice; where these are too many, by their
-indices.
+Such places multiply: a tensor that adds a shifted copy of itself ten times is evaluated at eleven
+places, one that is concatenated with itself ten times at a thousand. First, places are told apart
+by the views in between, which is quick and may count one place twice; only where these are too
+many, by their indices.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from thunder_fuser.ir.index_maps import pull
 from thunder_fuser.ir.integer.symint import Context, Form
 
 MAX_PLACES = 32
-"""Of one value that is computed at each of them."""
+"""Most places at which one value is evaluated in a kernel; with more of them it is stored."""
 _MOVING = (Split, Merge, Resize, Reorder)
 
 
 def repeated(
     fusion: Fusion, stored: Collection[Val], operations: Mapping[Val, int], most: int
 ) -> dict[TensorView, int]:
-    """Values that had better be stored, because they would be computed at many places, and at how
-    many: with more operations, all together, than `most`.
+    """Return values to store, with their numbers of places: those evaluated at more than MAX_PLACES
+    places, or with more than `most` operations at all places together.
 
     stored      values that are read from memory
-    operations  with which a value is computed
+    operations  number of operations that compute a value
     """
     if not _found(fusion, stored, operations, most, _Ways()):
         return {}
@@ -53,7 +53,7 @@ def repeated(
 
 
 class _Places(Protocol):
-    """What tells places of a value apart."""
+    """Representation of places by which they are told apart."""
 
     def own(self, tensor: TensorView) -> Hashable: ...
     def of_operands(self, expr: Expr, place: Hashable) -> list[tuple[Val, Hashable]]: ...
@@ -74,7 +74,7 @@ def _found(
         if here is None or not isinstance(output, TensorView):
             continue
         count, size = len(here), operations.get(output, 0)
-        # A reduction, a scan or a call is done once, for all.
+        # A reduction, a scan or a call is computed once, for all readers.
         is_read = output in stored or isinstance(expr, FoldOp | OpaqueOp)
         if not is_read and count > 1 and size and (count > MAX_PLACES or count * size > most):
             found[output] = count
@@ -89,7 +89,7 @@ def _found(
 
 
 class _Ways:
-    """Places as the views and cats between them and a point of the kernel."""
+    """Places, as chains of views and cats from a point of the kernel."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Hashable, ...], int] = {}
@@ -122,7 +122,7 @@ class _Ways:
 
 
 class _Indices:
-    """Places as indices, one form for each dimension."""
+    """Places, as indices with one form for each dimension."""
 
     def __init__(self) -> None:
         self._context = Context()
@@ -183,7 +183,7 @@ class _Indices:
         return found
 
     def _canonical(self, tensor: Val, point: Sequence[Form]) -> tuple[Form, ...]:
-        """Broadcast dimensions hold one element: their index is 0 whatever it was."""
+        """Return a point with index 0 in broadcast dimensions, which hold one element."""
         assert isinstance(tensor, TensorView)
         dims = tensor.domain.logical
         return tuple(self._zero if d.is_broadcast else i for d, i in zip(dims, point, strict=True))

@@ -1,8 +1,8 @@
-"""Inner orders: how tensors lie in memory that no caller sees.
+"""Inner orders: dimension orders of tensors that are not returned to the caller.
 
-What a caller gets has the strides that torch gives it. What only calls of torch read may lie as
-most of them want it: a gradient that is read as a matrix by one product, and transposed by another,
-is one tensor in the order of that matrix, and both are views of it.
+Results have the strides that torch gives them. A tensor that only calls of torch read may have the
+order that makes their operands views: a gradient that one product reads as a matrix, and another
+one transposed, is one tensor in the order of that matrix, and both operands are views of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder_fuser.ir.fusion import Fusion, OpaqueOp, TensorView
 def inner_orders(
     fusion: Fusion, memory: Mapping[TensorView, TorchMemory]
 ) -> dict[TensorView, tuple[int, ...]]:
-    """Dimensions of each tensor, outermost in memory first. `memory`: where torch has them."""
+    """Return each tensor's dimensions, outermost in memory first. `memory`: strides in torch."""
     orders = memory_orders(memory)
     definitions = fusion.definitions()
     returned = {t for result in fusion.results for t in copy_chain(result, fusion)}

@@ -1,8 +1,8 @@
-"""In-place updates: which of them a kernel may write straight into the input.
+"""In-place updates: selection of those that a kernel may write directly into the input.
 
-Safe iff all that reads the target is computed point by point with the value: then each element is
-read by the thread that overwrites it, before it does. And iff nothing can fail half way: where an
-index among the data may turn out not to exist, inputs are updated when all have been read.
+This is safe iff all readers of the target are computed pointwise with the value: then each element
+is read by the thread that overwrites it, before it does. And iff no kernel can fail half way: with
+data-dependent indices, which may be out of range, inputs are updated after all reads.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from thunder_fuser.segment.placement import Placement, SameAs, Updates
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A kernel.
+    """A kernel or call, as a writer of tensors.
 
-    outputs       what it writes
-    loaded        where computing that ends
-    is_reduction  it writes where other threads may still read
+    outputs       tensors that it writes
+    loaded        values that it loads, at which the computation of outputs stops
+    is_reduction  it may write elements that other threads still have to read
     """
 
     outputs: tuple[TensorView, ...]
@@ -41,14 +41,14 @@ def updates_in_place(
     kernels: Sequence[Writer],
     calls: Sequence[Writer] = (),
 ) -> dict[TensorView, TensorView]:
-    """Value -> target of the updates that their kernel writes directly; they are placed there.
-    What `calls` of torch read is not overwritten before.
+    """Return value -> target of the updates that their kernel writes directly, and place them
+    there. Inputs that `calls` of torch read are not overwritten before.
     """
     if not fusion.updates or any(isinstance(expr, GatherOp) for expr in fusion.exprs):
         return {}
     values = Counter(u.value for u in fusion.updates)
     targets = Counter(u.target for u in fusion.updates)
-    # Memory that other results share as well: it must not become an input's.
+    # Memory shared with other results must not become an input's.
     behind = placement.of(SameAs)
     shared = {placement.behind_cuts(view.base) for view in placement.views.values()}
     shared |= {placement.behind_cuts(t) for t in fusion.results if t in behind}
@@ -60,7 +60,7 @@ def updates_in_place(
         and not kernel[u.value].is_reduction
         and values[u.value] == targets[u.target] == 1
         and not u.target.domain.transforms
-        # A kernel is given the number in it, not its memory.
+        # Kernels receive the value of a CPU scalar tensor, not its memory.
         and not u.target.is_cpu
         and u.value not in shared
     }
@@ -84,6 +84,8 @@ def updates_in_place(
 
 @dataclass(frozen=True, slots=True)
 class _Check:
+    """Safety check of in-place updates. kernel: writer of each tensor; readers: of each target."""
+
     definitions: Mapping[Val, Expr]
     layouts: Mapping[TensorView, Layout]
     kernel: Mapping[TensorView, Writer]
@@ -103,11 +105,11 @@ class _Check:
             )
             if not together or not self._reads_in_step(tensor, target):
                 return False
-        # What is read by others only would be overwritten by another thread than the readers'.
+        # Read by other values only, an element would be overwritten by another thread.
         return not readers or value in readers
 
     def sources(self, tensor: TensorView) -> list[TensorView]:
-        """The tensors that computing `tensor` reads at all: what it loads, in order."""
+        """Return the tensors that the computation of `tensor` loads, in order."""
         loaded = self.kernel[tensor].loaded
 
         def is_loaded(value: Val) -> bool:
@@ -121,7 +123,7 @@ class _Check:
         return [v for v in needed if isinstance(v, TensorView) and is_loaded(v)]
 
     def _reads_in_step(self, tensor: TensorView, target: TensorView) -> bool:
-        """Whether every read of `target` is of the element at the point that is computed."""
+        """True if `tensor` reads `target` only at the element of the point that is computed."""
         context = Context()
         index = [context.var(f"d{k}", 0, n - 1) for k, n in enumerate(tensor.sizes)]
         loads = {t: self.layouts[t] for t in self.sources(tensor)}

@@ -1,10 +1,10 @@
-"""Layout conversion: copies of inputs and of results in the order in which a reduction kernel runs.
+"""Layout conversion: copies of inputs and results in the iteration order of a reduction kernel.
 
-A kernel that reduces rows goes through all that it reads and writes in one order. What lies in
-another gives it an element of every sector that it asks for: a gradient beside an activation with
-channels last, a norm between convolutions and products. A transpose kernel has tiles for that, and
-moves both orders at full speed. So a copy, which moves the tensor twice, is cheaper than sectors of
-8 or 16 elements for each.
+A reduction kernel accesses all its tensors in one order. A tensor in another order is accessed
+uncoalesced, one element per sector: a gradient beside a channels-last activation, or a norm between
+convolutions and matrix products. A transpose kernel with shared-memory tiles moves both orders at
+full speed. So a copy, which moves the tensor twice, is cheaper than a sector of 8 or 16 elements
+moved for each element.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from thunder_fuser.segment.strided_accesses import MANY_BYTES, strided_accesses
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """A tensor that a reduction kernel steps over.
+    """A tensor with strided accesses by a reduction kernel.
 
-    dim     the dimension along which it does
-    wasted  bytes of sectors that are moved beside what is wanted
+    dim     the dimension along which accesses step; a copy has it innermost
+    wasted  bytes moved in sectors beyond the bytes needed
     """
 
     tensor: TensorView
@@ -45,7 +45,7 @@ class Strided:
 
 
 def strided(plan: SegmentedFusion, device: DeviceInfo) -> list[Strided]:
-    """What reduction kernels step over, a tensor once for each kernel."""
+    """Return the strided accesses of reduction kernels, once per tensor and kernel."""
     found: list[Strided] = []
     for segment in plan.segments:
         if segment.kernels and segment.folds and _may_stride(segment):
@@ -54,7 +54,7 @@ def strided(plan: SegmentedFusion, device: DeviceInfo) -> list[Strided]:
 
 
 def _may_stride(segment: Segment) -> bool:
-    """Whether large tensors may lie in different orders: most are row-major, and stay that."""
+    """True if tensors may have different orders: a cheap test, since most are row-major only."""
     for expr in segment.fusion.exprs:
         if isinstance(expr, MoveOp):
             steps = expr.output.domain.transforms
@@ -78,25 +78,25 @@ def _strided_in(segment: Segment, device: DeviceInfo) -> list[Strided]:
     for access in strided_accesses(body, device.sector_bytes):
         inner, (run, step) = access.tensor, access.run(device.sector_bytes)
         whole, size = segment.values[inner.id], int(inner.bytes)
-        # What has a program has no order of its own.
+        # A tensor that is defined by view transforms has no order of its own.
         if not isinstance(whole, TensorView) or inner.domain.transforms or size < MANY_BYTES:
             continue
         layout = body.loads.get(inner) or body.stores[inner]
         strides = {k: layout.strides[k] for k in _moving(inner, range(inner.rank))}
         near = {k: stride for k, stride in strides.items() if 0 < stride <= step}
-        # What is repeated costs its elements once.
+        # Repeated elements (stride 0) are moved once.
         if not near or 0 in strides.values():
             continue
         each = device.sector_bytes // inner.dtype.itemsize // run
-        # From its cache a device has sectors in about half of the time.
+        # Sectors from the device's cache take about half of the time.
         wasted = size * (each - 1) // (2 if device.keeps(size) else 1)
         found.append(Strided(whole, max(near, key=lambda k: near[k]), wasted))
     return found
 
 
 def converted(within: Limited, plan: SegmentedFusion, strides: Sequence[Strided]) -> Limited | None:
-    """The fusion of a plan with copies of the inputs that it steps over, and of the results that
-    lie in what it does; None without any.
+    """Return the fusion with copies of the strided inputs of a plan, and of the results that own
+    strided memory; None without any.
     """
     fusion, place = within.fusion, plan.placement
     if plan.fusion is not fusion:  # cats are written in pieces: that says where these lie
@@ -134,7 +134,7 @@ def converted(within: Limited, plan: SegmentedFusion, strides: Sequence[Strided]
 
 
 def _own_order(result: TensorView, plan: SegmentedFusion) -> tuple[int, ...] | None:
-    """The order of a result that has all of its memory, and to itself; else None."""
+    """Return the dimension order of a dense result that shares its memory with no other output."""
     place = plan.placement
     layout = place.layouts[result]
     order = loop_order(result, layout)
@@ -145,15 +145,15 @@ def _own_order(result: TensorView, plan: SegmentedFusion) -> tuple[int, ...] | N
 
 
 def _order(tensor: TensorView, dim: int) -> tuple[int, ...]:
-    """Dimensions outermost first, `dim` innermost."""
+    """Return the dimensions outermost first, with `dim` innermost."""
     rest = [k for k in range(tensor.rank) if k != dim]
     natural = [k for k in range(tensor.rank) if tensor.sizes[k] != 1]
     return tuple(range(tensor.rank)) if natural[-1] == dim else (*rest, dim)
 
 
 class _Copies:
-    """A fusion in the making that has copies. `sources`: what goes through memory, and of what it
-    is a copy, or has one.
+    """Fusion under construction, with copies. `sources`: tensors in front of new cuts, with the
+    tensor that each copies (an input), or that itself is copied (a result).
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -168,13 +168,13 @@ class _Copies:
         self._exprs.append(with_values(expr, self._behind))
 
     def of_input(self, tensor: TensorView, order: Sequence[int]) -> None:
-        """What reads it reads a copy."""
+        """Make readers of an input read a copy in another order."""
         copy = self._reordered(tensor, order)
         self.sources[copy] = tensor
         self._behind[tensor] = self._cut(copy)
 
     def of_result(self, tensor: TensorView, order: Sequence[int]) -> None:
-        """It is returned as a copy in its order, and computed in the one of the kernel."""
+        """Return a result as a copy in `order`, and compute it in the order of the kernel."""
         self.sources[tensor] = tensor
         self._outputs[tensor] = self._reordered(self._cut(tensor), order)
 

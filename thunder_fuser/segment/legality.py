@@ -1,7 +1,7 @@
-"""Legality: whether one kernel can compute some anchors, and of which kind it is.
+"""Legality: test of whether one kernel can compute a set of anchors, and of which kind it is.
 
-A pure function of a set of anchors, asked often and remembered. A pointwise kernel computes any
-tensors point by point, side by side; a reduction kernel does reductions, and what can be computed
+A pure function of the set, queried often and cached. A pointwise kernel computes any tensors
+pointwise, next to each other; a reduction kernel computes reductions, and their consumers at points
 where these are ready.
 """
 
@@ -24,19 +24,18 @@ from thunder_fuser.segment.anchors import AnchorGraph, Anchors, members, union
 from thunder_fuser.segment.strided_accesses import MANY_BYTES
 
 MAX_OUTPUTS = 128
-"""Outputs of one kernel: keeps parameter lists within what every GPU takes."""
+"""Most outputs of one kernel: keeps parameter lists within what every GPU takes."""
 MAX_POINTERS = 480
-"""Tensors of one kernel: with some numbers 4 KiB of parameters, which every GPU takes."""
+"""Most tensors of one kernel: with some scalars 4 KiB of parameters, which every GPU takes."""
 CUT = Refusal("cut", "the definition cuts here (segment_set)")
 
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """A kernel that can be: its kind, and its reductions and scans in the form in which it does
-    them.
+    """A legal kernel: its kind, and its reductions and scans in the form in which it does them.
 
-    is_strided  threads that accumulate totals of columns can only be given those that lie apart in
-                memory: neighbours there are rows
+    is_strided  threads with column accumulators can only own columns that are strided in memory,
+                since rows are adjacent there
     """
 
     kind: Literal["pointwise", "reduction", "scan"]
@@ -46,9 +45,9 @@ class Legal:
 
 @dataclass(frozen=True, slots=True)
 class _Loadable(Mapping[TensorView, Layout]):
-    """What a kernel may load, as far as legality asks: what it finds in memory, but for its own
-    folds, and whatever is stored that none of these is read for. Perhaps it computes that again,
-    which it can wherever it could load it.
+    """Tensors that a kernel may load, for the legality test: those in memory except for its own
+    folds, and stored anchors that depend on none of these. It may recompute the latter instead,
+    which it can wherever it could load them.
     """
 
     graph: AnchorGraph
@@ -82,9 +81,13 @@ class _Loadable(Mapping[TensorView, Layout]):
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Of a set of anchors: how many tensors its kernel reads and writes, at most, and how many of
-    them are stored; of its reductions how many points they have, and how many rows. Reductions of
-    one kernel have the same points, or fold the rows of others.
+    """Sizes of the kernel of a set of anchors. Reductions of one kernel have equal points, or
+    reduce the rows of others.
+
+    pointers  upper bound of the tensors that it reads and writes
+    stored    stored anchors
+    points    numbers of elements that its reductions and scans read
+    rows      numbers of elements of their results
     """
 
     pointers: int
@@ -94,7 +97,7 @@ class _Shape:
 
 
 class Legality:
-    """What kernels of a program can be. `memory`: what they may find there."""
+    """Cached legality of sets of anchors. `memory`: layouts of tensors that kernels may load."""
 
     def __init__(self, graph: AnchorGraph) -> None:
         self.graph = graph
@@ -105,7 +108,7 @@ class Legality:
         # Inputs, results of cuts, and reductions and scans of other kernels.
         self._ends = {t: graph.layouts[t] for t in graph.stops}
         self.memory = self._ends | {t: graph.layout_of(t) for t in folds}
-        # No reduction kernel scans: it finds all scans in memory.
+        # Reduction kernels contain no scans: they load the results of all scans.
         scans = [a.tensor for a in graph.anchors if isinstance(a.fold, ScanOp)]
         self._ends |= {t: self.memory[t] for t in scans}
         self._waiting: dict[Val, bool] = {}
@@ -113,13 +116,13 @@ class Legality:
         self._singles: dict[int, ReductionOp | None] = {}
 
     def of(self, anchors: Anchors) -> Legal | Refusal:
-        """The kernel that computes these anchors, or why there is none."""
+        """Return the kernel that computes these anchors, or why there is none."""
         if anchors not in self._known:
             self._known[anchors] = self._decide(anchors)
         return self._known[anchors]
 
     def outputs(self, anchors: Anchors) -> list[TensorView]:
-        """What such a kernel writes: all that is stored, and reductions that others read."""
+        """Return a kernel's outputs: stored anchors, and folds that other anchors read."""
         found = []
         for k in members(anchors):
             anchor = self.graph.anchors[k]
@@ -128,7 +131,7 @@ class Legality:
         return found
 
     def has_room(self, anchors: Anchors, more: Anchors) -> bool:
-        """Whether a kernel of some anchors, which are results, can take some more as parameters."""
+        """True if the kernel of two sets together keeps MAX_POINTERS and MAX_OUTPUTS."""
         ours, theirs = self._shape(anchors), self._shape(more)
         fits = ours.pointers + theirs.pointers <= MAX_POINTERS
         return ours.stored + theirs.stored <= MAX_OUTPUTS and (
@@ -136,7 +139,7 @@ class Legality:
         )
 
     def join(self, a: Anchors, b: Anchors) -> None:
-        """Two sets may become one, whose parameters are known well enough while they fit."""
+        """Record an upper bound of the sizes of two sets as one, while that is within limits."""
         ours, theirs = self._shape(a), self._shape(b)
         if ours.pointers + theirs.pointers <= MAX_POINTERS:
             self._shapes[a | b] = _Shape(
@@ -147,12 +150,12 @@ class Legality:
             )
 
     def may_meet(self, a: Anchors, b: Anchors) -> bool:
-        """Whether it is worth asking about the kernel of two sets between which nothing is near."""
+        """True if a kernel of two unrelated sets is worth a legality test: a quick filter."""
         ours, theirs = self._shape(a), self._shape(b)
         if not self.has_room(a, b):
             return False
         if bool(ours.points) != bool(theirs.points):
-            # What is made of nothing costs a launch, unless another kernel has its points.
+            # A pointwise kernel joins one of reductions only if it reads nothing: a launch less.
             alone = theirs if ours.points else ours
             return alone.pointers == alone.stored
         return not ours.points or bool(
@@ -174,7 +177,7 @@ class Legality:
         return self._shapes[anchors]
 
     def singles(self, anchors: Anchors) -> Anchors:
-        """Reductions that wait for another one of these, and that can be done along with it."""
+        """Return reductions that depend on others of these, but can be done in the same pass."""
         folds = {
             k: fold
             for k in members(anchors)
@@ -184,7 +187,7 @@ class Legality:
         return union(1 << k for k, f in folds.items() if self._single(f, together) is not f)
 
     def may_write(self, anchors: Anchors, outputs: Sequence[TensorView], more: TensorView) -> bool:
-        """Whether the kernel of these anchors, which writes `outputs`, can write one more."""
+        """True if the kernel of these anchors, which writes `outputs`, can write `more` as well."""
         kernel = self.of(anchors)
         if isinstance(kernel, Refusal) or len(outputs) >= MAX_OUTPUTS:
             return False
@@ -216,7 +219,7 @@ class Legality:
         found = self._is_strided(outputs, reductions)
         if not isinstance(found, Refusal):
             return Legal("reduction", tuple(reductions), found)
-        # A kernel less, where a reduction that waits for another can be done along with it.
+        # One kernel instead of two, if a dependent reduction can be done in the same pass.
         singles = [self._single(fold, reductions) for fold in reductions]
         if singles != reductions:
             found = self._is_strided(outputs, singles)
@@ -230,7 +233,7 @@ class Legality:
         folds: Sequence[FoldOp],
         reductions: Sequence[ReductionOp],
     ) -> Legal | Refusal:
-        """The same where some of the folds are scans."""
+        """Decide on a kernel some of whose folds are scans."""
         if reductions:
             fold = reductions[0]
             scan = next(f for f in folds if isinstance(f, ScanOp))
@@ -244,8 +247,8 @@ class Legality:
         return found if isinstance(found, Refusal) else Legal("scan", tuple(folds))
 
     def _is_strided(self, outputs: Sequence[TensorView], folds: Sequence[FoldOp]) -> bool | Refusal:
-        """Whether a kernel of these is strided, or why there is none."""
-        # What it folds itself it cannot load, whoever else does.
+        """Return `Legal.is_strided` of a kernel with these outputs, or why it is illegal."""
+        # Its own folds it cannot load, even if other kernels compute them as well.
         own = union(1 << self.graph.number[fold.output] for fold in folds)
         memory = _Loadable(self.graph, self.memory, own, frozenset(outputs))
         reductions = [fold for fold in folds if isinstance(fold, ReductionOp)]
@@ -258,8 +261,7 @@ class Legality:
             scans=scans,
             expected={t: self.graph.layout_of(t) for t in outputs if t.bytes >= MANY_BYTES},
         )
-        # What one kernel can compute, one can that does the same to other tensors; what it cannot
-        # is told with the names of these.
+        # Legality holds for isomorphic kernels; refusals are not shared, since they name tensors.
         key = self._likeness(body, folds)
         if key in self._legal:
             return self._legal[key]
@@ -274,7 +276,7 @@ class Legality:
         return strided
 
     def _likeness(self, body: KernelBody, folds: Sequence[FoldOp]) -> Hashable:
-        """What is the same of bodies that do the same; None where nothing tells."""
+        """Return a key that isomorphic bodies share; None with open sizes."""
         parts = self.graph.parts
         if not parts.is_static:
             return None
@@ -288,7 +290,9 @@ class Legality:
         return part.key, made, tuple(map(body.loads.__getitem__, loaded)), written
 
     def _single(self, fold: ReductionOp, folds: Sequence[ReductionOp]) -> ReductionOp:
-        """The same reduction without the one that it waits for, if that is done here as well."""
+        """Return the one-pass form of a reduction, without the one that it depends on, if that is
+        among `folds`; else the reduction itself.
+        """
         number = self.graph.number[fold.output]
         if number not in self._singles:
             everything = KernelBody(self.graph.definitions, self._ends)

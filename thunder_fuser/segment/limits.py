@@ -1,10 +1,10 @@
-"""Limits of one kernel: what is larger goes through memory, wherever kernels would else gain.
+"""Size limits of one kernel: larger computations are cut and go through memory.
 
 Compilers take seconds for some thousand operations, and much longer than twice as long for twice as
-many; launches take few thousand bytes of parameters. So a value that is computed with too many
-operations, from too many tensors, or at too many places, has cuts before it (segment_set), as a
-definition may have them, and a cat of many tensors is written piece by piece into its memory.
-Programs that people write by hand are far below all of these limits.
+many; launches take few thousand bytes of parameters. So cuts (segment_set), as a definition may
+have them, are inserted before a value that is computed with too many operations, from too many
+tensors, or at too many places; and a cat of many tensors is written piece by piece into its memory.
+Handwritten programs are far below all of these limits.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from thunder_fuser.segment.evaluation_points import MAX_PLACES, repeated
 from thunder_fuser.segment.stencils import read_by_reductions
 
 MAX_OPERATIONS = 1024
-"""Expressions between memory and a value."""
+"""Most expressions between memory and a value."""
 MAX_SOURCES = 256
-"""Tensors in memory that a value is computed from."""
+"""Most tensors in memory that a value is computed from."""
 MAX_STAGES = 16
-"""Reductions that wait for one another: a pass over a row computes again what those before did."""
+"""Most reductions in a dependency chain: each pass over a row recomputes what earlier ones did."""
 FEW_PIECES = 16
-"""Pieces of a cat of which a kernel asks, for each element, which it is in."""
+"""Most pieces of a cat that a kernel always selects from by the index, per element."""
 MANY_PIECES = 64
-"""Pieces beyond which a cat is in memory before anything is computed from it that is not computed
-piece by piece.
+"""Most pieces of a cat that a kernel may select from at all; a larger one is stored before it has
+consumers, unless these are computed piece by piece.
 """
 MAX_IN_PARTS = 2048
-"""Expressions that are written once more for every piece of a cat, all together."""
+"""Most expressions that are duplicated for the pieces of one cat: expressions times pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
     """A fusion within the limits.
 
-    cuts    tensors that go through memory, and why
-    joined  tensors whose pieces are written where these have them
+    cuts    tensors that were cut, and why
+    joined  tensors whose pieces are written directly into their memory
     """
 
     fusion: Fusion
@@ -62,8 +62,8 @@ class Limited:
 
 
 def limited(fusion: Fusion) -> Limited:
-    """The fusion with cuts where it is too large, and before reductions of stencils. It must be
-    static, if only representatively.
+    """Cut a fusion where it is too large, and before reductions of stencils. It must be static; of
+    open sizes, representative ones will do.
     """
     before = read_by_reductions(fusion)
     found = _within_limits(_with_cuts(fusion, before) if before else fusion)
@@ -74,7 +74,7 @@ def _within_limits(fusion: Fusion) -> Limited:
     folds = sum(isinstance(e, FoldOp) for e in fusion.exprs)
     few = len(fusion.exprs) + len(fusion.inputs) <= MAX_SOURCES and folds <= MAX_STAGES
     if few and not any(isinstance(e, CatOp) for e in fusion.exprs):
-        # Each view may double the places at which something is wanted.
+        # Each view may double the places at which a value is evaluated.
         views = sum(isinstance(e, MoveOp | GatherOp) for e in fusion.exprs)
         if len(fusion.exprs) <= MAX_OPERATIONS and 2**views <= MAX_PLACES:
             return Limited(fusion, {})
@@ -82,9 +82,11 @@ def _within_limits(fusion: Fusion) -> Limited:
 
 
 class _Limits:
-    """operations  with which a value is computed from memory, a bit for each
-    sources        that it is computed from then, a bit for each
-    stages         reductions on the way there that wait for one another
+    """Sizes of the computation of each value from memory, and the cuts that limit them.
+
+    _operations  expressions that compute a value, as a bit set
+    _sources     tensors in memory that it is computed from, as a bit set
+    _stages      longest chain of dependent reductions and scans
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -144,7 +146,7 @@ class _Limits:
         self._stages[output] = stages + isinstance(expr, FoldOp)
 
     def _cut_stages(self, place: int, expr: Expr) -> None:
-        """Store what comes right behind the last reduction that fits."""
+        """Cut right behind the last reduction within MAX_STAGES."""
         (tensor,) = (v for v in expr.inputs if isinstance(v, TensorView))
         stages = self._stages[tensor]
         while True:
@@ -190,7 +192,7 @@ class _Limits:
     # ---- cats of many pieces
 
     def _join_cats(self) -> None:
-        """Decide which cats are written piece by piece, with what is computed from them."""
+        """Choose cats that are written piece by piece, with their pointwise consumers."""
         cats = [e for e in self.fusion.exprs if isinstance(e, CatOp) and e.output.numel]
         many = [cat for cat in cats if len(cat.inputs) > FEW_PIECES]
         if not many:
@@ -210,7 +212,7 @@ class _Limits:
     def _in_parts(
         self, cat: CatOp, uses: Mapping[Val, Sequence[Expr]], results: set[TensorView]
     ) -> list[TensorView] | None:
-        """The cat and all that is computed from it, if that is results, point by point."""
+        """Return the cat and its consumers, if all are pointwise and end in results; else None."""
         found: dict[TensorView, None] = {cat.output: None}
         stack: list[TensorView] = [cat.output]
         while stack:
@@ -233,7 +235,7 @@ class _Limits:
 
 
 def _with_cuts(fusion: Fusion, cut: Iterable[TensorView]) -> Fusion:
-    """A segment_set behind each of some tensors, of which all that reads them reads the result."""
+    """Insert a segment_set behind each of some tensors; their readers read its result."""
     cut = set(cut)
     following = max(v.id for v in fusion.values())
     behind: dict[Val, Val] = {}

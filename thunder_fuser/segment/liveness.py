@@ -1,8 +1,7 @@
-"""Liveness: how many bytes are in memory before each of some steps that follow each other, and
-while it runs.
+"""Liveness: bytes that are allocated before and during each step of a sequence.
 
 A step is a segment of a plan, a fusion or a call of torch in a trace, or a region that may become a
-fusion. Memory has numbers here: which tensors lie in it, whoever asks knows.
+fusion. Storages are numbers here; the caller knows which tensors lie in them.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from thunder_fuser.ir.integer.counts import most
 
 
 class Step(NamedTuple):
-    """What runs at once.
+    """A step of execution.
 
     reads   storages, by number
-    gives   storages that are in memory from here on
-    within  bytes that it holds for a moment, what it gives among them
+    gives   storages that are allocated from here on
+    within  bytes that it holds temporarily, those of `gives` included
     """
 
     reads: frozenset[int]
@@ -28,7 +27,7 @@ class Step(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Bytes that are held before a step, and while it runs."""
+    """Bytes that are held before a step, and during it."""
 
     before: int
     during: int
@@ -49,16 +48,16 @@ class Liveness:
     given: frozenset[int] = frozenset()
 
     def levels(self) -> Iterator[Level]:
-        """Of each step."""
+        """Yield the level of each step."""
         touched = self.kept.union(*(step.reads for step in self.steps))
         return self.levels_of(self.steps, self._bytes(self.given & touched))
 
     def levels_of(
         self, steps: Sequence[Step], level: int, outlive: Iterable[int] = ()
     ) -> Iterator[Level]:
-        """Of some steps that follow each other.
+        """Yield the levels of a subsequence of steps.
 
-        level    bytes before the first
+        level    bytes before the first step
         outlive  storages that later steps read
         """
         last = {s: k for k, step in enumerate(steps) for s in (*step.reads, *step.gives)}
@@ -70,7 +69,7 @@ class Liveness:
             level += fresh - self._bytes(over)
 
     def peak(self) -> int:
-        """Most bytes at once."""
+        """Return the most bytes that are held at once."""
         start = self._bytes(self.given)
         return most((start, *(level.during for level in self.levels())))
 

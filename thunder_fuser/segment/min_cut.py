@@ -1,4 +1,4 @@
-"""Minimum cuts: the cheapest set of arcs that separates a source from a sink.
+"""Minimum cut: the cheapest set of arcs that separates a source from a sink.
 
 Dinic's algorithm (Soviet Math. Dokl. 11, 1970): shortest augmenting paths, one breadth-first level
 graph at a time. Capacities are integers, so that equal prices are equal.
@@ -26,16 +26,16 @@ class FlowNetwork:
         return len(self._arcs) - 1
 
     def connect(self, tail: int, head: int, capacity: int) -> None:
-        """An arc that it costs `capacity` to cut."""
+        """Add an arc that costs `capacity` to cut."""
         for start, end, left in ((tail, head, capacity), (head, tail, 0)):
             self._arcs[start].append(len(self._heads))
             self._heads.append(end)
             self._left.append(left)
 
     def cut(self, source: int, sink: int) -> list[bool]:
-        """For each node, whether it is on the sink's side of a minimum cut.
+        """Return for each node True if it is on the sink's side of a minimum cut.
 
-        Of all minimum cuts the one with the fewest nodes there. The network is used up by it.
+        Among minimum cuts, the one with the fewest nodes on that side. It consumes the network.
         """
         while (levels := self._levels(source, sink))[sink] >= 0:
             self._saturate(source, sink, levels)

@@ -1,14 +1,13 @@
-"""Order of a plan that calls torch: kernels, calls and views one after the other as the program has
-them.
+"""Execution order of a plan with calls of torch: kernels, calls and views in program order.
 
-Levels, breadth first, are as good as any order for the few kernels of a fusion. Calls make programs
-of thousands of segments, of which memory would hold all weights' gradients at once. So what is
-ready runs in the order of the program, of which the user knows that its memory suffices; and calls
-that draw random numbers draw them in that order.
+For the few kernels of a fusion, breadth-first levels are as good as any order. Plans with calls may
+have thousands of segments, for which breadth-first order would hold the gradients of all weights at
+once. So ready segments run in program order, whose memory the user knows to suffice; and calls that
+draw random numbers draw them in that order.
 
-Collectives start as soon as they can, in the order of the program, which all devices have in
-common: two that were started in another order would wait for each other for ever. What reads a
-result that is still on its way lets others go first.
+Collectives start as soon as they can, in program order, which all devices have in common: in
+different orders, two of them would deadlock. Readers of a result in flight let other segments go
+first.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from thunder_fuser.segment.plan import Segment
 def in_program_order(
     segments: Sequence[Segment], fusion: Fusion, placement: Placement, device: DeviceInfo
 ) -> list[Segment]:
-    """The same segments, numbered anew; each comes after those whose results it reads."""
+    """Renumber segments in program order, dependencies first; no change without calls of torch."""
     if not any(s.kind == "opaque" for s in segments):
         return list(segments)
     position = {v: k for k, v in enumerate(fusion.values())}
@@ -56,7 +55,7 @@ def _draws(segment: Segment) -> bool:
 
 
 class _Waiting:
-    """Numbers that wait for others, and those that are ready: (end, number)."""
+    """Segments that wait for others, by number, and those that are ready: (end, number)."""
 
     def __init__(self, before: Sequence[Collection[int]], ends: Sequence[int]) -> None:
         self._after: list[list[int]] = [[] for _ in before]
@@ -68,7 +67,7 @@ class _Waiting:
         self.ready = [(ends[k], k) for k, count in enumerate(self._missing) if not count]
 
     def freed_by(self, k: int) -> list[tuple[int, int]]:
-        """What is ready now that `k` is done."""
+        """Return the segments that become ready when `k` is done."""
         found = []
         for other in self._after[k]:
             self._missing[other] -= 1
@@ -78,7 +77,7 @@ class _Waiting:
 
 
 def _sorted(before: Sequence[Collection[int]], ends: Sequence[int]) -> list[int]:
-    """All numbers, each after those before it; of those that are ready the first in the program."""
+    """Return a topological order; of ready segments, the first in the program comes first."""
     waiting = _Waiting(before, ends)
     ready, found = waiting.ready, list[int]()
     heapq.heapify(ready)
@@ -97,8 +96,8 @@ def _overlapped(
     ends: Sequence[int],
     device: DeviceInfo,
 ) -> list[int]:
-    """The same of a program that communicates: of what is ready, what waits for the least time, and
-    of those that wait for nothing collectives first.
+    """Return a topological order for a plan with collectives: of ready segments, the one that can
+    begin first; among equal ones, collectives first, then program order.
     """
     waiting, clock = _Waiting(before, ends), Clock()
     ready, found = waiting.ready, list[int]()

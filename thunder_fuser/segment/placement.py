@@ -1,8 +1,8 @@
-"""Placement: the one table of what lies where in memory.
+"""Placement: the one table that maps tensors to memory.
 
-The planner fills it in as it decides: what must be in memory, and which results are views of it;
-what kernels write for each other; which updates go straight into their inputs; at last, which
-memory is allocated, and how long it lives.
+The planner fills it in step by step: tensors that must be in memory, and results that are views of
+them; boundary tensors; updates that are written directly into their inputs; finally, allocated
+buffers and their lifetimes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from thunder_fuser.ir.fusion import TensorView
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Memory that the caller gives."""
+    """Memory of an input, which the caller passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a plan allocates: from the segment `first`, which writes it, to the segment
-    `last`, after which it is free. None: a result is in it, which the caller gets."""
+    """Memory that a plan allocates: live from the segment `first`, which writes it, to the segment
+    `last`, after which it is free. None: it holds a result, which the caller owns."""
 
     tensor: TensorView
     bytes: int
@@ -32,7 +32,7 @@ class Buffer:
     last: int | None
 
     def is_free_in(self, segment: int) -> bool:
-        """Whether it is given back before that segment runs."""
+        """True if the buffer is freed before that segment runs."""
         return self.last is not None and self.last < segment
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class ViewOf:
 
 @dataclass(frozen=True, slots=True)
 class SliceOf:
-    """A part of another tensor's memory, which a kernel writes there."""
+    """A slice of another tensor's memory, which a kernel writes."""
 
     view: View
 
@@ -64,14 +64,14 @@ class SliceOf:
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """The memory of an input, which the kernel that computes its new value writes."""
+    """The memory of an updated input, into which a kernel writes the new value."""
 
     base: TensorView
 
 
 @dataclass(frozen=True, slots=True)
 class SameAs:
-    """The very memory of another tensor, seen from behind a cut (segment_set)."""
+    """The memory of another tensor, for the result of a cut (segment_set)."""
 
     base: TensorView
 
@@ -82,9 +82,9 @@ _Place = TypeVar("_Place", bound=Place)
 
 @dataclass(slots=True)
 class Placement(Mapping[TensorView, Place]):
-    """Where each tensor in memory lies, and the layout that it has there.
+    """Memory and layout of each stored tensor.
 
-    While a plan is made, tensors that kernels write have layouts before they have memory.
+    During planning, tensors that kernels write have layouts before they have memory.
     """
 
     layouts: dict[TensorView, Layout]
@@ -100,34 +100,34 @@ class Placement(Mapping[TensorView, Place]):
         return len(self._places)
 
     def put(self, tensor: TensorView, place: Place, layout: Layout | None = None) -> None:
-        """Say where a tensor lies; once."""
+        """Place a tensor, and set its layout if given. A tensor is placed only once."""
         assert tensor not in self._places, f"{tensor} has a place: {self._places[tensor]}"
         self._places[tensor] = place
         if layout is not None:
             self.layouts[tensor] = layout
 
     def of(self, kind: type[_Place]) -> dict[TensorView, _Place]:
-        """The tensors that are placed in one way, in the order in which that was decided."""
+        """Return the tensors placed by one kind, in the order of their placement."""
         return {t: place for t, place in self._places.items() if isinstance(place, kind)}
 
     # ---- whose memory
 
     def behind_cuts(self, tensor: TensorView) -> TensorView:
-        """The tensor that is seen from behind a cut, or the tensor itself."""
+        """Return the tensor in front of the cuts that `tensor` is a result of, or itself."""
         return self._follow(tensor, SameAs)
 
     def written(self, tensor: TensorView) -> TensorView:
-        """What a kernel writes, or the caller gives, of which a tensor shows the memory."""
+        """Return the written or given tensor of which `tensor` is a view or the result of a cut."""
         return self._follow(tensor, SameAs | ViewOf)
 
     def owner(self, tensor: TensorView) -> TensorView:
-        """The tensor with whose memory a kernel is called for this one: views are tensors of their
-        own to the caller.
+        """Return the tensor whose memory is passed to kernels for this one. Views are not followed:
+        to the caller they are tensors of their own.
         """
         return self._follow(tensor, SameAs | Updates | SliceOf)
 
     def root(self, tensor: TensorView) -> TensorView:
-        """The tensor that is allocated, or given, where a tensor lies."""
+        """Return the allocated or given tensor that owns the memory of `tensor`."""
         return self._follow(tensor, SameAs | Updates | SliceOf | ViewOf)
 
     def _follow(self, tensor: TensorView, kinds: object) -> TensorView:
@@ -139,15 +139,15 @@ class Placement(Mapping[TensorView, Place]):
 
     @property
     def views(self) -> dict[TensorView, View]:
-        """Tensors that are views of others, and how they lie there."""
+        """Tensors that are views of others, with sizes, strides and offset there."""
         return {t: place.view for t, place in self.of(ViewOf).items()}
 
     @property
     def slices(self) -> dict[TensorView, View]:
-        """Tensors that kernels write into others, and where they lie there."""
+        """Tensors that kernels write into others, with sizes, strides and offset there."""
         return {t: place.view for t, place in self.of(SliceOf).items()}
 
     @property
     def updates(self) -> dict[TensorView, TensorView]:
-        """Values that kernels write straight into the inputs that they update."""
+        """Values that kernels write directly into inputs, with these inputs."""
         return {t: place.base for t, place in self.of(Updates).items()}

@@ -1,4 +1,4 @@
-"""SegmentedFusion: the plan. What runs in which kernel, what goes through memory, and why.
+"""SegmentedFusion, the plan: segments of a fusion, boundary tensors between them, and reasons.
 
 A plan is data. It exists without a tensor, a GPU or a compiler, and costs nothing but planning
 time.
@@ -31,36 +31,36 @@ from thunder_fuser.segment.placement import Buffer, Placement, Updates
 from thunder_fuser.segment.repro import script
 
 Kind = Literal["pointwise", "reduction", "scan", "opaque", "alias", "concat"]
-"""Three kinds of kernels; a call of torch; views of memory that exists; a tensor whose pieces
-kernels have written where it has them.
+"""Three kinds of kernels; a call of torch; views of existing memory; a tensor whose pieces kernels
+have written into its memory.
 """
 
 MENTIONED_BYTES = 1024
-"""Of sectors beside what is needed of them, before a segment says so."""
+"""Fewest unneeded bytes in sectors that are read for which a segment prints its sector bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One step of a plan: a kernel, or what costs nothing, because others leave it in memory.
+    """One step of a plan: a kernel, a call of torch, or views and cats that launch nothing.
 
     inputs         tensors whose memory the segment reads, in order of first use
-    outputs        tensors that it leaves in memory
-    fusion         what it computes, as a fusion of its own with canonical numbers: equal segments
-                   have equal ones. Its inputs are what the segment loads, its outputs `outputs`,
-                   its updates those that are written in place
+    outputs        tensors that it writes, or provides as views
+    fusion         its computation as a fusion of its own with canonical numbers: equal segments
+                   have equal ones. Its inputs are the segment's loads, its outputs `outputs`, its
+                   updates those that are written in place
     values         the plan's value behind each number of `fusion`
     layouts        of the tensor inputs, then of the outputs, of `fusion`
     bytes_read     distinct bytes of `inputs` that computing `outputs` needs, each counted once
     bytes_written  bytes of `outputs`, written once
-    sector_bytes   bytes of the memory sectors that are read, which hold more than is needed where
-                   that lies apart; for the representative sizes, where sizes are open
-    kernels        launches (0 for views, and for what its pieces are)
+    sector_bytes   bytes of the memory sectors that are read, more than `bytes_read` for strided
+                   accesses; for the representative sizes, where sizes are open
+    kernels        launches (0 for views, and for cats written in pieces)
     views          for an alias segment: how each output lies in the memory of another tensor
     folds          the reductions and scans that it does, in order
-    refusals       why it is not one kernel with those before it that share data with it
+    refusals       why it is not fused with earlier kernels that share data with it
     flops          arithmetic of a call of torch
     awaited_by     the segment that waits for a collective; -1: it arrives before the caller goes on
-    estimator      tells what its kernel takes, on the device that the plan is for
+    estimator      estimates its time on the device that the plan is for
     """
 
     index: int
@@ -84,21 +84,21 @@ class Segment:
 
     @property
     def estimate(self) -> Estimate | None:
-        """What its kernel takes, as its template says, or its call of torch, at least; None without
-        either, and where sizes are open.
+        """Estimate of the kernel by its template, or lower bound of the call of torch; None without
+        either, and with open sizes.
         """
         runs = self.kernels or self.kind == "opaque"
         return self.estimator(self) if runs and self.estimator is not None else None
 
     @property
     def seconds(self) -> float:
-        """Estimated time of its kernel, or of its call of torch; 0 where that is not known."""
+        """Estimated seconds of its kernel or call of torch; 0 if unknown."""
         found = self.estimate
         return 0.0 if found is None else found.seconds
 
     @property
     def alias_of(self) -> TensorView | None:
-        """For a segment of views, the tensor whose memory they share."""
+        """Base tensor of a segment of views; None for others."""
         return self.views[0].base if self.views else None
 
     @property
@@ -107,7 +107,7 @@ class Segment:
 
     @property
     def body(self) -> KernelBody:
-        """What its kernel computes, in the values of `fusion`."""
+        """Body of its kernel, in the values of `fusion`."""
         fusion = self.fusion
         tensors = fusion.tensor_inputs
         loads = self.layouts[: len(tensors)]
@@ -125,20 +125,20 @@ class Segment:
         )
 
     def repro(self, device: str = "cpu") -> str:
-        """A script that runs this segment alone, on inputs that lie as in the plan."""
+        """Return a script that runs this segment alone, on inputs with the plan's layouts."""
         title = f"Segment {self.index} ({self.kind}) of a plan, alone."
         layouts = self.layouts[: len(self.fusion.tensor_inputs)]
         return script(self.fusion, title, device, layouts)
 
     @property
     def kernel_key(self) -> Hashable:
-        """What the kernel of the segment depends on: equal for segments that can share one."""
+        """Everything that the segment's kernel depends on: segments with equal keys share it."""
         folds = tuple((fold.op, fold.input) for fold in self.body.folds)
         return self.kind, self.fusion, self.layouts, folds
 
     @property
     def head(self) -> str:
-        """Which segment of the plan it is."""
+        """Index, kind, inputs and outputs, as text."""
         inputs = ", ".join(t.name for t in self.inputs)
         outputs = ", ".join(t.name for t in self.outputs)
         return f"segment {self.index} ({self.kind}): ({inputs}) -> ({outputs})"
@@ -183,10 +183,10 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class OpenSizes:
-    """Sizes that the definition leaves open. Bytes are formulas in them (`ir/integer/counts.py`).
+    """Open sizes of a definition. Bytes are formulas in them (`ir/integer/counts.py`).
 
-    places  each of them and the dimensions of inputs that have it
-    values  the representative ones that the plan is for
+    places  dimensions of inputs with each size, by its name
+    values  representative sizes that the plan is for
     """
 
     places: Mapping[str, tuple[str, ...]]
@@ -203,10 +203,10 @@ class OpenSizes:
 class SegmentedFusion:
     """A fusion cut into segments, in execution order.
 
-    placement   of every tensor in memory, and its layout there
-    sizes       where the definition leaves sizes open: which, and what is planned for
-    conditions  of the formulas that bytes are then, for sizes of at least 2
-    device      whose time is saved
+    placement   of every tensor in memory, with its layout
+    sizes       open sizes, with the representative ones; None if the definition is static
+    conditions  under which formulas of bytes in open sizes hold, for sizes of at least 2
+    device      whose time is minimised
     """
 
     fusion: Fusion
@@ -220,17 +220,17 @@ class SegmentedFusion:
 
     @property
     def kernels(self) -> int:
-        """Launches of one call."""
+        """Kernel launches per call of the plan, copies included."""
         return sum(s.kernels for s in self.segments) + self.copies
 
     @property
     def calls(self) -> int:
-        """Calls of torch, whatever these launch."""
+        """Number of calls of torch, regardless of the kernels that these launch."""
         return sum(s.kind == "opaque" for s in self.segments)
 
     @property
     def copies(self) -> int:
-        """Updates that cannot be written in place and are copied when everything else has run."""
+        """Number of updates that cannot be written in place, and are copied after all segments."""
         return len(self._copied)
 
     @property
@@ -240,15 +240,13 @@ class SegmentedFusion:
 
     @property
     def bytes(self) -> int:
-        """Bytes that kernels and calls of torch move: distinct inputs read plus outputs written, of
-        each.
-        """
+        """Bytes moved by kernels, torch calls and copies: distinct inputs plus outputs of each."""
         return sum(s.bytes for s in self.segments) + sum(2 * t.bytes for t in self._copied)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that blocks of a kernel write for each other and read, beside `bytes`: they belong
-        to the schedules, which the device's multiprocessors and caches decide. 0 where there is no
+        """Bytes of partial results that blocks write to workspaces and read, beside `bytes`. They
+        belong to the schedules, which the device's multiprocessors and caches decide; 0 without a
         device.
         """
         found = (s.estimate for s in self.segments if s.kernels)
@@ -256,9 +254,7 @@ class SegmentedFusion:
 
     @property
     def seconds(self) -> float:
-        """Estimated time of all kernels and calls of torch, one after the other; 0 where that is
-        not known.
-        """
+        """Estimated seconds of kernels, calls of torch and copies, in sequence; 0 if unknown."""
         device, copied = self.device, self._copied
         if device is None or not copied:
             return sum(s.seconds for s in self.segments)
@@ -268,14 +264,14 @@ class SegmentedFusion:
 
     @property
     def copy_fraction(self) -> float:
-        """The share of its time that a copy of its bytes takes; 0 where that is not known."""
+        """Time of copying the plan's bytes, as a fraction of `seconds`; 0 if unknown."""
         found = [s.estimate for s in self.segments]
         copied = sum(e.copy_seconds for e in found if e is not None)
         return copied / self.seconds if copied else 0.0
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """What is allocated (inputs are not), in order, and from when to when."""
+        """Allocated memory (inputs are not), in order, with lifetimes."""
         return tuple(self.placement.of(Buffer).values())
 
     @property
@@ -295,8 +291,8 @@ class SegmentedFusion:
         return self.listing()
 
     def listing(self, times: bool = False) -> str:
-        """A line for each segment and each boundary. `times`: with what they are expected to
-        take, which changes as kernels do.
+        """Return a line for each segment and boundary. `times`: with estimated times, which change
+        as kernels do.
         """
         calls = f" and {counted(self.calls, 'call')} of torch" if self.calls else ""
         head = (
@@ -325,5 +321,5 @@ class SegmentedFusion:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 kernel`, `2 kernels`."""
+    """Return a number with a noun: `1 kernel`, `2 kernels`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

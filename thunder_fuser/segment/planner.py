@@ -1,8 +1,8 @@
-"""Planner: a fusion as segments in execution order, with what goes through memory between them.
+"""Planner: split a fusion into segments in execution order, with boundary tensors between them.
 
 Each kernel that `search.py` decides on is a segment. Results that are views of memory that exists
-anyway are segments that launch nothing, and so is a cat whose pieces kernels have written where it
-has them.
+anyway are segments that launch nothing, and so is a cat whose pieces kernels have written into its
+memory.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ _T = TypeVar("_T")
 Optimise = Callable[[Fusion], Fusion]
 
 MAX_TRIALS = 4
-"""As many tensors are asked about one by one: whether kernels had better write slices of them."""
+"""Most candidate tensors that are also tried one by one as slices written by several kernels."""
 MAX_TOLD = 8
-"""Kernels before another one of which that tells why it is not one with them."""
+"""Most earlier kernels per segment for which it records why it is not fused with them."""
 
 Divide = Callable[[Cost], Sequence[Anchors]]
-"""Anchors as sets that each can be a kernel, in an order in which they can run."""
+"""Partition of the anchors into legal kernels, in an executable order."""
 
 
 def partition_after(
     optimise: Optimise, fusion: Fusion, layouts: Sequence[Layout] | None, device: DeviceInfo
 ) -> SegmentedFusion:
-    """The plan of what passes make of a static fusion. Its outputs lie as torch would lay those of
-    the fusion before the passes: a transpose, then a pad is row-major, a pad, then a transpose not.
+    """Optimise a static fusion and plan the result. Outputs have the strides that torch gives those
+    of the fusion before the passes: row-major after transpose, pad; not after pad, transpose.
     """
     optimised = optimise(fusion)
     if optimised is fusion:
@@ -79,9 +79,9 @@ def partition(
     device: DeviceInfo = H200,
     promised: Sequence[TorchMemory] = (),
 ) -> SegmentedFusion:
-    """The plan of a static fusion. `layouts` of its tensor inputs (default: as they are declared).
-    `device`: the one whose time is to be saved. `promised`: where outputs lie in memory
-    (default: where torch would have those of the fusion as it is).
+    """Plan a static fusion. `layouts`: those of its tensor inputs (default: as declared).
+    `device`: the one whose time is minimised. `promised`: strides and memory of the outputs
+    (default: those that torch gives the outputs of `fusion`).
     """
     within = limited(fusion)
     best = _with_slices(within, layouts, divide, device, promised)
@@ -89,7 +89,7 @@ def partition(
     changed = converted(within, best, strides) if strides else None
     if changed is None:
         return best
-    # Results lie as they would without the copies.
+    # Results keep the memory layout that they have without the copies.
     known = promised or _of_outputs(fusion, layouts)
     found = _with_slices(changed, layouts, divide, device, known)
     return found if _price(found, device) < _price(best, device) else best
@@ -101,9 +101,9 @@ def _of_outputs(fusion: Fusion, layouts: Sequence[Layout] | None) -> tuple[Torch
 
 
 def _price(plan: SegmentedFusion, device: DeviceInfo) -> int:
-    """Of its launches and of the bytes that it moves, wanted or not."""
+    """Return the price of a plan's launches and of all bytes moved, wasted ones included."""
     wasted = sum(s.wasted for s in strided(plan, device))
-    # From its cache a device has in about half of the time what it has read before.
+    # Bytes read before come from the device's cache, in about half of the time.
     wasted += sum(s.bytes for s in shared_pieces(plan, device)) // 2
     return PriceUnits.of(device)(plan.kernels, int(plan.bytes) + wasted)
 
@@ -115,7 +115,7 @@ def _with_slices(
     device: DeviceInfo,
     promised: Sequence[TorchMemory],
 ) -> SegmentedFusion:
-    """The plan of a fusion whose cats are written piece by piece where that pays."""
+    """Plan a fusion; kernels write cats piece by piece where that is cheaper."""
 
     def planned(joined: Sequence[TensorView]) -> SegmentedFusion:
         sliced = Sliced(within.fusion, {}, {}, {})
@@ -137,7 +137,7 @@ def _with_slices(
     pieces = [t for s in shared for t in s.pieces]
     collected = _collected(best, shared)
     tensors = [t for t in collected if t in known and t not in within.joined]
-    # All at once, then with one more or less, where these are few enough to ask about each.
+    # All at once; then, if they are few, with each single tensor toggled.
     trials = [tensors, *([t] for t in tensors if 1 < len(tensors) <= MAX_TRIALS)]
     for changed in trials if tensors else ():
         trial = tuple(t for t in tensors if (t in joined) != (t in changed))
@@ -150,9 +150,9 @@ def _with_slices(
 
 
 def _collected(pulled: SegmentedFusion, shared: Sequence[SharedPieces]) -> list[TensorView]:
-    """Tensors that had perhaps better be written in pieces: those that a kernel collects from what
-    others wrote, or read for their reductions, or whose pieces read the same. Calls of torch write
-    nothing in pieces.
+    """Return candidates for piecewise writing: tensors that a kernel assembles from boundary
+    tensors or from inputs of reductions, and those whose pieces read the same tensors. Calls of
+    torch write nothing in pieces.
     """
     written = [b for b in pulled.boundaries if pulled.segments[b.producer].kernels]
     consumers = {k for b in written for k in b.consumers}
@@ -169,7 +169,7 @@ def _collected(pulled: SegmentedFusion, shared: Sequence[SharedPieces]) -> list[
 
 
 class _Partition:
-    """level: of the kernel that writes a tensor, or the last piece of it; -1 for inputs."""
+    """Plan under construction. level: of a tensor's kernel, or its last piece's; -1 for inputs."""
 
     def __init__(self, graph: AnchorGraph, divide: Divide) -> None:
         self.graph = graph
@@ -189,7 +189,7 @@ class _Partition:
             if tensor in self.layouts:
                 self.level[tensor] = max(self.level[piece] for piece in pieces)
             elif tensor not in sliced.slices and any(piece in self.level for piece in pieces):
-                # Nobody reads the whole, but what is read of it lies in its memory.
+                # The whole is not read, but pieces that are read lie in its memory.
                 self.layouts[tensor] = self.graph.layout_of(tensor)
         self._position = {v: k for k, v in enumerate(graph.definitions)}
         shown = (*self.placement.of(ViewOf), *self.placement.of(SameAs), *graph.calls)
@@ -200,7 +200,7 @@ class _Partition:
         order_boundaries(self.graph, self.groups, self._unseen())
 
     def _unseen(self) -> list[TensorView]:
-        """What kernels write for each other, in memory that no result shows."""
+        """Return boundary tensors whose memory no result, view, slice or call of torch shares."""
         if self.fusion.updates:
             return []
         place = self.placement
@@ -210,7 +210,7 @@ class _Partition:
         return [t for g in self.groups for t in g.outputs if t not in shown]
 
     def _see_what_is_stored(self) -> None:
-        """Results that are views of what others read anyway are not written again."""
+        """Make results views where their source is stored for other kernels anyway."""
         graph = self.graph
         read = {t for g in self.groups for t in g.reads}
         if not read:
@@ -261,7 +261,7 @@ class _Partition:
         )
 
     def _segments(self) -> list[Segment]:
-        """Kernels and views, in execution order."""
+        """Return kernels, calls of torch, cats and views as segments, in execution order."""
         segments: list[Segment] = []
         touching: dict[TensorView, list[tuple[int, Group]]] = {}
         groups = _by_level((g.level, g) for g in self.groups)
@@ -291,7 +291,7 @@ class _Partition:
         return segments
 
     def _placed(self, segments: Sequence[Segment]) -> Placement:
-        """The table with the memory that is allocated, and without pieces that nobody writes."""
+        """Return the placement with allocated buffers added and unwritten pieces removed."""
         table = self.placement
         kept = {t: p for t, p in table.items() if t in self.level or not isinstance(p, SliceOf)}
         found = Placement(table.layouts, kept)
@@ -299,7 +299,7 @@ class _Partition:
         last = {found.root(t): s.index for s in segments for t in s.inputs}
         for segment in segments:
             if segment.awaited_by is not None:
-                # What a collective reads stays until its result has arrived.
+                # The operand of a collective stays allocated until the result has arrived.
                 end = segment.awaited_by if segment.awaited_by >= 0 else len(segments) - 1
                 last |= {t: max(last[t], end) for t in map(found.root, segment.inputs)}
         for segment in segments:
@@ -312,16 +312,16 @@ class _Partition:
     def _free(
         self, kind: Kind, index: int, sources: tuple[TensorView, ...], tensor: TensorView
     ) -> Segment:
-        """A segment that launches nothing."""
+        """Return a segment that launches nothing: a view, or a cat written in pieces."""
         found = extract(self.fusion, (tensor,), set(sources), {})
-        # A pad of no elements reads these beside its pieces.
+        # A pad of an empty tensor also reads that, beside its pieces.
         read = (v for v in map(found.whole, found.fusion.tensor_inputs) if not v.numel)
         inputs = tuple(dict.fromkeys((*sources, *read)))
         layouts = self._layouts_of(found)
         return Segment(index, kind, inputs, (tensor,), (), found.fusion, found.values, layouts)
 
     def _called(self, expr: OpaqueOp, index: int) -> Segment:
-        """A segment that is a call of torch."""
+        """Return the segment of a call of torch."""
         results = [e for e in self.graph.calls.values() if e.call == expr.call]
         outputs = tuple(e.output for e in results)
         inputs = tuple(dict.fromkeys(map(self.placement.behind_cuts, expr.inputs)))
@@ -344,13 +344,13 @@ class _Partition:
         )
 
     def _layouts_of(self, part: Extract) -> tuple[Layout, ...]:
-        """Of what is loaded, and of what is stored."""
+        """Return the layouts of loaded tensors, then of stored ones."""
         tensors = (*part.fusion.tensor_inputs, *part.fusion.outputs)
         return tuple(self.layouts[v] for v in map(part.whole, tensors))
 
     def _memory_of(self, group: Group, loaded: Iterable[TensorView]) -> set[TensorView]:
-        """Where what a kernel reads lies: of views behind cuts, what they are views of, so that
-        what several of them show counts once.
+        """Return the tensors whose memory a kernel reads. Views behind cuts are replaced by their
+        base, so that bytes shared by several views count once.
         """
         place = self.placement
         found: set[TensorView] = set()
@@ -393,8 +393,8 @@ class _Partition:
         )
 
     def _ends(self, group: Group, inputs: Sequence[TensorView]) -> AbstractSet[Val]:
-        """Where computing what a kernel leaves ends: what lies in front of a cut is computed again;
-        what another kernel reduced cannot be.
+        """Return the tensors at which the computation of a kernel's outputs stops. Values in front
+        of a cut are recomputed; reductions of other kernels cannot be.
         """
         own = {fold.output for fold in group.kernel.folds}
         return (self.graph.stops | self._stored).union(inputs) - own
@@ -408,7 +408,7 @@ class _Partition:
         inputs: Sequence[TensorView],
         touching: Mapping[TensorView, list[tuple[int, Group]]],
     ) -> tuple[Refusal, ...]:
-        """Why a kernel is not one with the last ones that write or read what it reads."""
+        """Return why a kernel is not fused with the last kernels that touch its inputs."""
         found = {k: g for t in inputs for k, g in touching.get(t, [])[-MAX_TOLD:]}
         near = [found[k] for k in sorted(found)[-MAX_TOLD:]]
         whys = (self.cost.refusal(group.anchors, g.anchors) for g in near)
@@ -442,7 +442,7 @@ class _Partition:
         return tuple(found)
 
     def _ideal(self, called: int) -> int:
-        """Bytes if nothing but inputs, results and what torch reads and makes touched memory."""
+        """Return bytes moved if only inputs, results and operands of torch's calls were stored."""
         graph = self.graph
         wanted = (*self.fusion.results, *graph.called)
         owners = dict.fromkeys(map(self.placement.written, wanted))
@@ -453,7 +453,7 @@ class _Partition:
 
 
 def _firsts(calls: Iterable[OpaqueOp]) -> Iterable[OpaqueOp]:
-    """The first result of each call."""
+    """Return the expression of the first result of each call of torch."""
     found: dict[int, OpaqueOp] = {}
     for expr in calls:
         found.setdefault(expr.call, expr)

@@ -1,7 +1,7 @@
-"""Time model of a device: seconds for bytes, arithmetic and launches.
+"""Prices of bytes moved, arithmetic and launches on a device, for the planner's decisions.
 
-Whole numbers, because minimum cuts want them: the unit is the time of an fp32 instruction, or
-rather half of it, as most arithmetic hides behind the bytes of other threads.
+Integers, because minimum cuts need integer capacities. The unit is half the time of an fp32
+instruction, since most arithmetic is hidden behind the memory traffic of other threads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ _HIDDEN = 2
 
 @dataclass(frozen=True, slots=True)
 class PriceUnits:
-    """byte    moving it
-    launch  a kernel, however small
+    """Integer prices of a device, in half the time of an fp32 instruction.
+
+    byte    price of moving one byte
+    launch  fixed price of a kernel
     """
 
     device: DeviceInfo
@@ -34,9 +36,9 @@ class PriceUnits:
 
     @property
     def sector(self) -> int:
-        """The least that a kernel moves."""
+        """Price of one memory sector, the smallest transfer of a kernel."""
         return self.byte * self.device.sector_bytes
 
     def __call__(self, kernels: int, moved: int) -> int:
-        """Of so many launches, and bytes."""
+        """Return the price of `kernels` launches that move `moved` bytes together."""
         return kernels * self.launch + moved * self.byte

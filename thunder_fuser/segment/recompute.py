@@ -1,11 +1,11 @@
-"""Recompute or store: what goes through memory between kernels, and what a kernel computes again.
+"""Recompute or store: choice of the boundary tensors between kernels, and of recomputed values.
 
-A kernel computes what it needs from inputs, however often others compute the same. What it cannot
-compute, a reduction that is done elsewhere, it reads, or else something that is computed from that.
-And where computing reads more than an earlier kernel would write, a value in between is stored.
-Both are one minimum cut for each kernel (`store_or_recompute.py`), the earlier ones first. What can
-be stored is what an earlier kernel computes anyway, or computes from reductions that it has and
-that are no smaller, or from what it reads anyway.
+By default a kernel recomputes from inputs whatever it needs, even if others compute it as well.
+Reductions of other kernels it cannot compute: it reads them, or a value computed from them. Where
+recomputing reads more bytes than an earlier kernel would write, an intermediate value is stored.
+Both decisions are one minimum cut per kernel (`store_or_recompute.py`), earlier kernels first.
+Candidates to store are values that an earlier kernel computes anyway, or computes from its own
+reductions that are no smaller, or from tensors that it reads anyway.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from thunder_fuser.segment.store_or_recompute import Choice, Value, materialize
 
 _NEVER = INFINITE >> 20
 NEAR = 2
-"""Values in memory, one behind the other, that a kernel may compute again instead of loading."""
+"""Longest chain of stored values, one computed from the other, that a kernel may recompute."""
 _L1_READ = 1
-"""Price of a byte of L1: as many a clock as fp32 instructions of threads."""
+"""Price of a byte from L1: per clock, as many bytes as fp32 instructions of threads."""
 _FEWER = "it moves fewer bytes than computing it again would"
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A kernel: what it computes, and what goes through memory for it.
+    """A kernel with its boundary tensors.
 
-    level    it reads only what groups of lower levels write
-    outputs  what it writes: what must be in memory, and what others read
-    reads    values that it loads although no input and no cut says so
+    level    greater than the levels of all groups whose outputs it reads
+    outputs  tensors that it writes: anchors that must be stored, and reads of other groups
+    reads    boundary tensors that it loads, beside inputs and results of cuts and calls
     """
 
     anchors: Anchors
@@ -58,14 +58,14 @@ class Group:
     reads: dict[TensorView, StoreCandidate] = field(default_factory=dict)
 
     def loads(self, graph: AnchorGraph) -> Loaded:
-        """Tensors in memory, where computing what it writes ends."""
+        """Tensors in memory at which the computation of its outputs stops."""
         return Loaded(graph.stops, self.reads)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Container[Val]):
-    """Tensors that a kernel loads wherever it needs them: what every kernel finds in memory, and
-    what others write for this one.
+    """Tensors that a kernel loads: those in memory for every kernel (`always`), and boundary
+    tensors that other kernels write for this one (`written`).
     """
 
     always: Container[Val]
@@ -76,7 +76,7 @@ class Loaded(Container[Val]):
 
 
 def computed_and_loaded(graph: AnchorGraph, group: Group) -> tuple[set[Val], set[TensorView]]:
-    """What a kernel computes for its results that have elements, and what it loads for them."""
+    """Return the values that a kernel computes for its non-empty outputs, and its loads."""
     stops, outputs = group.loads(graph), set(group.outputs)
 
     def is_loaded(value: Val) -> bool:
@@ -94,8 +94,8 @@ def computed_and_loaded(graph: AnchorGraph, group: Group) -> tuple[set[Val], set
 
 @dataclass(frozen=True, slots=True)
 class StoreCandidate:
-    """A group that can write a value. `reason`: why a reader would not compute it; nothing where it
-    cannot, because a reduction is not in its kernel.
+    """A group that can write a value. `reason`: why a reader would not recompute it; empty where it
+    cannot, because it depends on a reduction of another kernel.
     """
 
     writer: Group
@@ -103,7 +103,7 @@ class StoreCandidate:
 
 
 def grouped(graph: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) -> list[Group]:
-    """The kernels of sets of anchors, which come in an order in which they can run."""
+    """Return the kernels of a partition, given in executable order, with boundaries decided."""
     groups: list[Group] = []
     home: dict[int, Group] = {}
     for part in parts:
@@ -120,16 +120,18 @@ def grouped(graph: AnchorGraph, legality: Legality, parts: Sequence[Anchors]) ->
         waits += [offer.writer.level for offer in group.reads.values()]
         group.level = 1 + max(waits, default=-1)
     groups.sort(key=lambda g: g.level)
-    # Reductions that only results without elements ask for are not done.
+    # Reductions that only empty results need are dropped.
     return [group for group in groups if group.outputs]
 
 
 class _Boundaries:
-    """groups     in an order in which they can run
-    writer     of each value that is in memory, or will be
+    """Choice of the boundary tensors between groups.
+
+    groups     kernels, in executable order
+    writer     the group that writes each stored value
     computing  the first group that computes a value
-    sources    what a group reads of what is in memory before any of them runs; `readers`: the
-               groups that do, in order
+    sources    tensors in memory before any kernel runs, as read by each group
+    readers    groups that read such a tensor, in order
     """
 
     def __init__(
@@ -150,12 +152,12 @@ class _Boundaries:
         self.readers: dict[TensorView, list[Group]] = {}
 
     def choose(self) -> None:
-        """Give each group what it reads, and to others what they write for it."""
+        """Choose the reads of each group, and add them to the outputs of their writers."""
         for group in self.groups:
             self._read(group, _Subgraph(self.graph, group, self._before(group)))
 
     def _before(self, reader: Group) -> Callable[[Val], bool]:
-        """Whether a value is in memory anyway when a group runs."""
+        """Return a predicate: True if an earlier group than `reader` stores a value anyway."""
         place = self.place[reader]
 
         def is_written(value: Val) -> bool:
@@ -165,7 +167,7 @@ class _Boundaries:
         return is_written
 
     def _read(self, group: Group, subgraph: _Subgraph) -> None:
-        """Decide what a group reads, and what it computes."""
+        """Choose which values a group reads and which it computes."""
         offers = {
             v: o for v in subgraph.order if (o := self._offer(v, group, subgraph)) is not None
         }
@@ -192,7 +194,7 @@ class _Boundaries:
             self.readers.setdefault(source, []).append(group)
 
     def _offer(self, v: Val, reader: Group, subgraph: _Subgraph) -> StoreCandidate | None:
-        """Who would write a value that a group could read, or None."""
+        """Return the group that would store a value for a reader, or None."""
         if not isinstance(v, TensorView):
             return None
         if subgraph.is_foreign(v):
@@ -214,8 +216,8 @@ class _Boundaries:
         return None
 
     def _beside(self, v: TensorView, reader: Group) -> Group | None:
-        """The first kernel that reads all that a value is computed from, if the value is smaller
-        than that: written and read once more.
+        """Return the first group that reads all sources of a value, if writing and reading the
+        value moves fewer bytes than reading the sources again.
         """
         reach, size = self.graph.reach(v), self.graph.bytes_of
         if reach.folds or not all(s in self.readers for s in reach.sources):
@@ -229,7 +231,7 @@ class _Boundaries:
         return None
 
     def _after_folds(self, v: TensorView) -> Group | None:
-        """The kernel that does all reductions that a value reads, if the value is no larger."""
+        """Return the group of all folds that a value reads, if it is no larger than the largest."""
         reach = self.graph.reach(v)
         homes = [self.home[k] for k in members(reach.folds)]
         largest = max((self.graph.anchors[k].tensor.bytes for k in members(reach.folds)), default=0)
@@ -241,8 +243,8 @@ class _Boundaries:
         return all(self.place[self.home[k]] < self.place[group] for k in members(anchors))
 
     def _unwritable(self, wanted: Sequence[Val], offers: Mapping[Val, StoreCandidate]) -> list[Val]:
-        """Values that their writers cannot write beside what they write, and the others of these.
-        Its own reductions a kernel can.
+        """Return values that their writers cannot write in addition to their outputs and the other
+        wanted values. A kernel can always write its own anchors.
         """
         refused: list[Val] = []
         written: dict[Group, list[TensorView]] = {}
@@ -269,7 +271,7 @@ class _Boundaries:
         return is_free and self.legality.may_write(group.anchors, outputs, v)
 
     def _reads_more(self, group: Group, v: TensorView) -> bool:
-        """Whether a group reads only some of what a value is computed from."""
+        """True if a group would have to read more elements to compute a value."""
         footprint, loaded = self.graph.parts.footprint, group.loads(self.graph)
         made = [self.graph.anchors[k].tensor for k in members(group.anchors)]
         done = list(dict.fromkeys((*made, *group.outputs)))
@@ -277,16 +279,16 @@ class _Boundaries:
 
 
 class _Subgraph:
-    """Everything that a kernel computes, back to where it stops; operands come before results.
+    """Backward slice of a kernel's anchors up to loaded tensors; operands come before results.
 
-    is_written  whether a value is in memory anyway
-    far         such values behind NEAR others: what they are computed from is not asked. Without
-                them, each layer of a model would be asked whether to begin again at the first one
+    is_written  True for a value that is stored anyway
+    far         such values behind NEAR others, whose operands are not considered. Without this
+                limit, recomputation from the first layer would be considered in every layer
     """
 
     def __init__(self, graph: AnchorGraph, group: Group, is_written: Callable[[Val], bool]) -> None:
         self.graph = graph
-        # What it computes, whoever else does.
+        # Anchors are computed here, even if other kernels compute them as well.
         anchors = [graph.anchors[k].tensor for k in members(group.anchors)]
         self.roots = dict.fromkeys(anchors)
         self.stops = graph.stops
@@ -310,8 +312,8 @@ class _Subgraph:
         return frozenset(waiting)
 
     def _found_points(self) -> Mapping[Val, int]:
-        """At how many points a pointwise kernel computes what follows reductions of others, of
-        which their kernel has one value for a row or a column.
+        """Return the number of points at which a pointwise kernel evaluates values that depend on
+        reductions of other kernels, which those evaluate once per row or column.
         """
         found: dict[Val, int] = {}
         for v in reversed(self.order):
@@ -329,23 +331,23 @@ class _Subgraph:
         return v in self.stops or v in self.far or self.is_foreign(v)
 
     def _is_empty(self, v: Val) -> bool:
-        """Whether a value is a result without elements, which is not computed."""
+        """True for a stored anchor without elements, which is not computed."""
         if not isinstance(v, TensorView) or v.numel or v not in self.roots:
             return False
         return self.graph.anchors[self.graph.number[v]].fold is None
 
     def is_foreign(self, v: Val) -> bool:
-        """Whether a value is a reduction or a scan that another kernel does."""
+        """True for a reduction or scan of another kernel."""
         return v not in self.roots and isinstance(self.graph.definitions.get(v), FoldOp)
 
     def is_inner(self, v: Val) -> bool:
-        """Whether a value is computed on the way, point by point."""
+        """True for a pointwise intermediate value."""
         if v in self.stops or v in self.roots:
             return False
         return isinstance(self.graph.definitions.get(v), PointwiseOp)
 
     def choose(self, offers: Mapping[Val, StoreCandidate], written: Mapping[Val, Group]) -> Choice:
-        """What the kernel reads, and what it computes."""
+        """Choose which values the kernel reads and which it computes."""
         if not offers:
             read = frozenset(k for k, v in enumerate(self.order) if v in self.stops)
             return Choice(read, frozenset(range(len(self.order))) - read)
@@ -356,7 +358,7 @@ class _Subgraph:
         return Choice(choice.read, choice.computed | {self.numbers[r] for r in self.roots})
 
     def _asked(self) -> Mapping[TensorView, Footprint]:
-        """What is asked of tensors, where that may not be all."""
+        """Return the elements read of tensors; empty if all tensors are read as a whole."""
         exprs = map(self.graph.definitions.get, self.order)
         if not any(isinstance(e, CatOp | GatherOp) or _is_window(e) for e in exprs):
             return {}
@@ -376,7 +378,7 @@ class _Subgraph:
         is_computed = bool(operands) or v in self.roots
         if is_computed or can_be_stored:
             return Value(operands, write, read, self._arithmetic(v) if is_computed else None)
-        # A constant is a function of nothing.
+        # A constant has no operands, and costs nothing to compute.
         free = v in self.graph.definitions and v not in self.stops
         return Value((), 0, read, 0 if free else None)
 
@@ -391,6 +393,6 @@ class _Subgraph:
 
 
 def _is_window(expr: Expr | None) -> bool:
-    """Whether a view may leave elements out."""
+    """True for a view that may leave elements out."""
     steps = expr.output.domain.transforms if isinstance(expr, MoveOp) else ()
     return any(isinstance(step, Resize) for step in steps)

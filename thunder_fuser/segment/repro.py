@@ -1,4 +1,4 @@
-"""Reproduction script of a fusion: its definition, inputs that lie as given, and a comparison with
+"""Reproduction script of a fusion: its definition, inputs of given layouts, and a comparison with
 torch. To run, to shrink, or to attach to a report.
 """
 
@@ -21,9 +21,9 @@ _NUMBERS = {
 
 
 def script(fusion: Fusion, title: str, device: str, layouts: Sequence[Layout] | None = None) -> str:
-    """Python that defines a static fusion, runs it on random inputs and compares with torch.
+    """Return Python that defines a static fusion, runs it on random inputs and compares with torch.
 
-    `layouts` of its tensor inputs; without, they lie as they are declared.
+    `layouts`: those of its tensor inputs (default: as declared).
     """
     known = layouts_of_inputs(fusion, layouts)
     lines = []
@@ -47,7 +47,7 @@ def script(fusion: Fusion, title: str, device: str, layouts: Sequence[Layout] | 
 
 
 def _tensor(tensor: TensorView, layout: Layout, device: str, elements: str) -> str:
-    """Random elements with the strides of the layout, from an aligned address."""
+    """Return code of a random tensor with the strides of the layout, from an aligned address."""
     sizes = tuple(int(d.size) for d in tensor.domain.root)
     strides = tuple(int(s) for s in layout.strides)
     last = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
@@ -57,10 +57,10 @@ def _tensor(tensor: TensorView, layout: Layout, device: str, elements: str) -> s
 
 
 def _elements(fusion: Fusion, tensor: TensorView) -> str:
-    """The range of random elements. Those that may be indices are indices that exist."""
+    """Return the arguments for the range of random elements; possible indices are in range."""
     if tensor.dtype.is_floating or tensor.dtype.is_complex:
         return ", low=-1, high=1"
     extents = [e.input.sizes[e.dim] for e in fusion.exprs if isinstance(e, GatherOp)]
-    # The first place is one that every call has.
+    # Operands of calls may be indices; 0 is valid for every call.
     extents += [1 for results in fusion.calls().values() if tensor in results[0].inputs]
     return f", low=0, high={int(min(extents))}" if extents and tensor.dtype.is_integral else ""

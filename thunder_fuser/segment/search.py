@@ -1,11 +1,11 @@
-"""Search: which anchors share a kernel.
+"""Search for the cheapest partition of anchors into kernels.
 
-The best way is the cheapest one of those that are legal and can be put into an order. Joining
-rarely costs anything: one kernel for all that is related is the best, if there can be one, unless
-it loses bandwidth (`bandwidth_loss.py`). Otherwise a few anchors are divided in every possible way:
-the cheapest divisions are compared by what then goes through memory. Of many anchors, the two sets
-that gain most are joined while any can be, and then single ones are moved between sets while that
-saves something (as in the priority fusion of XLA).
+A partition must be legal and have a topological order. Fusion rarely costs anything: one kernel for
+all related anchors is best, if it is legal, unless it loses bandwidth (`bandwidth_loss.py`).
+Otherwise few anchors are partitioned exhaustively, and the cheapest partitions are compared with
+their boundary tensors decided. Many anchors are fused greedily, the pair of sets with the largest
+gain first, and then single anchors are moved between sets while that is cheaper (as in the priority
+fusion of XLA).
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from thunder_fuser.segment.cost import Cost
 from thunder_fuser.segment.dependencies import Order
 
 EXACT = 7
-"""Related anchors that are divided in every possible way."""
+"""Most related anchors (and kernels, for swaps) for which all partitions are tried."""
 TRIED = 16
-"""Legal divisions whose boundaries are decided, to compare them."""
+"""Most candidate partitions, or moves, that are compared with their boundaries decided."""
 SMALL = 32
-"""Related anchors that are joined from two beginnings, to compare what comes of them."""
+"""Most related anchors for which the greedy search runs from two starts."""
 REFUSED = 32
-"""Kernels that share nothing with a kernel, and cannot be one with it, before the search for one
-that can be ends.
+"""Most illegal pairs, among kernels that share nothing, before the search for a kernel to launch
+together with one ends.
 """
 ROUNDS = 3
-"""How often every anchor is offered to other sets."""
+"""Most passes over all anchors that try to move each to another set."""
 
 
 def search(cost: Cost) -> list[Anchors]:
-    """All anchors as sets that each can be a kernel, in an order in which they can run."""
+    """Partition all anchors into legal kernels, in executable order."""
     return _Search(cost).kernels()
 
 
 class _Search:
+    """Search state: the cost model, and the graphs and legality that it refers to."""
+
     def __init__(self, cost: Cost) -> None:
         self.cost = cost
         self.graph = cost.graph
@@ -51,7 +53,7 @@ class _Search:
         return self._swapped(self._side_by_side(found))
 
     def _divide(self, component: Anchors) -> list[Anchors]:
-        """The kernels of related anchors."""
+        """Partition a component of related anchors."""
         if self._is_best(component):
             return [component]
         if component.bit_count() <= EXACT:
@@ -65,7 +67,7 @@ class _Search:
         return self._refined(min(ends, key=self.cost.of_all))
 
     def _cheapest(self, component: Anchors) -> list[Anchors]:
-        """The best of all divisions."""
+        """Return the best partition of an exhaustive search."""
         divisions = [
             (sum(map(self.cost.of, parts)), len(parts), parts)
             for parts in _divisions(list(members(component)))
@@ -81,7 +83,7 @@ class _Search:
         return min(found, key=self.cost.of_all)
 
     def _between_cuts(self, component: Anchors) -> list[Anchors]:
-        """Sets to begin with: what lies between the same cuts, where it is best as one kernel."""
+        """Return start sets: anchors between the same cuts, where one kernel is best for them."""
         layers: dict[int, Anchors] = {}
         depths: dict[int, int] = {}
         for k in members(component):
@@ -99,13 +101,11 @@ class _Search:
         return found
 
     def _is_best(self, anchors: Anchors) -> bool:
-        """Whether one kernel can do all that is related, and two would cost a launch more."""
+        """True if one kernel is legal, and its extra price is no more than another launch."""
         return self._is_legal(anchors) and self.cost.more(anchors) <= self.graph.prices.launch
 
     def _alike(self, component: Anchors) -> list[Anchors]:
-        """Sets to begin with: each reduction, and results that wait for the same and have the same
-        points.
-        """
+        """Return start sets: single folds, and results of equal dependencies and sizes together."""
         found: dict[object, list[Anchors]] = {}
         for k in members(component):
             anchor = self.graph.anchors[k]
@@ -119,7 +119,7 @@ class _Search:
         return [part for parts in found.values() for part in parts]
 
     def _joined(self, parts: list[Anchors]) -> list[Anchors]:
-        """Join two sets at a time, those first that gain most; of equals, the smaller ones."""
+        """Join pairs of sets greedily by gain; among equal gains, smaller sets first."""
         waiting: list[tuple[int, int, Anchors, Anchors]] = []
 
         def offer(a: Anchors, b: Anchors) -> None:
@@ -143,7 +143,7 @@ class _Search:
         return order.parts
 
     def _moved(self, parts: list[Anchors]) -> list[Anchors]:
-        """Move single anchors between sets while that is cheaper."""
+        """Move single anchors between sets while the estimated price falls."""
         order = Order(self.dependencies, self._ordered(parts))
         for _ in range(ROUNDS):
             moved = [k for k in members(union(parts)) if self._move(k, order)]
@@ -152,7 +152,7 @@ class _Search:
         return order.parts
 
     def _move(self, anchor: int, order: Order) -> bool:
-        """Move one anchor to where that is cheaper, if it is anywhere."""
+        """Move one anchor to the first set where it is cheaper; True if it moved."""
         for home, other in self._moves(anchor, order):
             old, new = _transfer(1 << anchor, home, other)
             cheaper = sum(map(self.cost.of, new)) < sum(map(self.cost.of, old))
@@ -161,18 +161,18 @@ class _Search:
         return False
 
     def _moves(self, anchor: int, order: Order) -> Iterator[tuple[Anchors, Anchors]]:
-        """From where to where an anchor could go."""
+        """Yield (present set, other set) for each possible move of an anchor."""
         home, mine = order.home(anchor), 1 << anchor
         near = (other for other in order.near(mine) if other != home)
         return ((home, other) for other in near if not self.dependencies.encloses(mine, other))
 
     def _change(self, order: Order, old: Sequence[Anchors], new: Sequence[Anchors]) -> bool:
-        """Put new sets in the place of old ones, if that can be."""
+        """Replace old sets by new ones, if these are legal and can be ordered."""
         return all(map(self._is_legal, new)) and order.change(old, new)
 
     def _refined(self, parts: list[Anchors]) -> list[Anchors]:
-        """Move single anchors where what then goes through memory costs less. Those moves are tried
-        that seem to cost least.
+        """Move single anchors where the price with decided boundaries falls. The TRIED moves with
+        the least estimated price are tried.
         """
         order = Order(self.dependencies, parts)
         moves = [
@@ -193,14 +193,14 @@ class _Search:
     def _changed(
         self, parts: list[Anchors], old: Sequence[Anchors], new: Sequence[Anchors]
     ) -> list[Anchors] | None:
-        """With new sets for old ones, in order, if that can be."""
+        """Return the partition with new sets for old ones, in order; None if not possible."""
         order = self.dependencies.in_order([*(p for p in parts if p not in old), *new])
         return order if order is not None and all(map(self._is_legal, new)) else None
 
     def _side_by_side(self, parts: list[Anchors]) -> list[Anchors]:
-        """The same sets in order, with one launch for pointwise kernels, and for reduction kernels,
-        of which none waits for another, though they share nothing. What waits for rows wants
-        registers.
+        """Fuse independent pointwise kernels, and independent reduction kernels, that share no
+        tensor, to save launches (horizontal fusion). Kernels with consumers of a row's reduction
+        are left alone, since they need registers.
         """
         parts = self._ordered(parts)
         order = Order(self.dependencies, parts)
@@ -214,8 +214,8 @@ class _Search:
         return self._ordered(order.parts)
 
     def _beside(self, first: Anchors, order: Order) -> list[Anchors]:
-        """Sets that do not wait for a set, nor it for them, nor they for one another, as many as
-        may be one kernel with it.
+        """Return sets that are independent of `first` and of one another, as many as may fit into
+        one kernel with it.
         """
         found: list[Anchors] = []
         apart = self.dependencies.apart(first)
@@ -230,7 +230,7 @@ class _Search:
         return found
 
     def _join_some(self, first: Anchors, beside: Sequence[Anchors], order: Order) -> None:
-        """Join sets with one, one after the other, that cannot all be joined with it."""
+        """Join sets with `first` one by one, since not all can be joined with it."""
         refused = 0
         for other in beside:
             if self._change(order, (first, other), (first | other,)):
@@ -241,8 +241,8 @@ class _Search:
                 break
 
     def _swapped(self, parts: list[Anchors]) -> list[Anchors]:
-        """The same sets, of which one comes before another that it need not wait for, where that
-        can write something for the other one then that saves reading a sector.
+        """Move a set in front of an earlier one that it does not depend on, where the boundaries
+        then cost at least a sector less, since it can store values for the other set.
         """
         if not 1 < len(parts) <= EXACT:
             return parts
@@ -269,7 +269,7 @@ class _Search:
         return not isinstance(self.legality.of(anchors), Refusal)
 
     def _is_one_piece(self, anchors: Anchors) -> bool:
-        """Whether a kernel has more than a launch to gain; pointwise kernels may do with that."""
+        """True for connected anchors, and for pointwise ones, which may gain a launch only."""
         return (
             not self.graph.has_fold(anchors)
             or next(self.dependencies.components(anchors)) == anchors
@@ -279,13 +279,13 @@ class _Search:
 def _transfer(
     anchor: Anchors, home: Anchors, other: Anchors
 ) -> tuple[list[Anchors], list[Anchors]]:
-    """Two sets before and after an anchor goes from one to the other."""
+    """Return two sets before and after an anchor moves from `home` to `other`."""
     left = [home & ~anchor] if home != anchor else []
     return [home, other], [other | anchor, *left]
 
 
 def _divisions(items: Sequence[int]) -> Iterator[tuple[Anchors, ...]]:
-    """Every way to divide items into sets."""
+    """Yield every partition of items into sets."""
     if not items:
         yield ()
         return

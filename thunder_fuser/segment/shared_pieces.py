@@ -1,9 +1,9 @@
-"""Pieces of cats that read the same: a pulled cat reads it once for each of them.
+"""Cat pieces that read common tensors: a pulled cat reads these once for each piece.
 
-A kernel that pulls a cat goes through the points of the whole, and computes at each what its piece
-wants: both halves of a rotary embedding want the same pairs, and both halves of the gradient of a
+A kernel that pulls a cat visits the points of the whole, and computes at each the piece that it
+lies in: both halves of a rotary embedding read the same pairs, and both halves of the gradient of a
 packed gate and up projection the same activations and gradient. A kernel that writes the pieces
-into slices of the cat goes through the points of one, and has for all of them what it loads once.
+into slices of the cat visits the points of one piece, and loads for all of them only once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 @dataclass(frozen=True, slots=True)
 class SharedPieces:
-    """Pieces of one cat in a pointwise kernel of a plan, in the values of its fusion.
+    """Pieces of one cat in a pointwise kernel of a plan, in the values of the plan's fusion.
 
     pieces   of equal sizes
     outputs  of the kernel that are computed from the cat
-    bytes    that are read again for every piece but the first
+    bytes    re-read for the pieces after the first, in all
     """
 
     pieces: tuple[TensorView, ...]
@@ -32,7 +32,7 @@ class SharedPieces:
 
 
 def shared_pieces(plan: SegmentedFusion, device: DeviceInfo) -> list[SharedPieces]:
-    """Of the cats whose pieces share more than the device's cache keeps between them."""
+    """Return the cats of a plan whose pieces read common tensors larger than the cache keeps."""
     found: list[SharedPieces] = []
     for segment in plan.segments:
         if segment.kind != "pointwise":
@@ -54,8 +54,8 @@ def shared_pieces(plan: SegmentedFusion, device: DeviceInfo) -> list[SharedPiece
 
 
 def _cats(fusion: Fusion) -> Iterator[tuple[CatOp, set[TensorView], list[TensorView]]]:
-    """Cats of few pieces of equal sizes, the inputs that all of them read, and the outputs that
-    read the cat.
+    """Yield cats of few pieces of equal sizes, the inputs that all pieces read, and the outputs
+    that depend on the cat.
     """
     cats = [e for e in fusion.exprs if isinstance(e, CatOp) and len(e.inputs) <= FEW_PIECES]
     if not cats:

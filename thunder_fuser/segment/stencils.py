@@ -1,10 +1,10 @@
-"""Stencils: values of which each element is computed from several elements of a tensor, as those of
-a pool with windows, or of its gradient.
+"""Stencils: values each of whose elements is computed from several elements of a tensor, such as a
+pool with windows, or its gradient.
 
-A pointwise kernel has its points where its result lies, so that what neighbours read they share:
-vectors of it, and lines of a cache. A reduction has its points in rows, goes over them once for
-each pass, and computes the indices of all these elements at every one. So a stencil that a
-reduction reads goes through memory, where it is smallest.
+The points of a pointwise kernel are the elements of its result, so that neighbouring threads share
+loads: vectors, and cache lines. The points of a reduction lie in rows, which are visited once per
+pass, and the indices of all elements of the stencil are computed at every point. So a stencil that
+a reduction reads is stored, at the smallest tensor on the way.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from thunder_fuser.ir.fusion import (
 )
 
 FEW_PLACES = 3
-"""A rotation reads two elements, a difference three."""
+"""Most elements read at a point by a value that is no stencil: a rotation reads two elements, a
+difference three."""
 _ENDS = (FoldOp, CutOp, OpaqueOp, RandomOp, GatherOp, CatOp)
 _MOVING = (Split, Merge, Resize, Reorder)
 
 
 def read_by_reductions(fusion: Fusion) -> dict[TensorView, Refusal]:
-    """What had better be in memory before a reduction reads it, and why."""
+    """Return stencils to store before a reduction reads them, and why."""
     exprs = fusion.exprs
     if not any(isinstance(e, FoldOp) for e in exprs):
         return {}
@@ -60,18 +61,18 @@ def _moves(expr: Expr) -> bool:
 def _stencil(
     wanted: TensorView, definitions: Mapping[Val, Expr]
 ) -> tuple[TensorView, TensorView, int] | None:
-    """What to store of what a reduction reads: with what, and how many elements of that, each of
-    its elements is computed.
+    """Return the tensor to store for a reduction's operand, the source of its stencil, and the
+    number of elements of the source per point; None without a stencil.
     """
     places = _places(wanted, definitions)
-    # What is broadcast is read again from a register, whichever of its elements that is.
+    # Small sources are broadcast: their elements are re-read from registers.
     size = int(wanted.numel)
     sources = {
         t
         for t, ways in places.items()
         if len(ways) > FEW_PLACES
         and size // (4 * FEW_PLACES) <= t.numel
-        # Of slices that do not overlap every element is read once.
+        # Slices that do not overlap read every element once.
         and 2 * len(ways) * size > 3 * int(t.numel)
     }
     if not sources:
@@ -94,7 +95,7 @@ def _chain(
     reaches: set[Val],
     places: Mapping[TensorView, set[Hashable]],
 ) -> Iterator[TensorView]:
-    """Values, each computed from the next, that all of the stencil's elements go through."""
+    """Yield values, each computed from the next, through which all stencil elements pass."""
     tensor = wanted
     while tensor in definitions and len(places[tensor]) == 1:
         yield tensor
@@ -109,7 +110,7 @@ def _chain(
 
 
 def _places(wanted: TensorView, definitions: Mapping[Val, Expr]) -> dict[TensorView, set[Hashable]]:
-    """At which places each value is wanted for an element, told apart by the views between."""
+    """Return the places at which each value is read per element, told apart by views between."""
     numbers: dict[Hashable, int] = {}
     found: dict[TensorView, set[Hashable]] = {wanted: {0}}
     for tensor in _latest_first(wanted, definitions):
@@ -126,7 +127,7 @@ def _places(wanted: TensorView, definitions: Mapping[Val, Expr]) -> dict[TensorV
 
 
 def _latest_first(wanted: TensorView, definitions: Mapping[Val, Expr]) -> Iterator[TensorView]:
-    """What is computed on the way, users before what they read: definitions are in order."""
+    """Yield tensors of the computation, users before operands; `definitions` are in order."""
     order = {v: k for k, v in enumerate(definitions)}
     waiting = {wanted}
     while waiting:
@@ -138,7 +139,9 @@ def _latest_first(wanted: TensorView, definitions: Mapping[Val, Expr]) -> Iterat
 
 
 def _operands(expr: Expr | None) -> tuple[Val, ...]:
-    """What a kernel computes again for an element of a result: of the pieces of a cat, one."""
+    """Return the operands that a kernel recomputes per element; none for reductions, cuts, calls,
+    random values, gathers and cats.
+    """
     if expr is None or isinstance(expr, _ENDS):
         return ()
     return tuple(expr.inputs)

@@ -1,15 +1,15 @@
-"""Materialisation as a minimum cut: which values are stored, and which are recomputed where they
-are read.
+"""Materialisation as a minimum cut: choice of the values that are stored, and of those that are
+recomputed where they are read.
 
 Several consumers want values. Each reads a value from memory or computes it from operands, which it
-has in the same two ways. Having a value in memory costs a write, paid once; every read and every
-computation costs whoever does it.
+obtains in the same two ways. A value in memory costs a write, paid once; every read and every
+computation is paid by the consumer that does it.
 
-For one consumer this is a minimum cut (as in the min-cut partitioner of AOTAutograd, 2022): a value
-is cut where it is read, and on the source's side where it is not computed. Consumers that share
-writes make it NP-hard, so each in turn takes its best answer to what the others store, until none
-changes anything. This starts from several guesses of who pays for a write; of the cheapest end,
-each value is tried the other way.
+For one consumer this is a minimum cut (as in the min-cut partitioner of AOTAutograd, 2022): the arc
+of a value is cut if it is read, on the sink's side if it is computed, else on the source's side.
+With shared writes the problem is NP-hard, so each consumer in turn takes its best response to what
+the others store, until nothing changes, at most `_ROUNDS` times. The search starts from several
+guesses of who pays for a write; from the cheapest end, values are toggled one by one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from thunder_fuser.segment.min_cut import INFINITE, FlowNetwork
 
 _ROUNDS = 8
 NEVER = INFINITE >> 20
-"""A price that is paid only where nothing else is possible."""
+"""Price of a choice that is made only if nothing else is possible."""
 _TRIALS = 8
-"""Values that are tried the other way, dearest first."""
+"""Most shared values that are toggled between stored and recomputed, dearest write first."""
 
 WritePrice = Callable[[int], int]
-"""What a consumer adds to the price of reading a value, for its being in memory."""
+"""Share of a value's write price, by value number, that a consumer pays beside the read."""
 
 
 class Value(NamedTuple):
-    """Something that consumers want, or compute other values from. Prices share one unit.
+    """A value that consumers want, or compute other values from. Prices share one unit.
 
     operands  values that it is computed from, by number; each is smaller than its own
-    write     price of its being in memory
+    write     price of storing it
     read      price of reading it
-    compute   price of computing it from its operands; None where it cannot be
+    compute   price of computing it from its operands; None if it cannot be computed
     """
 
     operands: tuple[int, ...]
@@ -50,20 +50,20 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one consumer does: it reads some values and computes others."""
+    """The values that one consumer reads, and those that it computes."""
 
     read: frozenset[int]
     computed: frozenset[int]
 
 
 class Values(Protocol):
-    """Values by number, of which few may be asked for."""
+    """Values by number; may be lazy."""
 
     def __getitem__(self, number: int, /) -> Value: ...
 
 
 class Lazily(dict[int, Value]):
-    """Values that are made when they are asked for."""
+    """Values that are made on first access."""
 
     def __init__(self, make: Callable[[int], Value]) -> None:
         super().__init__()
@@ -75,9 +75,9 @@ class Lazily(dict[int, Value]):
 
 
 def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice, ...]:
-    """The choice of each consumer, given the values that it wants.
+    """Return the choice of each consumer, given the values that it wants.
 
-    The price of all together is as low as a local search finds it.
+    A local search minimises the price of all together.
     """
     problem = _Problem(values, wanted)
     shared = [v for v in problem.shared if values[v].compute is not None]
@@ -95,8 +95,10 @@ def materialize(values: Values, wanted: Sequence[Iterable[int]]) -> tuple[Choice
 
 
 class _Problem:
-    """subgraphs  what each consumer could read or compute, as far as that may be worth anything
-    users      consumers that could read or compute a value, counted
+    """Materialisation problem of several consumers.
+
+    subgraphs  values that each consumer could profitably read or compute
+    users      number of consumers that could read or compute a value
     shared     values whose write several consumers could share
     """
 
@@ -115,7 +117,7 @@ class _Problem:
         self._answers: dict[tuple[int, Set[int], int | None], Choice] = {}
 
     def price(self, choices: Sequence[Choice]) -> int:
-        """Of all consumers together."""
+        """Return the price of all consumers together."""
         total = sum(self.values[v].write for v in {v for c in choices for v in c.read})
         for choice in choices:
             total += sum(self.values[v].read for v in choice.read)
@@ -123,15 +125,15 @@ class _Problem:
         return total
 
     def respond(self, consumer: int, extra: WritePrice) -> Choice:
-        """The cheapest choice of one consumer."""
+        """Return the cheapest choice of one consumer."""
         return _response(self.values, self.wanted[consumer], self._least[consumer], extra)
 
     def answers(self, stored: Set[int]) -> list[Choice]:
-        """What each does where some values are stored and the others are at its own expense."""
+        """Return each consumer's choice if writes of `stored` are free, others at its expense."""
         return [self._answer(k, stored & common) for k, common in enumerate(self._common)]
 
     def answers_sharing(self) -> list[Choice]:
-        """What each does where all who could read a value share in its write."""
+        """Return each consumer's choice if all potential users of a value share its write."""
 
         def part(v: int) -> int:
             return self.values[v].write // self.users[v]
@@ -142,27 +144,27 @@ class _Problem:
         ]
 
     def as_one(self) -> frozenset[int]:
-        """What would be stored if each value were read by all who could, or computed by all."""
+        """Return the values stored if each were read by all potential users or computed by all."""
         alike = Lazily(self._by_all)
         wanted = tuple(dict.fromkeys(v for names in self.wanted for v in names))
         least = _LeastOfComputing(alike, self._own, wanted)
         return _response(alike, wanted, least, lambda v: alike[v].write).read
 
     def _by_all(self, v: int) -> Value:
-        """A value, at the prices that all who could pay together."""
+        """Return a value with the prices of all its potential users together."""
         operands, write, read, compute = self.values[v]
         users = max(self.users[v], 1)
         return Value(operands, write, read * users, None if compute is None else compute * users)
 
     def improve(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Let each consumer answer the others until nothing changes."""
+        """Iterate best responses of the consumers until nothing changes."""
         choices = list(choices)
         readers = Counter(v for choice in choices for v in choice.read)
         for _ in range(_ROUNDS):
             before = list(choices)
             for k, mine in enumerate(before):
                 common = self._common[k]
-                # What others read; what this one reads, somebody else has to read, too.
+                # Values that others read, without the reads of this consumer.
                 stored = frozenset(v for v in common if readers[v] > (v in mine.read))
                 choices[k] = self._answer(k, stored)
                 if choices[k] != mine:
@@ -173,7 +175,7 @@ class _Problem:
         return choices
 
     def toggled(self, choices: Sequence[Choice], tried: Iterable[int]) -> list[Choice]:
-        """Try values the other way: computed by all if stored, else offered as if stored."""
+        """Toggle values, and keep improvements: stored ones are banned, others offered free."""
         best, price = list(choices), self.price(choices)
         for v in tried:
             stored = {u for choice in best for u in choice.read}
@@ -191,7 +193,7 @@ class _Problem:
         return best
 
     def _answer(self, consumer: int, stored: Set[int], banned: int | None = None) -> Choice:
-        """The cheapest choice where some values are stored and one is better not read."""
+        """Return a consumer's choice with free writes of `stored` and without reading `banned`."""
         key = (consumer, stored, banned)
         if key not in self._answers:
             self._answers[key] = self.respond(
@@ -204,7 +206,7 @@ class _Problem:
 def _response(
     values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
 ) -> Choice:
-    """The cheapest choice of a consumer that wants some values."""
+    """Return the cheapest choice of a consumer that wants some values."""
     reads = _worth_asking(values, wanted, least, extra)
     rows: dict[int, _Row] = {}
     for v in sorted(reads):
@@ -213,7 +215,7 @@ def _response(
             rows[v] = _Row(reads[v], None, ())
         else:
             rows[v] = _Row(reads[v], value.compute, value.operands)
-    # What is read anyway is there for whatever is computed from it.
+    # Wanted values that cannot be computed are read, hence available as operands.
     read = {v for v in wanted if rows[v].compute is None}
     computed: set[int] = set()
     for part in _independent(rows, read):
@@ -233,9 +235,8 @@ def _response(
 def _worth_asking(
     values: Values, wanted: Sequence[int], least: Callable[[int], int], extra: WritePrice
 ) -> dict[int, int]:
-    """The prices of reading what a consumer wants, and what it would compute that from where
-    reading is not as cheap as any way of computing: a network that does not grow with the program
-    behind it.
+    """Return the read prices of wanted values, and of operands of those for which computing may be
+    cheaper than reading. This keeps the flow network independent of the size of the program.
     """
     found: dict[int, int] = {}
 
@@ -250,7 +251,7 @@ def _worth_asking(
 
 
 class _Row(NamedTuple):
-    """The price of reading a value, of computing it, where that may pay, and its operands."""
+    """Read price, compute price (None: it is read), and operands of a value."""
 
     read: int
     compute: int | None
@@ -258,8 +259,8 @@ class _Row(NamedTuple):
 
 
 def _independent(rows: Mapping[int, _Row], settled: Set[int]) -> list[list[int]]:
-    """Values, each with those that it is computed from or what else is computed from them, but for
-    those that are settled: layers that are equal make equal parts.
+    """Return connected components of values and operands, without `settled` values. Equal layers
+    give equal components, which are solved once.
     """
     whole: dict[int, list[int]] = {}
     for v, row in rows.items():
@@ -280,7 +281,7 @@ def _independent(rows: Mapping[int, _Row], settled: Set[int]) -> list[list[int]]
 def _cheapest(
     rows: tuple[_Row, ...], wanted: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Positions of what one consumer reads, and of what it computes."""
+    """Return the positions of values that a consumer reads, and of those that it computes."""
     network = FlowNetwork()
     source, sink = network.node(), network.node()
     inside: list[int] = []
@@ -301,7 +302,7 @@ def _cheapest(
 
 
 def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, list[int]]:
-    """For each value that anybody could compute, the operands that no other is computed from."""
+    """Return for each computable value its operands that are operands of no other value."""
 
     def producers(v: int) -> Sequence[int]:
         return () if values[v].compute is None else values[v].operands
@@ -317,14 +318,14 @@ def _own_operands(values: Values, wanted: Iterable[Iterable[int]]) -> dict[int, 
 def _without_vain(
     values: Values, own: Mapping[int, Sequence[int]], wanted: Iterable[Iterable[int]]
 ) -> Mapping[int, Value]:
-    """The values that anybody could want, of which none can be computed that it is never cheaper
-    for all who do to compute than to read: a sum of which one term is wanted by nobody else, and
-    takes as much to keep. What lies behind such values no consumer has to look at, so that the
-    residual stream of a transformer does not make one network of its layers.
+    """Return all values that may be wanted; those that are never cheaper to compute than to read,
+    for any number of consumers, get `compute=None`: such as a sum with a term of the same size that
+    has no other user. Consumers need not look behind such values, so that the residual stream of a
+    transformer does not connect its layers to one network.
     """
     roots = {v for names in wanted for v in names}
     found: dict[int, Value] = {}
-    # What having a value takes at least: once, and of each who has it.
+    # Lower bounds of obtaining a value: paid once, and by each consumer.
     least: dict[int, tuple[int, int]] = {}
     for v in sorted(own):
         value = found[v] = values[v]
@@ -341,8 +342,8 @@ def _without_vain(
 
 
 class _LeastOfComputing:
-    """For each value, less than which computing it never costs one consumer, whatever else it has:
-    what it takes of operands that nothing else is computed from.
+    """Lower bound of the price of computing a value, for one consumer: the value's own computation,
+    plus that of operands that are operands of nothing else.
 
     own  these operands, of each value; one table for all consumers
     """

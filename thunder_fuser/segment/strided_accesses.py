@@ -1,5 +1,5 @@
-"""Strided accesses: what a kernel loads and stores with steps of a memory sector and more, along
-the innermost loop that moves the address, one element or a few at a time.
+"""Strided accesses: loads and stores of a kernel with steps of a memory sector or more along the
+innermost loop that changes the address, of one element or a few at a time.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from thunder_fuser.lower.row_space import Arrangement, arrangements
 from thunder_fuser.lower.scan_program import pull_scans
 
 MANY_BYTES = 1 << 16
-"""Tensors of fewer bytes stay in caches, however they are read."""
+"""Smallest tensor, in bytes, whose access order matters: smaller ones stay in caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A tensor's address, and the variables of the loops around it, the innermost one first."""
+    """An access: tensor, address, and names of the loop variables around it, innermost first."""
 
     tensor: TensorView
     address: Form
     loops: tuple[str, ...]
 
     def run(self, sector: int) -> tuple[int, int]:
-        """How many elements lie side by side along the innermost loop that moves the address, and
-        by how many the next ones lie further: `sector` bytes or more, behind at most half a sector
-        of them. (0, 0) where they lie nearer, or later.
+        """Return the adjacent elements along the innermost loop that changes the address, and the
+        stride, in elements, to the next run of them. The stride is `sector` bytes or more, after a
+        run of at most half a sector; (0, 0) for smaller strides or longer runs.
         """
         elements = max(1, sector // self.tensor.dtype.itemsize)
         variables = {variable.name: variable for variable in self.address.variables()}
@@ -53,8 +53,8 @@ class Access:
 
 
 def strided_accesses(body: KernelBody, sector: int) -> list[Access]:
-    """One access to each tensor that is stepped over by `sector` bytes and more, in the way to run
-    the kernel that has the fewest bytes of them.
+    """Return one access to each tensor with strides of `sector` bytes or more, in the arrangement
+    of the kernel that has the fewest bytes of such tensors.
     """
     ways = [_strided(accesses, sector) for accesses in _ways(body)]
     return min(ways, key=lambda way: sum(a.tensor.bytes for a in way), default=[])
@@ -94,11 +94,11 @@ def _scan_accesses(body: KernelBody) -> Iterator[Access]:
 
 
 def _row_accesses(body: KernelBody, arrangement: Arrangement) -> list[Access]:
-    """Nothing where rows cannot be run like that."""
+    """Return the accesses of a reduction kernel; none if it cannot run in this arrangement."""
     found = pull_rows("columns", 1, arrangement, body)
     if isinstance(found, Refusal):
         return []
-    # Rows that share totals have their columns side by side, whichever way they lie in memory.
+    # With a grid split, the innermost loop goes over columns, even in an outer reduction.
     is_outer = arrangement.space.is_outer and arrangement.grid_split == "none"
     loops = ("r", "c") if is_outer else ("c", "r")
     stored = [(tensor, address) for tensor, _, address in (*found.wide, *found.narrow)]

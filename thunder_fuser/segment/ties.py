@@ -1,8 +1,8 @@
-"""Ties: segments that compute a value again which must be the same wherever it is computed.
+"""Ties: segments that recompute a common value, whose bits must be equal in all of them.
 
-A plan may recompute a producer in several kernels. They agree to the last bit, and programs count
-on it: the gradient of a maximum compares what was reduced with its maximum. Where one of them runs
-in torch instead, whose exponential has other last bits, those tied to it must run there, too.
+A plan may recompute a producer in several kernels. They agree to the last bit, and programs rely on
+it: the gradient of a maximum compares the operand with its maximum. If one of the segments runs in
+torch instead, whose exponential has other last bits, the segments tied to it must run there, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 def tied_to(plan: SegmentedFusion, segments: Iterable[int]) -> dict[int, tuple[int, Val]]:
-    """The other segments that must run where these do; with which of them each shares a value that
-    hangs on who computes it, and the value.
+    """Return the other segments that must run in torch if `segments` do, each with a segment that
+    it is tied to and the common value, whose bits depend on who computes it.
     """
     computed = {s.index: _computed(s) for s in plan.segments if s.kernels}
     found: dict[int, tuple[int, Val]] = {}
@@ -36,7 +36,7 @@ def tied_to(plan: SegmentedFusion, segments: Iterable[int]) -> dict[int, tuple[i
 
 
 def _computed(segment: Segment) -> dict[Val, bool]:
-    """The plan's values that a segment computes, and whether torch gets the same."""
+    """Return the plan's values that a segment computes; True if torch computes the same bits."""
     same = reproducible_values(segment.fusion)
     return {segment.values[e.output.id]: e.output in same for e in segment.fusion.exprs}
 

@@ -1,5 +1,5 @@
-"""Sharding: one algebra says which device holds what. A mesh and annotations in; placements of
-every tensor, the fusion of each device, and what is communicated out.
+"""Sharding: one index algebra for the elements that each device holds. From a mesh and annotations
+follow the placements of every tensor, the fusion of each device, and the communication.
 """
 
 from thunder_fuser.sharding.localise import localise

@@ -1,4 +1,4 @@
-"""What a user says of tensors on a mesh: names, axes and dimensions, as calls and as text."""
+"""User annotations of tensors on a mesh: names, axes and dimensions, as Python values or text."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from thunder_fuser.sharding.mesh import (
 )
 
 Placed = Mapping[str, Mapping[str, int | Placement]]
-"""By patterns of names (`*.up.weight`), then by names of mesh axes: the dimension that is cut into
-contiguous chunks, or a placement. What matches several patterns takes the last; an axis that is not
-named replicates."""
+"""By patterns of names (`*.up.weight`), then by names of mesh axes: the dimension that is sharded
+into contiguous chunks, or a placement. If several patterns match, the last one counts; axes that
+are not named replicate."""
 
 _MESH = re.compile(r"([A-Za-z_]*)(\d+)")
 
 
 def mesh_of(text: str) -> DeviceMesh:
-    """`2x4`, or with names `dp2xtp4`. FuserValueError for anything else."""
+    """Parse a mesh: `2x4`, or with names `dp2xtp4`. Raises FuserValueError for anything else."""
     parts = [_MESH.fullmatch(part) for part in text.split("x")]
     if not all(parts):
         raise FuserValueError(f"mesh {text!r}: expected sizes such as 2x4, or dp2xtp4 with names")
@@ -37,7 +37,9 @@ def mesh_of(text: str) -> DeviceMesh:
 
 
 def placed_of(texts: Sequence[str]) -> Placed:
-    """`PATTERN=AXIS:DIMENSION`, with a comma between several axes. FuserValueError otherwise."""
+    """Parse annotations `PATTERN=AXIS:DIMENSION`, with commas between several `AXIS:DIMENSION`.
+    Raises FuserValueError for anything else.
+    """
     found: dict[str, dict[str, int | Placement]] = {}
     for text in texts:
         pattern, _, axes = text.rpartition("=")
@@ -53,10 +55,10 @@ def placed_of(texts: Sequence[str]) -> Placed:
 def sharding_of(
     sizes: Sequence[int], mesh: DeviceMesh, axes: Mapping[str, int | Placement]
 ) -> Sharding:
-    """Placements of a tensor of these sizes. Several axes cut a dimension one after the other.
+    """Return the placements of a tensor of these sizes. Several axes shard a dimension one after
+    the other, the first one outermost.
 
-    Raises FuserValueError for axes and dimensions that there are not, and where chunks would not be
-    equal.
+    Raises FuserValueError for unknown axes and dimensions, and for unequal chunks.
     """
     found: list[Placement] = [REPLICATE] * len(mesh.shape)
     left = list(sizes)
@@ -77,8 +79,8 @@ def sharding_of(
 def annotated(
     names: Mapping[str, TensorView], mesh: DeviceMesh, placed: Placed
 ) -> dict[TensorView, Sharding]:
-    """The tensors whose names match. FuserValueError for a pattern that no name matches, and for
-    what does not fit a tensor.
+    """Return the shardings of tensors whose names match. Raises FuserValueError for a pattern that
+    no name matches, and for placements that do not fit a tensor.
     """
     found: dict[TensorView, Sharding] = {}
     for pattern, axes in placed.items():

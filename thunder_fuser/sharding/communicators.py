@@ -1,4 +1,4 @@
-"""Ways between devices: all ranks of one process, and the process groups of torch.distributed."""
+"""Communicators: simulated ranks in one process, and the process groups of torch.distributed."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from thunder_fuser.sharding.mesh import DeviceMesh
 
 
 class Meeting:
-    """Where the threads of a simulated mesh exchange what they have."""
+    """Exchange of tensors between the threads of a simulated mesh."""
 
     def __init__(self, mesh: DeviceMesh, seconds: float = 60.0) -> None:
-        """Who waits longer than `seconds` for another rank fails."""
+        """`seconds`: timeout of waiting for other ranks."""
         self.mesh = mesh
         self._slots: list[Tensor | None] = [None] * mesh.size
         self._barrier = threading.Barrier(mesh.size, timeout=seconds)
 
     def leave(self) -> None:
-        """A rank has failed: the others end, too."""
+        """Abort all other ranks, because one has failed."""
         self._barrier.abort()
 
     def exchange(self, rank: int, x: Tensor, name: str) -> list[Tensor]:
-        """What every rank has brought."""
+        """Return the tensors of all ranks, by rank. Raises FuserError if one does not come."""
         try:
             self._slots[rank] = x
             self._barrier.wait()
             found = [t for t in self._slots if t is not None]
-            # Nobody brings the next before all have taken these.
+            # No rank may pass its next tensor before all have taken these.
             self._barrier.wait()
         except threading.BrokenBarrierError as error:
             raise FuserError(
@@ -48,7 +48,7 @@ class Meeting:
 
 
 class SimulatedRank:
-    """One rank of a mesh whose ranks are threads of this process."""
+    """Communicator of one rank of a mesh whose ranks are threads of this process."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting = meeting
@@ -76,7 +76,7 @@ class SimulatedRank:
 
 
 def peers(mesh: DeviceMesh, rank: int, axis: int) -> list[int]:
-    """The ranks along an axis through one of them, itself among them."""
+    """Return the ranks along an axis through `rank`, itself included, in the axis' order."""
     at = mesh.coordinates(rank)
     same = [
         (other[axis], k)
@@ -87,10 +87,13 @@ def peers(mesh: DeviceMesh, rank: int, axis: int) -> list[int]:
 
 
 class ProcessGroups:
-    """The ranks of torch.distributed, one a process."""
+    """Communicator between the processes of torch.distributed, one rank per process."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        """Collective: all processes make it. FuserValueError where the mesh does not fit them."""
+        """Make a group per mesh axis. A collective: all processes call it.
+
+        Raises FuserValueError without a process group, or with one of another size than the mesh.
+        """
         if not dist.is_initialized():
             raise FuserValueError(
                 "there is no process group; call torch.distributed.init_process_group first"
@@ -137,7 +140,7 @@ class ProcessGroups:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A collective of torch.distributed that has been started; it keeps what it reads."""
+    """A started collective of torch.distributed; it keeps its operand alive."""
 
     name: str
     axis: int
@@ -159,7 +162,7 @@ def _started(
 
 
 def _patience() -> timedelta | None:
-    """How long the program's own group waits for a rank; torch would give new ones its default."""
+    """Return the timeout of the program's own group; torch would give new groups its default."""
     world = dist.group.WORLD
     for device in ("cuda", "cpu"):
         try:
@@ -180,7 +183,9 @@ _OPS = {
 
 @contextmanager
 def _named(name: str, axis: int) -> Iterator[None]:
-    """What torch raises, where another rank has gone, says which collective it was."""
+    """Turn RuntimeError, as torch raises if another rank has gone, into FuserError that names the
+    collective.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -188,11 +193,11 @@ def _named(name: str, axis: int) -> Iterator[None]:
 
 
 def process_groups(mesh: DeviceMesh) -> ProcessGroups:
-    """The groups of a mesh, made once: a collective. See `ProcessGroups` for what it raises."""
+    """Return the groups of a mesh, made once. A collective; raises what `ProcessGroups` does."""
     return _groups_of(mesh, dist.group.WORLD)
 
 
 @functools.lru_cache(maxsize=16)
 def _groups_of(mesh: DeviceMesh, _world: object) -> ProcessGroups:
-    """The same: a program may end its process group, and make another one."""
+    """Cache by mesh and world, since a program may replace its process group by another one."""
     return ProcessGroups(mesh)

@@ -1,8 +1,8 @@
-"""torch's DTensors on a mesh: their placements as ours, and ours as theirs.
+"""torch's DTensors on a mesh: conversion of placements, and execution of fusions on DTensors.
 
-torch cuts a dimension by the mesh's first axis, what is left by the next, and so on, each time into
-contiguous chunks: the digits of the index from the outside. Of placements that are no such digits
-there is no DTensor.
+torch shards a dimension by the mesh's first axis, each chunk by the next one, and so on, always
+into contiguous chunks: the digits of the index, outermost first. Placements with other digits
+cannot be DTensors.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from thunder_fuser.sharding.recent import Recent
 from thunder_fuser.sharding.shardings import Shardings
 
 _OPS = {"sum": "sum", "max": "max", "min": "min", "product": "prod"}
-"""torch's partial results that are ours."""
+"""Reductions of torch's partial placements, with our names."""
 
 
 class MeshGroups(ProcessGroups):
-    """The process groups that a mesh of torch has."""
+    """Communicator over the process groups of a mesh of torch."""
 
     def __init__(self, mesh: TorchMesh) -> None:
         if not dist.is_initialized():
@@ -54,8 +54,8 @@ class MeshGroups(ProcessGroups):
 
 
 def sharding_of(tensor: DTensor) -> Sharding:
-    """The placements of a DTensor. FuserValueError for uneven shards, and for those of torch that
-    are no digit of an index.
+    """Return the sharding of a DTensor. Raises FuserValueError for uneven shards, and for
+    placements of torch that are no digit of an index.
     """
     found: list[Placement] = []
     left = list(tensor.shape)
@@ -79,7 +79,7 @@ def sharding_of(tensor: DTensor) -> Sharding:
 
 
 def placements_of(sharding: Sharding, sizes: Sequence[int]) -> list[Any] | int:
-    """The placements of a DTensor, or the first mesh axis along which there are none."""
+    """Return DTensor placements of a sharding, or the first mesh axis that has no such one."""
     found: list[Any] = []
     left = list(sizes)
     names = {ours: theirs for theirs, ours in _OPS.items()}
@@ -98,8 +98,8 @@ def placements_of(sharding: Sharding, sizes: Sequence[int]) -> list[Any] | int:
 
 
 def torch_mesh_of(inputs: Sequence[Any], name: str) -> TorchMesh:
-    """The mesh of the DTensors among the inputs of `name`, of which there are some. FuserValueError
-    for several meshes.
+    """Return the mesh of the DTensors among `inputs`, at least one, of the fusion `name`. Raises
+    FuserValueError for several meshes.
     """
     found = [(k, x.device_mesh) for k, x in enumerate(inputs) if isinstance(x, DTensor)]
     first, mesh = found[0]
@@ -113,7 +113,7 @@ def torch_mesh_of(inputs: Sequence[Any], name: str) -> TorchMesh:
 
 
 def check_all_dtensors(inputs: Sequence[Any], name: str) -> None:
-    """FuserTypeError for tensors that are none, and where there is no tensor."""
+    """Raise FuserTypeError if a tensor is no DTensor, or there is no tensor."""
     kinds = {k: isinstance(x, DTensor) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
     plain = [k for k, is_one in kinds.items() if not is_one]
     if plain or not kinds:
@@ -125,7 +125,9 @@ MAKE_IT_ONE = "make it one by torch.distributed.tensor.distribute_tensor, replic
 
 
 class _Ready(NamedTuple):
-    """For sizes: placements, this rank's program, and of each output how it becomes a DTensor."""
+    """Shardings for given sizes, this rank's program, and placements, global shape and global
+    stride of each output.
+    """
 
     shardings: Shardings
     program: CompiledFusion
@@ -142,9 +144,9 @@ class DTensorProgram:
         placed: dict[TensorView, Sharding],
         whole: Sequence[Any],
     ) -> None:
-        """`whole` are inputs as large as the DTensors.
+        """`whole`: inputs with the global sizes of the DTensors.
 
-        Raises FuserValueError where this process is not on the mesh, or its groups are gone.
+        Raises FuserValueError if this process is not on the mesh, or its process group is gone.
         """
         names = mesh.mesh_dim_names or ()
         self.torch_mesh = mesh
@@ -161,7 +163,7 @@ class DTensorProgram:
         self._is_static = fusion.is_static
         self._ready: _Ready | None = None
         self.on_mesh = self._made()
-        # What no DTensor has is replicated along the axis; one axis of one output after the other.
+        # Outputs are replicated along axes whose placement no DTensor can have, one axis at a time.
         while (problem := self._without_dtensor(whole)) is not None:
             output, sharding = problem
             self.placed[output] = sharding
@@ -184,7 +186,7 @@ class DTensorProgram:
         return None
 
     def __call__(self, inputs: Sequence[Any], whole: Sequence[Any]) -> list[DTensor]:
-        """A collective: every rank calls it. Plain tensors are the same on all of them."""
+        """Run on this rank. A collective; plain tensors must be equal on all ranks."""
         ready = self.ready(whole)
         with communicating(self.groups):
             outputs = ready.program([_local(x) for x in inputs])
@@ -196,7 +198,7 @@ class DTensorProgram:
         ]
 
     def ready(self, whole: Sequence[Any]) -> _Ready:
-        """What a call runs, and what it makes of the results."""
+        """Return the program for these sizes, and the placements of its outputs."""
         if self._ready is None or not self._is_static:
             shardings = self.on_mesh.shardings(whole)
             outputs = [
@@ -212,7 +214,7 @@ class DTensorProgram:
         return self._ready
 
     def of_first_rank(self, numbers: Sequence[int], device: torch.device) -> list[int]:
-        """The numbers that the first rank of the mesh brings. A collective."""
+        """Broadcast the numbers of the mesh's first rank. A collective."""
         found = torch.tensor(numbers, dtype=torch.int64, device=device)
         for axis in range(len(self.mesh.shape)):
             found = self.groups.all_gather(found, axis).wait()[0]
@@ -220,19 +222,19 @@ class DTensorProgram:
 
 
 def _local(x: Any) -> Any:
-    """What this rank has of an input."""
+    """Return this rank's shard of a DTensor; other inputs as they are."""
     if not isinstance(x, DTensor):
         return x
     with torch.no_grad():
         found = x.to_local()
-    # Collectives of torch's own operations may be under way.
+    # Collectives of torch's own operations may be in flight.
     return found.wait() if isinstance(found, AsyncCollectiveTensor) else found
 
 
 class DTensorPrograms:
-    """A fusion on DTensors: a program for each mesh, placements and sizes. The latest few are kept.
+    """A fusion on DTensors: a cached program per mesh, placements and sizes, for the latest few.
 
-    latest   where everything was in the last call
+    latest   shardings of the last call
     """
 
     def __init__(self, fusion: Fusion, name: str) -> None:
@@ -246,18 +248,18 @@ class DTensorPrograms:
         return len(self._programs)
 
     def program(self, inputs: Sequence[Any]) -> DTensorProgram:
-        """What a call with such inputs runs, one for each of the fusion's. Plain tensors among them
-        are replicated.
+        """Return the program for `inputs`, one for each input of the fusion. Plain tensors among
+        them are replicated.
 
-        Raises FuserValueError for meshes that disagree, and for placements that no rank's program
-        has (see `sharding_of`).
+        Raises FuserValueError for several meshes, and for unsupported placements (see
+        `sharding_of`).
         """
         kinds = tuple(
             (x.shape, x.device_mesh, x.placements) if isinstance(x, DTensor) else x.shape
             for x in inputs
             if isinstance(x, torch.Tensor)
         )
-        # After its process group has ended, a mesh is equal to one of the next.
+        # A mesh of an ended process group is equal to one of the next group.
         return self._programs.get((dist.group.WORLD, kinds), lambda: self._made(inputs))
 
     def _made(self, inputs: Sequence[Any]) -> DTensorProgram:
@@ -271,18 +273,18 @@ class DTensorPrograms:
         return DTensorProgram(self.fusion, mesh, placed, whole_of_dtensors(inputs))
 
     def __call__(self, inputs: Sequence[Any]) -> list[DTensor]:
-        """A collective: every rank calls it."""
+        """Run the fusion on this rank. A collective."""
         return self.run(self.program(inputs), inputs)
 
     def run(self, program: DTensorProgram, inputs: Sequence[Any]) -> list[DTensor]:
-        """The same by what `program` has found."""
+        """Run a program that `program()` has returned. A collective."""
         whole = () if self._is_static else whole_of_dtensors(inputs)
         self.latest = program.ready(whole).shardings
         return program(inputs, whole)
 
 
 def whole_of_dtensors(inputs: Sequence[Any]) -> list[Any]:
-    """Stand-ins without memory, as large as the DTensors; numbers stay."""
+    """Return meta tensors with the global sizes of the inputs; scalars are kept."""
     return [
         torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
         for x in inputs

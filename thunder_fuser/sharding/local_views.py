@@ -1,4 +1,4 @@
-"""The program of a view on what one device has of its operand."""
+"""Transforms of a view for the shard that one device holds of its operand."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from thunder_fuser.sharding.mesh import Shard, Sharding
 
 
 def local_steps(expr: MoveOp, read: Sharding, sizes: Sequence[int]) -> list[Transform]:
-    """The program of a view on what a device has: slices and expansions by its sizes."""
+    """Return the transforms of a view on one device. `read`: sharding of its operand; `sizes`:
+    local sizes of its result, which slices and expansions are adapted to.
+    """
     over = [1] * expr.input.rank
     for placement in read:
         if isinstance(placement, Shard):
             over[placement.dim] *= placement.size
     transforms = expr.output.domain.transforms
-    # Which dimension of the result each expansion ends up as.
+    # Labels of the dimensions, by which expansions are found in the result.
     axes: list[int] = list(range(expr.input.rank))
     new = count(-1, -1)
     shares = dict(enumerate(over))

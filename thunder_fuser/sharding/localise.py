@@ -1,9 +1,8 @@
-"""Localisation: the fusion that one device runs, on what it has of every tensor.
+"""Localisation: the fusion that one device runs, on its shards of all tensors.
 
-Sizes, offsets and factors are divided; nothing downstream hears of a mesh. Random numbers, and
-counts, are functions of the index in the whole tensor: a device makes the whole tensor and takes
-its slice, of which kernels compute what is taken. What goes from one placement to another is a call
-of a collective between views.
+Sizes, offsets and factors are divided; later stages know nothing of a mesh. Random numbers and iota
+are functions of the index in the whole tensor: the fusion makes the whole tensor and slices it, and
+kernels compute only the slice. A change of placement is a call of a collective between views.
 """
 
 from __future__ import annotations
@@ -56,17 +55,20 @@ from thunder_fuser.sharding.shardings import Shardings
 
 
 def localise(shardings: Shardings, rank: int) -> Fusion:
-    """The fusion of one device. Its inputs and outputs are those of the whole, in their order, each
-    as the device has it.
+    """Return the fusion of one device. Its inputs and outputs are the device's shards of those of
+    the whole fusion, in the same order.
     """
     return _Local(shardings, shardings.mesh.coordinates(rank)).fusion()
 
 
 class _Local:
+    """Builder of one device's fusion. at: coordinates of the device; tensors: local tensors by
+    whole tensor and sharding."""
+
     def __init__(self, shardings: Shardings, at: Sequence[int]) -> None:
         self.shardings = shardings
         self.at = at
-        # Whole tensors on the way between two shards are nobody's wish.
+        # Key None: for the replicated tensor between two placements, which no reader asks for.
         self.reasons: dict[tuple[TensorView, int, Placement | None], str] = {
             (c.tensor, c.axis, target): f"{c.source} -> {c.target}: {c.reason}"
             for c in shardings.communications
@@ -74,7 +76,7 @@ class _Local:
         }
         self.builder = FusionBuilder()
         self.scalars: dict[Val, Val] = {}
-        # Collectives are calls as well, so that the whole's numbers are taken.
+        # Numbers of calls are new, since collectives are calls as well.
         self.calls: dict[int, int] = {}
         self.tensors: dict[tuple[TensorView, Sharding], TensorView] = {}
 
@@ -93,7 +95,7 @@ class _Local:
                 continue
             made, wanted = self.shardings.made[expr.output], given[expr.output]
             self.tensors[expr.output, made] = self._expr(k, expr, made)
-            # Where it is decided what a tensor becomes, and not where it is first read.
+            # Change to the final placement right after the definition, not before the first reader.
             self._as(expr.output, made, wanted)
         for tensor in whole.outputs:
             self.builder.output(self.tensors[tensor, given[tensor]])
@@ -121,7 +123,7 @@ class _Local:
     # ---- values
 
     def _value(self, value: Val, k: int, n: int) -> Val:
-        """An operand as an expression reads it."""
+        """Return tensor operand `n` of expression `k`, or a scalar, as the expression reads it."""
         if isinstance(value, Scalar):
             if value not in self.scalars:
                 self.scalars[value] = self.builder.scalar(value.value, value.dtype)
@@ -186,7 +188,7 @@ class _Local:
         return whole
 
     def _gather_part(self, expr: GatherOp, tensors: Sequence[TensorView], first: int) -> TensorView:
-        """What is in the rows from `first` on that this device has, and 0 for what is in others."""
+        """Gather from this device's rows, which begin at `first`; 0 for rows of other devices."""
         b, (x, index) = self.builder, tensors
         place = b.pointwise("sub", index, first) if first else index
         above, below = b.pointwise("ge", place, 0), b.pointwise("lt", place, x.sizes[expr.dim])
@@ -215,8 +217,9 @@ class _Local:
     # ---- placements
 
     def _as(self, tensor: TensorView, source: Sharding, target: Sharding) -> TensorView:
-        """A tensor in another sharding. Everything is gathered or folded before anything is sliced,
-        so that no two axes share a digit in between; one axis alone changes at once.
+        """Change the sharding of a tensor. If several axes change, all are gathered or reduced
+        before any is sliced, so that no two axes share a digit in between; a single axis changes
+        directly.
         """
         known = self.tensors.get((tensor, target))
         if known is not None:
@@ -251,7 +254,7 @@ class _Local:
             case Shard() as source, Shard():
                 x = self._exchange(x, source, target, axis, tensor, now)
             case Replicate(), Partial("sum"):
-                # One device has it, so that the sum does.
+                # One device keeps the value and the others get 0, so that the sum is right.
                 x = self._zeros(x) if self.at[axis] else x
             case Partial(op), Replicate():
                 (x,) = self._call("all_reduce", x, axis, op=REDUCTIONS.index(op))
@@ -280,7 +283,7 @@ class _Local:
     def _parts(
         self, x: TensorView, shard: Shard, axis: int, tensor: TensorView, now: Sharding
     ) -> TensorView:
-        """What each device along an axis is to have, stacked along a new first dimension."""
+        """Stack the parts for the devices along an axis along a new first dimension."""
         above, below = self._around(shard, axis, tensor, now)
         sizes = list(x.sizes)
         dim = shard.dim
@@ -293,7 +296,7 @@ class _Local:
     def _around(
         self, shard: Shard, axis: int, tensor: TensorView, now: Sharding
     ) -> tuple[int, int]:
-        """Elements of a device's dimension above and below the digit of a shard."""
+        """Return the local extents above and below the digit of a shard in its dimension."""
         placed = (*now[:axis], shard, *now[axis + 1 :])
         parts = factors(tensor.sizes[shard.dim], shard.dim, placed)
         at = next(k for k, part in enumerate(parts) if part.axis == axis)
@@ -338,7 +341,7 @@ class _Local:
         tensor: TensorView,
         now: Sharding,
     ) -> TensorView:
-        """From one digit to another: parts by the new one are sent, and joined by the old one."""
+        """Change a shard to another digit: send parts by the new digit, join by the old one."""
         whole = (*now[:axis], REPLICATE, *now[axis + 1 :])
         if source.dim == target.dim:
             return self._slice(

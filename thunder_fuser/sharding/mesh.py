@@ -1,10 +1,10 @@
-"""DeviceMesh and placements: which elements of a tensor a device has.
+"""DeviceMesh and placements: the elements of a tensor that each device holds.
 
-Of each mesh axis a tensor is sharded, replicated, or a partial result. A shard is a digit of an
-index: the devices along an axis of size `d` have the elements with `(i // width) % d` equal to
+Along each mesh axis a tensor is sharded, replicated, or a partial result. A shard is a digit of an
+index: the devices along an axis of size `d` hold the elements with `(i // width) % d` equal to
 their coordinate, where `i` is the index along one dimension. A width of `extent / d` is an outer
-split (contiguous chunks), a width of 1 an inner one (cyclic), what is between is strided. Digits of
-several axes may share a dimension as long as they do not overlap.
+split (contiguous chunks), a width of 1 an inner one (cyclic), and widths between are strided.
+Digits of several axes may share a dimension as long as they do not overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thunder_fuser.errors import FuserValueError
 class DeviceMesh:
     """Devices in an n-dimensional grid, numbered row-major.
 
-    Raises FuserValueError for an axis without devices, and for names that are not one an axis.
+    Raises FuserValueError for an axis without devices, and unless each axis has its own name.
     """
 
     shape: tuple[int, ...]
@@ -43,21 +43,21 @@ class DeviceMesh:
 
     @property
     def size(self) -> int:
-        """How many devices there are."""
+        """Number of devices."""
         return math.prod(self.shape)
 
     def axis(self, name: str) -> int:
-        """The position of an axis. FuserValueError if there is none of that name."""
+        """Return the position of an axis. Raises FuserValueError if there is none of that name."""
         if name not in self.names:
             raise FuserValueError(f"the mesh has no axis {name!r}; it has {', '.join(self.names)}")
         return self.names.index(name)
 
     def span(self, axis: int) -> int:
-        """Within how many numbers the ranks along an axis lie."""
+        """Return the size of the range of consecutive ranks that contains an axis' devices."""
         return math.prod(self.shape[axis:])
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Where a device is."""
+        """Return the coordinates of a device."""
         found = []
         for size in reversed(self.shape):
             rank, at = divmod(rank, size)
@@ -65,7 +65,7 @@ class DeviceMesh:
         return tuple(reversed(found))
 
     def ranks(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """All devices, with their coordinates."""
+        """Yield all ranks, with their coordinates."""
         yield from enumerate(product(*map(range, self.shape)))
 
     def __str__(self) -> str:
@@ -74,7 +74,9 @@ class DeviceMesh:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A digit of the index along `dim`: a device has what has its coordinate there."""
+    """Shard by a digit of the index along `dim`: a device holds the elements `i` with `(i // width)
+    % size` equal to its coordinate.
+    """
 
     dim: int
     width: int
@@ -86,7 +88,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """Every device along the axis has the same elements."""
+    """Replication: every device along the axis holds the same elements."""
 
     def __str__(self) -> str:
         return "Replicate"
@@ -94,8 +96,8 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every device along the axis has a part of each element; the element is their sum, largest,
-    smallest or product.
+    """Partial results: the element is the reduction `op` (sum, max, min or prod) over the devices
+    along the axis.
     """
 
     op: str = "sum"
@@ -111,20 +113,20 @@ REPLICATE = Replicate()
 
 
 def outer(dim: int, extent: int, size: int) -> Shard:
-    """Contiguous chunks. FuserValueError where they would not be equal."""
+    """Return the shard into contiguous chunks. Raises FuserValueError for unequal chunks."""
     check_shard(Shard(dim, max(extent // size, 1), size), extent)
     return Shard(dim, extent // size, size)
 
 
 class Factor(NamedTuple):
-    """A factor of an extent; `axis` is the mesh axis that it is spread over, or None."""
+    """A factor of an extent; `axis` is the mesh axis that shards it, or None."""
 
     extent: int
     axis: int | None
 
 
 def check_shard(shard: Shard, extent: int) -> None:
-    """FuserValueError where devices would have different numbers of elements."""
+    """Raise FuserValueError if devices would hold different numbers of elements."""
     if extent % (shard.width * shard.size):
         raise FuserValueError(
             f"dimension {shard.dim} of {extent} elements is sharded over {shard.size} devices "
@@ -134,7 +136,9 @@ def check_shard(shard: Shard, extent: int) -> None:
 
 
 def factors(extent: int, dim: int, sharding: Sharding) -> list[Factor]:
-    """The factors of a dimension, outermost first. FuserValueError where shards overlap."""
+    """Return the factors of a dimension, outermost first. Raises FuserValueError for overlapping or
+    uneven shards.
+    """
     shards = [
         (p.width, p.size, k)
         for k, p in enumerate(sharding)
@@ -155,7 +159,7 @@ def factors(extent: int, dim: int, sharding: Sharding) -> list[Factor]:
 
 
 def fits(sizes: Sequence[int], sharding: Sharding) -> bool:
-    """Whether a tensor of these sizes can be sharded so."""
+    """True if a tensor of these sizes can have this sharding."""
     if any(isinstance(p, Shard) and p.dim >= len(sizes) for p in sharding):
         return False
     try:
@@ -167,7 +171,7 @@ def fits(sizes: Sequence[int], sharding: Sharding) -> bool:
 
 
 def local_sizes(sizes: Sequence[int], sharding: Sharding) -> tuple[int, ...]:
-    """Of what one device has."""
+    """Return the sizes of one device's shard."""
     found = list(sizes)
     for placement in sharding:
         if isinstance(placement, Shard):
@@ -176,8 +180,8 @@ def local_sizes(sizes: Sequence[int], sharding: Sharding) -> tuple[int, ...]:
 
 
 def shard_of(tensor: torch.Tensor, sharding: Sharding, at: Sequence[int]) -> torch.Tensor:
-    """What the device at some coordinates has of a whole tensor; of a partial result, all of it on
-    the first device along the axis, and nothing (the neutral element of a sum) on others.
+    """Return the shard of a whole tensor on the device at coordinates `at`. A partial result is all
+    on the first device along the axis, and 0 (the neutral element of a sum) on the others.
     """
     found = tensor
     for dim in range(tensor.ndim):
@@ -198,7 +202,7 @@ def shard_of(tensor: torch.Tensor, sharding: Sharding, at: Sequence[int]) -> tor
 def whole_of(
     shards: Sequence[torch.Tensor], sizes: Sequence[int], sharding: Sharding, mesh: DeviceMesh
 ) -> torch.Tensor:
-    """The tensor that devices have shards of, in the order of their ranks."""
+    """Assemble a tensor from the shards of all devices, given by rank."""
     whole = torch.empty(tuple(sizes), dtype=shards[0].dtype)
     for rank, at in mesh.ranks():
         view = whole

@@ -1,4 +1,4 @@
-"""A fusion on a mesh: the programs of its ranks, compiled when they are first asked for.
+"""A fusion on a mesh: programs of its ranks, compiled on first use.
 
 Every rank has a fusion of its own (localise.py), which is compiled as any other.
 """
@@ -25,11 +25,12 @@ from thunder_fuser.sharding.recent import Recent
 from thunder_fuser.sharding.shardings import Shardings
 
 Annotations = Mapping[TensorView, Callable[[Sequence[int]], Mapping[str, Placement]]]
-"""For some tensors of a fusion, what places them once the sizes of the whole tensor are known."""
+"""For annotated tensors of a fusion, functions from their global sizes to placements by names of
+mesh axes."""
 
 
 class _Placed:
-    """Placements for one choice of sizes, and the programs of those ranks that were asked for."""
+    """Shardings for one choice of sizes, and cached programs of ranks."""
 
     def __init__(self, shardings: Shardings) -> None:
         self.shardings = shardings
@@ -45,7 +46,7 @@ class _Placed:
 
 
 class FusionOnMesh:
-    """A fusion whose sizes may be open, and what its user says of some of its tensors."""
+    """A fusion, possibly with open sizes, with the user's annotations of its tensors."""
 
     def __init__(self, fusion: Fusion, mesh: DeviceMesh, annotations: Annotations) -> None:
         self.fusion = fusion
@@ -55,8 +56,8 @@ class FusionOnMesh:
         self._placed = Recent[_Placed]()
 
     def shardings(self, whole: Sequence[Any] = ()) -> Shardings:
-        """Placements of all tensors. `whole` are inputs as large as those of the whole mesh, of
-        which only sizes are read; a fusion without open sizes needs none.
+        """Return the placements of all tensors. `whole`: inputs with global sizes, of which only
+        these are read; not needed without open sizes.
 
         Raises FuserValueError for annotations that do not fit, see `propagate`.
         """
@@ -74,7 +75,7 @@ class FusionOnMesh:
         return self._placed.get(tuple(sizes.values()), lambda: _Placed(self._propagated(values)))
 
     def _propagated(self, values: Mapping[Any, int]) -> Shardings:
-        """Placements for sizes by their variables."""
+        """Return the shardings for given values of the open sizes."""
         names = {variable.name: size for variable, size in values.items()}
         new = Rebuild(
             self.fusion,
@@ -90,7 +91,7 @@ class FusionOnMesh:
         return propagate(static, self.mesh, asked)
 
     def program(self, rank: int, whole: Sequence[Any] = ()) -> CompiledFusion:
-        """What one rank runs, on its part of each input."""
+        """Return the program of one rank, which takes its shard of each input."""
         self.shardings(whole)
         return self._of_sizes(whole).program(rank)
 
@@ -101,8 +102,8 @@ class FusionOnMesh:
         rank: int,
         communicator: Communicator | None,
     ) -> list[torch.Tensor]:
-        """What a rank has of the outputs, from what it has of the inputs. A collective: every rank
-        calls it.
+        """Compute a rank's shards of the outputs from its shards of the inputs. A collective: every
+        rank calls it. Raises FuserTypeError for tensor inputs that are no tensors.
         """
         program = self.program(rank, whole)
         for k, (value, x) in enumerate(zip(self.fusion.inputs, inputs, strict=False)):
@@ -118,8 +119,8 @@ class FusionOnMesh:
 
 
 def placed_on(fusion: Fusion, mesh: DeviceMesh, placed: Placed, whole: Sequence[Any]) -> Shardings:
-    """A fusion on a mesh by what a user says of the names of its inputs. `whole` gives the sizes
-    that it leaves open, see `FusionOnMesh.shardings`.
+    """Return the shardings of a fusion with annotations by names of its inputs. `whole` gives its
+    open sizes, see `FusionOnMesh.shardings`.
     """
     static = FusionOnMesh(fusion, mesh, {}).shardings(whole).fusion
     found = annotated({t.name: t for t in static.tensor_inputs}, mesh, placed)

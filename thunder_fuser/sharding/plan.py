@@ -1,4 +1,4 @@
-"""The plan of a mesh, made without devices: what a rank runs, sends and holds, and its time."""
+"""Plan of one rank of a mesh, made without devices: its segments, bytes sent and held, and time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from thunder_fuser.sharding.mesh import Partial, Replicate, local_sizes
 from thunder_fuser.sharding.shardings import Shardings
 
 _TOLD = 12
-"""Lines of a kind that a plan prints."""
+"""Most communications, and most replicated tensors of a reason, that a plan prints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What each rank sends along a mesh axis by one kind of collective.
+    """Bytes that each rank sends along a mesh axis by one kind of collective.
 
-    link     that it goes over; "" where nobody knows
-    seconds  one collective after the other
+    link     name of the link; "" if unknown
+    seconds  of all of them, one after the other
     """
 
     axis: str
@@ -42,11 +42,11 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class MeshPlan:
-    """Placements, and the plan of rank 0. The others' differ in offsets alone.
+    """Shardings, and the plan of rank 0. Plans of other ranks differ in offsets only.
 
-    plan   kernels, calls of torch, collectives among them, and what each moves
-    name   of the part of a program that it is: "forward", "backward"
-    names  of tensors, where the program has some
+    plan   kernels and calls of torch, collectives included, with their bytes
+    name   part of the program: "forward", "backward"
+    names  of tensors, as far as the program has names
     """
 
     shardings: Shardings
@@ -61,12 +61,12 @@ class MeshPlan:
 
     @property
     def collectives(self) -> Counter[str]:
-        """How many of each kind there are."""
+        """Number of collectives of each kind."""
         return Counter(call.op for call, _ in self._calls())
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
-        """By axis and kind, in the order of the mesh."""
+        """Volumes by axis and kind, in the order of mesh axes."""
         mesh = self.shardings.mesh
         found: dict[tuple[int, str], Volume] = {}
         for call, segment in self._calls():
@@ -95,17 +95,17 @@ class MeshPlan:
 
     @property
     def link_seconds(self) -> float:
-        """Of all collectives, one after the other."""
+        """Seconds of all collectives, one after the other."""
         return sum(segment.seconds for _, segment in self._calls())
 
     @property
     def work_seconds(self) -> float:
-        """Of all kernels and calls of torch."""
+        """Seconds of all kernels and calls of torch, without collectives."""
         return self.plan.seconds - self.link_seconds
 
     @property
     def seconds(self) -> float:
-        """With collectives beside what does not wait for them."""
+        """Seconds of the plan, with collectives overlapping segments that do not wait for them."""
         clock = Clock()
         for segment in self.plan.segments:
             call = collective_of(segment)
@@ -114,7 +114,7 @@ class MeshPlan:
 
     @property
     def held(self) -> int:
-        """Bytes of inputs and outputs that a rank has."""
+        """Bytes of inputs and outputs that a rank holds."""
         return sum(map(self._local_bytes, self._ends()))
 
     def _ends(self) -> list[TensorView]:
@@ -129,12 +129,12 @@ class MeshPlan:
 
     @property
     def replicated(self) -> tuple[TensorView, ...]:
-        """Inputs and outputs that every rank has all of."""
+        """Inputs and outputs that are replicated along all mesh axes."""
         given = self.shardings.given
         return tuple(t for t in self._ends() if all(isinstance(p, Replicate) for p in given[t]))
 
     def why_replicated(self, tensor: TensorView) -> str:
-        """Why every rank has all of an input or output."""
+        """Return why an input or output is replicated."""
         fusion = self.shardings.fusion
         if tensor in self.shardings.asked:
             return "annotated so"
@@ -146,7 +146,7 @@ class MeshPlan:
         return "computed from what every rank has"
 
     def called(self, text: str) -> str:
-        """What is said of the whole fusion, with the program's names."""
+        """Replace tensor names of the fusion in a text by names of the program."""
         names = {t.name: name for t, name in self.names.items()}
         return re.sub(r"\bT\d+\b", lambda m: names.get(m[0], m[0]), text)
 
@@ -170,7 +170,7 @@ class MeshPlan:
         return self.plan.calls - sum(self.collectives.values())
 
     def _communications(self) -> Iterator[str]:
-        """Equal ones, of one layer after the other, are one line."""
+        """Yield a line per communication; equal ones, of successive layers, share a line."""
         names = self.shardings.mesh.names
         found: dict[object, list[str]] = {}
         for c in self.shardings.communications:
@@ -211,6 +211,6 @@ def _sent(call: OpaqueOp) -> int:
 def mesh_plan(
     shardings: Shardings, name: str = "", names: Mapping[TensorView, str] | None = None
 ) -> MeshPlan:
-    """The plan for one rank of a mesh."""
+    """Plan a sharded fusion for rank 0 of its mesh."""
     compiled = CompiledFusion(localise(shardings, 0), name="sharded")
     return MeshPlan(shardings, compiled.plan(), name, names or {})

@@ -1,9 +1,10 @@
-"""Propagation: which placement every tensor of a fusion has on a mesh, and what is communicated.
+"""Propagation of placements: choice of the placement of every tensor of a fusion on a mesh, and of
+the communication.
 
-What the user annotates stays as it is. Each expression takes the strategy that communicates fewest
-bytes for the placements that its operands have, and of equal ones the one whose result is smallest.
-Mesh axes are propagated one after the other; an input that nobody annotates takes what its first
-reader wants of it.
+Annotations of the user are kept. Each expression takes the strategy that communicates the fewest
+bytes for the placements of its operands; among equal ones, the one whose result is smallest. Mesh
+axes are propagated one after the other; an input without annotation takes the placement that its
+first reader wants.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from thunder_fuser.sharding.shardings import Communication, Shardings
 
 
 class _Strategy(NamedTuple):
-    """Placements of all operands, and of the result that is computed from them."""
+    """Placements of all operands of an expression, and of the result computed from them."""
 
     operands: tuple[Placement, ...]
     result: Placement
@@ -51,10 +52,10 @@ class _Strategy(NamedTuple):
 def propagate(
     fusion: Fusion, mesh: DeviceMesh, annotations: Mapping[TensorView, Mapping[str, Placement]]
 ) -> Shardings:
-    """Shardings of a static fusion. `annotations` gives placements by the names of mesh axes; an
-    axis that an annotated tensor does not mention replicates it.
+    """Return the shardings of a static fusion. `annotations`: placements of tensors by names of
+    mesh axes; along other axes these tensors are replicated.
 
-    Raises FuserValueError for axes that the mesh has not, and for shards that do not divide.
+    Raises FuserValueError for unknown axes and tensors, and for shards that do not divide.
     """
     asked = {t: _asked(t, mesh, names) for t, names in annotations.items()}
     values = set(fusion.values())
@@ -63,7 +64,7 @@ def propagate(
             raise FuserValueError(f"{tensor} is annotated, and is no tensor of the fusion")
     found = Shardings(fusion, mesh)
     for update in fusion.updates:
-        # What is written into an input is placed as that is.
+        # The value of an update has the placement of its target.
         whole = (REPLICATE,) * len(mesh.shape)
         placed = asked.setdefault(update.target, asked.get(update.value, whole))
         if asked.setdefault(update.value, placed) != placed:
@@ -79,7 +80,7 @@ def propagate(
 
 
 def _exact(c: Communication, found: Shardings) -> Communication:
-    """The same, with what a device sends now that all axes are known."""
+    """Divide the bytes of a communication by the shards along later axes, known only now."""
     later = found.made[c.tensor][c.axis + 1 :]
     shares = math.prod(p.size for p in later if isinstance(p, Shard))
     return replace(c, bytes=c.bytes // shares)
@@ -101,7 +102,7 @@ def _asked(tensor: TensorView, mesh: DeviceMesh, names: Mapping[str, Placement])
 
 
 class _Axis:
-    """Propagation along one axis of the mesh; those before it are known."""
+    """Propagation along one mesh axis; placements along axes before it are known."""
 
     def __init__(self, found: Shardings, axis: int, asked: Mapping[TensorView, Sharding]) -> None:
         self.found = found
@@ -113,7 +114,7 @@ class _Axis:
         self.reads: dict[tuple[int, int], Placement] = {}
         self.paid: set[tuple[TensorView, Placement]] = set()
         self.results = frozenset(found.fusion.results)
-        # What annotated tensors of the same sizes are.
+        # Placements of annotated tensors, by their sizes.
         self._asked_of: dict[tuple[int, ...], dict[Placement, None]] = {}
         for tensor, sharding in asked.items():
             self._asked_of.setdefault(tensor.sizes, {})[sharding[axis]] = None
@@ -123,7 +124,7 @@ class _Axis:
         for expr in found.fusion.exprs:
             for tensor in rules.tensors_of(expr):
                 self._readers.setdefault(tensor, []).append(expr)
-        # Casts of partial sums to wider numbers, and who is read as a partial sum.
+        # Casts of partial sums to wider dtypes, and tensors that are read as partial sums.
         self._widened: dict[TensorView, tuple[int, TensorView]] = {}
         self._read_partial: set[TensorView] = set()
 
@@ -149,10 +150,10 @@ class _Axis:
         if isinstance(expr, OpaqueOp) and expr.call in self._calls:
             chosen = self._of_call(expr, operands)
         else:
-            # Operands that are placed alike ask for the same.
+            # Operands with equal placements give equal strategies.
             found = dict.fromkeys(self._strategies(expr, operands, asked))
             strategies = [s for s in found if self._fits(s, k, expr)]
-            # The first of equal ones: strategies come in the order of the operands.
+            # Of equal prices the first one wins: strategies come in the order of the operands.
             chosen = min(strategies, key=lambda s: self._price(s, expr, operands, output, asked))
         if isinstance(expr, OpaqueOp):
             self._calls[expr.call] = chosen.operands
@@ -172,12 +173,12 @@ class _Axis:
             self._pay(output, asked, "it is annotated so")
             self.placed[output] = asked
         elif asked is None and isinstance(chosen.result, Partial) and output in self.results:
-            # Before anybody reads it: what is read is what is returned.
+            # Reduce before it is read: readers and the caller get the same tensor.
             self._pay(output, REPLICATE, "it is a result")
             self.placed[output] = REPLICATE
 
     def _of_call(self, expr: OpaqueOp, operands: Sequence[TensorView]) -> _Strategy:
-        """Another result of a call, whose operands are decided."""
+        """Return the strategy of another result of a call whose operands are placed."""
         placed = self._calls[expr.call]
         for n, placement in enumerate(placed):
             if isinstance(placement, Shard):
@@ -192,7 +193,7 @@ class _Axis:
             yield from self._for_result(expr, operands, asked)
         yield from self._through(expr, operands)
         if isinstance(expr, ViewOp | CutOp) and (operands[0], REPLICATE) in self.paid:
-            # A view of what is whole already; a shard of it costs nothing.
+            # A view of a tensor that is gathered already; slicing it later costs nothing.
             yield _Strategy((REPLICATE,), REPLICATE)
             return
         for n, shard in self._shards(operands):
@@ -206,7 +207,7 @@ class _Axis:
         yield _Strategy((REPLICATE,) * len(operands), REPLICATE)
 
     def _shards(self, operands: Sequence[TensorView]) -> Iterator[tuple[int, Shard]]:
-        """Shards that operands have, and those that partial ones may be scattered to."""
+        """Yield shards of operands, and shards that partial operands may be scattered to."""
         for n, tensor in enumerate(operands):
             placed = self.placed[tensor]
             if isinstance(placed, Shard):
@@ -215,14 +216,14 @@ class _Axis:
                 yield from ((n, shard) for shard in self._scattered(tensor))
 
     def _scattered(self, partial: TensorView) -> Iterator[Shard]:
-        """What a partial result may be scattered to: what all annotated tensors of its sizes are.
-        Where they differ, as whole residuals and heads do, others would gather it again.
+        """Yield the shard that a partial result may be scattered to: that of all annotated tensors
+        of its sizes. If these differ, as for whole residuals and heads, readers would gather it.
         """
         found = self._asked_of.get(partial.sizes, {})
         return (placed for placed in found if isinstance(placed, Shard) and len(found) == 1)
 
     def _can_be_parts(self, operands: Sequence[TensorView], wanted: Sequence[Placement]) -> bool:
-        """Whether what is wanted as a part of each element is that, or what every device has."""
+        """True if operands wanted as partial results are so placed, or are replicated."""
         return all(
             not isinstance(p, Partial) or (self.placed[t] or REPLICATE) in (p, REPLICATE)
             for t, p in zip(operands, wanted, strict=True)
@@ -237,21 +238,21 @@ class _Axis:
             yield _Strategy(tuple(placed), shard)
 
     def _through(self, expr: Expr, operands: Sequence[TensorView]) -> Iterator[_Strategy]:
-        """Partial sums that an operation may be done to before they are summed: it is linear, in
-        all operands, or, a product, in each by itself.
+        """Yield strategies that apply a linear operation to partial sums before they are reduced:
+        linear in all operands together, or, for products, in each one.
         """
         placed = tuple(self.placed[t] or REPLICATE for t in operands)
         partial = Partial("sum")
         linear = isinstance(expr, PointwiseOp) and expr.op in ("neg", "add", "sub")
         either = all(p in (partial, REPLICATE) for p in placed)
         if linear and either and partial in placed and self._is_summed_on(expr):
-            # Of what everybody has, one device adds all.
+            # A replicated operand is added by one device only.
             placed = (partial,) * len(placed)
         linear = linear and len(operands) == len(expr.inputs)
         linear = linear or isinstance(expr, ViewOp | CopyOp | CutOp)
         linear = linear or (isinstance(expr, ReductionOp) and expr.op == "sum")
         if isinstance(expr, PointwiseOp) and expr.op == "cast" and operands:
-            # Rounded before they are summed, as the products are that they come from.
+            # Partial sums are rounded before they are reduced, as the products behind them are.
             linear = all(t.dtype.is_floating for t in (*operands, expr.output))
         if linear and placed and all(p == partial for p in placed):
             yield _Strategy(placed, partial)
@@ -262,7 +263,7 @@ class _Axis:
                     yield _Strategy(others, partial)
 
     def _is_summed_on(self, expr: Expr) -> bool:
-        """Whether a sum is read by another sum alone, so that one reduction does for both."""
+        """True if a sum's only reader, but for casts, is another sum: one reduction serves both."""
         value = expr.output
         while isinstance(value, TensorView) and value not in self.results:
             readers = self._readers.get(value, ())
@@ -276,7 +277,9 @@ class _Axis:
         return False
 
     def _fits(self, strategy: _Strategy, k: int, expr: Expr) -> bool:
-        """Whether what expression `k` reads and makes is even beside the axes before."""
+        """True if the shards of operands and result of expression `k` are even, given the shards
+        along axes before.
+        """
         found, output = self.found, expr.output
         assert isinstance(output, TensorView)
         if isinstance(strategy.result, Shard) and not self._is_even(
@@ -309,7 +312,7 @@ class _Axis:
         wanted = dict.fromkeys(zip(operands, strategy.operands, strict=True))
         moved = sum(self._moved(tensor, self.placed[tensor], p)[1] for tensor, p in wanted)
         if isinstance(strategy.result, Partial):
-            # Somebody folds it, sooner or later; of a cast, the narrower side.
+            # A partial result has to be reduced at last; for a cast, on its narrower side.
             target = asked or next(self._scattered(output), REPLICATE)
             folded = self._moved(output, strategy.result, target)[1]
             if expr.op == "cast":
@@ -323,7 +326,7 @@ class _Axis:
     def _moved(
         self, tensor: TensorView, source: Placement | None, target: Placement
     ) -> tuple[str, int]:
-        """What brings a tensor from one placement to another, and the bytes that a device sends."""
+        """Return the kind of communication between two placements, and bytes sent per device."""
         if source is None or source == target or (tensor, target) in self.paid:
             return "", 0
         held = min(tensor.bytes, self._narrow(tensor, source)[1].bytes)
@@ -346,8 +349,8 @@ class _Axis:
         )
 
     def _narrow(self, tensor: TensorView, source: Placement) -> tuple[int, TensorView]:
-        """A cast's position and operand, where that can be communicated in the place of its wider
-        result; the tensor itself, of no position, otherwise.
+        """Return position and operand of a widening cast, if the operand can be communicated in
+        place of its result `tensor`; otherwise (-1, tensor).
         """
         if not isinstance(source, Partial) or tensor in self._read_partial:
             return -1, tensor

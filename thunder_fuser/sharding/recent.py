@@ -1,4 +1,4 @@
-"""What was made for the latest few keys: programs for placements and sizes, which calls change."""
+"""LRU cache of programs, for placements and sizes that change between calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 Made = TypeVar("Made")
 
 LIMIT = 16
-"""Kinds of inputs whose programs are kept. A training loop has one or two."""
+"""Most kinds of inputs whose programs are kept. A training loop has one or two."""
 
 
 class Recent(Generic[Made]):
-    """A table of at most `limit` entries: the one that was asked for the longest ago goes first."""
+    """A thread-safe LRU cache of at most `limit` entries."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -22,7 +22,7 @@ class Recent(Generic[Made]):
         self._lock = threading.RLock()
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What was made for the key, now if need be: once, whatever threads ask."""
+        """Return the entry of a key; make it if missing, only once for all threads."""
         with self._lock:
             if key not in self._made:
                 self._made[key] = make()

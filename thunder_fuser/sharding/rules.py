@@ -1,12 +1,12 @@
-"""Which shards of operands and of a result belong together: the device's digit, pulled through an
-operation, must be the same form.
+"""Sharding rules: shards of operands and results that need no communication. The device's digit,
+pulled through an operation, must be the same form.
 
 A view maps every element of its result to one of its operand. A digit of the operand's index,
 written in the result's index, is a form; where a digit of the result's index is the identical
-form, each device has what it needs (NVIDIA/Fuser #3987: splits, merges, slices and cats alike,
-whether the digit is outermost, innermost or between). Nothing is matched by pattern. What has
-dimensions of its own (reductions, gathers, calls of torch) names for each which one of the result
-it is.
+form, each device holds the elements that it needs (NVIDIA/Fuser #3987: splits, merges, slices and
+cats alike, whether the digit is outermost, innermost or between). Nothing is matched by pattern.
+For other operations (reductions, gathers, calls of torch) a table of labels maps the dimensions of
+operands to those of the result.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from thunder_fuser.ir.integer.symint import Context, Form
 from thunder_fuser.sharding.mesh import REPLICATE, Partial, Placement, Replicate, Shard
 
 FOLDS_ACROSS = ("sum", "max", "min", "prod")
-"""Reductions whose partial results are folded by the same reduction."""
+"""Reductions whose partial results are combined by the same reduction."""
 
 
 class Folded(Enum):
-    """A shard along a dimension that the operation folds."""
+    """Marker of a shard along a dimension that the operation reduces."""
 
     FOLDED = "folded"
 
@@ -53,17 +53,17 @@ Pushed = Shard | Literal[Folded.FOLDED] | None
 
 
 def tensors_of(expr: Expr) -> list[TensorView]:
-    """The operands that can be sharded, in order, as often as they are read."""
+    """Return the tensor operands, in order, with repetitions."""
     return [v for v in expr.inputs if isinstance(v, TensorView)]
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """An operation whose dimensions are the result's, or are folded, or need to be whole.
+    """Dimensions of an operation's operands and result, related by labels.
 
-    operands  for each operand, and each of its dimensions, a label; None where it must be whole
+    operands  for each operand, a label per dimension; None if the dimension must not be sharded
     result    labels of the result's dimensions
-    folded    labels that are folded across devices
+    folded    labels of reduced dimensions, which may be reduced across devices
     """
 
     operands: tuple[tuple[str | None, ...], ...]
@@ -72,8 +72,8 @@ class Axes:
 
 
 def push(expr: Expr, k: int, shard: Shard) -> Pushed:
-    """The shard of the result where operand `k` is sharded so; None where no shard of the result is
-    made of that.
+    """Return the shard of the result if operand `k` has `shard`, or FOLDED if that dimension is
+    reduced; None if the result cannot be computed from it.
     """
     x = tensors_of(expr)[k]
     if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
@@ -89,14 +89,14 @@ def push(expr: Expr, k: int, shard: Shard) -> Pushed:
     if label in axes.folded:
         return Folded.FOLDED
     if label not in axes.result:
-        # A call's other results have it: the state of a generator has no dimensions.
+        # Only other results of the call have the label: a generator's state has no dimensions.
         return None
     return Shard(axes.result.index(label), shard.width, shard.size)
 
 
 def pull(expr: Expr, k: int, shard: Shard) -> Shard | Replicate | None:
-    """The placement of operand `k` that a shard of the result is computed from; None where it takes
-    more than one device has.
+    """Return the placement of operand `k` from which a shard of the result is computed; None if no
+    shard suffices.
     """
     x = tensors_of(expr)[k]
     if isinstance(expr, ViewOp | CopyOp | CutOp | PadOp):
@@ -116,8 +116,8 @@ def pull(expr: Expr, k: int, shard: Shard) -> Shard | Replicate | None:
 
 
 def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Placement], str] | None:
-    """What all operands are where operand `k` is sharded along a folded dimension, and the op that
-    folds the partial results; None where there is no such.
+    """Return placements of all operands if operand `k` is sharded along a reduced dimension, and
+    the reduction of the partial results; None if partial results cannot be combined.
     """
     if isinstance(expr, GatherOp):
         return [shard, REPLICATE], "sum"
@@ -126,7 +126,7 @@ def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Placement], 
     found: list[Placement] = []
     for labels in axes.operands:
         if label not in labels:
-            # Added once on every device, a bias would be added several times: one device has it.
+            # A bias must be added on one device only, not on all of them.
             found.append(Partial("sum"))
             continue
         found.append(Shard(labels.index(label), shard.width, shard.size))
@@ -138,7 +138,7 @@ def folded_strategy(expr: Expr, k: int, shard: Shard) -> tuple[list[Placement], 
 
 
 def axes_of(expr: Expr) -> Axes:
-    """How the dimensions of operands and result correspond."""
+    """Return the labels that relate dimensions of operands and result."""
     operands, rank = tensors_of(expr), _rank(expr.output)
     match expr:
         case PointwiseOp():
@@ -165,7 +165,9 @@ def _rank(value: object) -> int:
 
 @functools.cache
 def _aligned(rank: int, ranks: tuple[int, ...], whole: int | None) -> Axes:
-    """Operands of these ranks whose dimensions align at the right; one is `whole`."""
+    """Return labels of operands whose dimensions align at the right; dimension `whole` of the
+    result has none.
+    """
     named = tuple(None if k == whole else str(k) for k in range(rank))
     return Axes(tuple(named[rank - own :] for own in ranks), named)
 
@@ -175,7 +177,7 @@ def _axes_of_gather(expr: GatherOp) -> Axes:
     x: list[str | None] = [None] * expr.input.rank
     index: list[str | None] = [None] * expr.index.rank
     for k, axis in enumerate(expr.index_axes):
-        # `take_along_axis` reads beside each other what has one index; a plain index does not.
+        # In `take_along_axis`, operand and index share dimensions; with a plain index they do not.
         if k < expr.index.rank:
             result[axis] = index[k] = f"i{k}"
     others = [k for k in range(expr.input.rank) if k != expr.dim]
@@ -203,8 +205,9 @@ def _axes_of_call(expr: OpaqueOp) -> Axes:
 
 
 def _gathers_parts(expr: GatherOp, shard: Shard) -> bool:
-    """Whether each device can read the elements that it has, and 0 in the place of others: of
-    chunks, where the index has a dimension of the result for each of its own.
+    """True if each device can gather from its own rows, with 0 in place of others, and the sum of
+    these is the result: for contiguous chunks, results other than bool, and an index whose
+    dimensions are all dimensions of the result.
     """
     is_chunk = shard.width * shard.size == static(expr.input.domain.logical[expr.dim].size)
     sizes = [expr.output.sizes[k] for k in expr.index_axes]
@@ -240,13 +243,13 @@ def _bmm(_expr: OpaqueOp) -> Labels:
 
 
 def _embedding_backward(expr: OpaqueOp) -> Labels:
-    """Rows that an index names are summed up, wherever they are."""
+    """Label the accumulation of gradient rows into the table: rows may be on any device."""
     rows = tuple(f"b{k}" for k in range(expr.inputs[1].rank))
     return {"grad": (*rows, "n"), "index": rows, "output": (None, "n")}, rows
 
 
 def _attention(expr: OpaqueOp) -> Labels:
-    """Batches and heads are independent of each other."""
+    """Label attention: batches and heads are independent, other dimensions must be whole."""
     heads = ("b", "h")
     tensors = ("query", "key", "value", "grad_output", "mask", "bias")
     names: dict[str, tuple[str | None, ...]] = dict.fromkeys(tensors, (*heads, None, None))
@@ -274,7 +277,7 @@ _LABELS = {
 
 
 def _cat_keeps(expr: CatOp, shard: Shard) -> bool:
-    """Whether the pieces of a cat, each sharded so, are the shard of the whole."""
+    """True if the pieces of a cat, each with `shard`, make up the shard of the whole."""
     unit, offset = shard.width * shard.size, 0
     for piece in expr.inputs:
         size = static(piece.domain.logical[expr.dim].size)
@@ -285,7 +288,7 @@ def _cat_keeps(expr: CatOp, shard: Shard) -> bool:
 
 
 class _View(NamedTuple):
-    """What a view does, whatever it is done to: those of equal layers are decided once."""
+    """A view without its tensors, as a cache key: equal layers are decided once."""
 
     name: str
     operand: tuple[IterDomain, ...]
@@ -300,8 +303,11 @@ def _view_of(expr: MoveOp) -> _View:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A view as forms: `point` is the element of the operand for each element `index` of the
-    result; of `padded`, dimensions of the result, it has elements of its own.
+    """A view as forms.
+
+    index, point  index of a result's element, and that of the operand's element that it shows
+    is_local      the view may be applied to shards: a reshape, or no splits and merges
+    padded        dimensions of the result with elements that are not the operand's
     """
 
     index: tuple[Form, ...]
@@ -315,8 +321,8 @@ def _map_of(view: _View) -> _Map:
     index = tuple(context.var(f"o{k}", 0, max(size - 1, 0)) for k, size in enumerate(view.sizes))
     point, guards = index_maps.pull(index, view.operand, view.transforms, context.const(0))
     regroups = any(isinstance(step, Split | Merge) for step in view.transforms)
-    # A device's part of a view is again that view, of fewer elements, for all but strided slices
-    # and pads; resized dimensions are compared at `_keeps_windows`.
+    # On a shard, a view is the same view of fewer elements, except for strided slices and pads;
+    # `_keeps_windows` tests resized dimensions.
     padded = frozenset(
         k
         for k, at in enumerate(index)
@@ -364,7 +370,7 @@ def _pull_view(view: _View, shard: Shard) -> Shard | Replicate | None:
 
 
 def _widths(extent: int, shard: Shard) -> Iterator[int]:
-    """Widths that a shard of a dimension can have, the likeliest first."""
+    """Yield the possible widths of a shard of a dimension, likeliest first."""
     if extent % shard.size:
         return
     most = extent // shard.size
@@ -374,7 +380,7 @@ def _widths(extent: int, shard: Shard) -> Iterator[int]:
 
 
 def _keeps_windows(view: _View, shard: Shard) -> bool:
-    """Whether a slice along the sharded dimension of its operand begins and ends between units."""
+    """True if slices and pads along the sharded dimension are by multiples of `width * size`."""
     unit = shard.width * shard.size
     axes = list(range(len(view.operand)))
     for step in view.transforms:

@@ -1,4 +1,4 @@
-"""Shardings: what propagation finds. Where every tensor is, and what is communicated."""
+"""Shardings, the result of propagation: placements of every tensor, and communications."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from thunder_fuser.sharding.mesh import DeviceMesh, Placement, Sharding, local_s
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A tensor that goes from one placement to another along a mesh axis.
+    """A change of a tensor's placement along a mesh axis.
 
     kind     "all_gather", "all_reduce", "reduce_scatter", "all_to_all", or "slice", which is free:
-             a device takes its part, or one takes all and others nothing
+             a device takes its shard, or one device takes the value and others 0
     bytes    that each device sends
-    reason   which reader wants it, and why it cannot do with what there is
+    reason   reader that needs the change, and why the present placement does not suffice
     """
 
     tensor: TensorView
@@ -35,8 +35,12 @@ class Communication:
 
 @dataclass(slots=True)
 class Shardings:
-    """The answer: for each tensor what is computed and what it becomes, and for each operand of
-    each expression what that reads. `asked` is what the user says.
+    """Placements of all tensors of a fusion on a mesh.
+
+    made   sharding in which each tensor is computed
+    given  sharding to which it is changed then, and which results have
+    reads  sharding in which an expression reads an operand, by (expression, tensor operand)
+    asked  annotations of the user
     """
 
     fusion: Fusion
@@ -49,7 +53,7 @@ class Shardings:
 
     @property
     def bytes(self) -> int:
-        """That each device sends."""
+        """Bytes that each device sends."""
         return sum(c.bytes for c in self.communications)
 
     def __str__(self) -> str:

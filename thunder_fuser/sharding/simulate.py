@@ -1,4 +1,4 @@
-"""A mesh in one process: every rank runs its own fusion, in a thread of its own."""
+"""Simulation of a mesh in one process: every rank runs its own fusion in a thread."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _reference(fusion: Fusion, inputs: Sequence[Any]) -> list[torch.Tensor]:
 def simulate(
     shardings: Shardings, inputs: Sequence[Any], run: Run = _reference
 ) -> list[torch.Tensor]:
-    """The whole outputs of a sharded fusion on whole inputs: each rank gets its shards, runs its
-    fusion by `run` (the reference, or compiled kernels), and what they return is put together.
+    """Return the whole outputs of a sharded fusion on whole inputs: each rank gets its shards and
+    runs its fusion by `run` (the reference, or compiled kernels); their outputs are assembled.
 
-    Raises what a rank raises; the others end then.
+    Raises what a rank raises; the others are aborted.
     """
     mesh, fusion = shardings.mesh, shardings.fusion
     meeting = Meeting(mesh)

@@ -1,1 +1,1 @@
-"""Joint graph -> regions: what of a whole program becomes one fusion, forward and backward."""
+"""Joint graph -> regions: partition of a whole program, forward and backward, into fusions."""

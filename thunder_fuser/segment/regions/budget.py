@@ -1,12 +1,12 @@
-"""A memory budget: what the backward computes again so that the forward saves no more than a user
-asks for (`thunder.jit(..., memory_budget=)`).
+"""Memory budget: recomputation in the backward so that the forward saves no more bytes than the
+user asks for (`thunder.jit(..., memory_budget=)`).
 
-As in selective activation checkpointing, with prices in the place of rules. Every value of the
-forward that the backward wants is saved, or computed again from others. What computing takes is
-known of each call: arithmetic, what moves through memory for calls of torch, their FLOPs. With a
-price for each saved byte, the cheapest choice is one minimum cut over the forward; the budget sets
-the price: the lowest at which what is saved fits. So norms and activations go before products, and
-a lower budget never saves more. Of equal layers the first go first: what they save lives longest.
+Selective activation checkpointing, with prices in the place of rules. Every forward value that the
+backward needs is saved, or recomputed from others. The price of rerunning each call is known:
+arithmetic, bytes moved for calls of torch, their FLOPs. With a price per saved byte, the cheapest
+choice is one minimum cut over the forward; the budget determines the price: the lowest at which the
+saved bytes fit. So norms and activations are recomputed before products, and a lower budget never
+saves more. Among equal layers, the first are recomputed first: their saved tensors live longest.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from thunder_fuser.segment.store_or_recompute import Value, materialize
 
 _NEVER = INFINITE >> 8
 _STEPS = 24
-"""Prices that are tried, each half the interval of the one before."""
+"""Bisection steps for the price of a saved byte."""
 _CHEAPEST, _DEAREST = -8.0, 24.0
-"""Prices of a saved byte, as powers of two, in the time of moving it."""
+"""Range of the price of a saved byte, as powers of two, in units of the time of moving it."""
 _FIRST = 0.05
-"""How much dearer what the first layer saves is than what the last one does."""
+"""Relative surcharge on bytes that the first layer saves, falling to 0 for the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """Calls of one name that the backward makes again.
+    """Calls of one name that the backward recomputes.
 
     is_fused  they are parts of fusions, not calls of torch
-    seconds   that they are expected to take: of what is fused, arithmetic, and writing what torch
-              reads of it
+    seconds   expected time; of fused ones, that of arithmetic, and of writing what torch reads
     """
 
     name: str
@@ -52,12 +51,12 @@ class Recomputed:
 
 @dataclass(frozen=True, slots=True)
 class Traded:
-    """What a budget changed.
+    """Effect of a memory budget.
 
     budget      bytes that the forward may save for the backward, beside arguments and results
     saved       bytes that it saves
-    unbudgeted  bytes that it would save
-    recomputed  what the backward computes again for that, the dearest first
+    unbudgeted  bytes that it would save without a budget
+    recomputed  calls that the backward recomputes for that, dearest first
     """
 
     budget: int
@@ -67,7 +66,7 @@ class Traded:
 
     @property
     def seconds(self) -> float:
-        """What computing again is expected to take at most."""
+        """Upper bound of the expected seconds of recomputation."""
         return sum(r.seconds for r in self.recomputed)
 
     @property
@@ -85,7 +84,7 @@ class Traded:
 
 
 class Rerun(NamedTuple):
-    """What running a call of the forward again takes.
+    """Price of rerunning a forward call in the backward.
 
     price      in the unit of the device's prices
     is_fused   it is part of a fusion
@@ -100,11 +99,11 @@ class Rerun(NamedTuple):
 
 
 class Choices:
-    """The choices of one joint graph, by what a saved byte costs.
+    """Choices between saving and recomputing in one joint graph, by the price of a saved byte.
 
-    reruns  of each call; None where it cannot run again, or is the backward's
-    byte    the price of moving one
-    late    calls of the forward that no result of it needs: they run in the backward anyway
+    reruns  price of rerunning each call; None if it cannot run again, or is a backward call
+    byte    price of moving a byte
+    late    forward calls that no forward result needs: they run in the backward anyway
     """
 
     def __init__(self, graph: JointGraph, reruns: Sequence[Rerun | None], byte: int) -> None:
@@ -114,7 +113,7 @@ class Choices:
         self._calls = graph.calls[:-1]
         self._kept = {value.memory for value in graph.values if value.is_kept}
         self.late = self._found_late()
-        # The call that makes a value, if it can run again.
+        # Call that makes a value, if it can run again.
         self._by: dict[int, int] = {}
         self._wanted = self._read_behind()
         self._values, self._places = self._cut_values()
@@ -135,14 +134,14 @@ class Choices:
         )
 
     def _read_behind(self) -> dict[int, None]:
-        """What the backward reads and the forward makes, in order."""
+        """Return forward values that the backward reads, in order."""
         made = {v for call in self._calls if not _is_backward(call) for v in call.makes}
         read = (v for call in self._calls if _reads(call) for v in call.reads)
         return {v: None for v in read if v in made}
 
     def _cut_values(self) -> tuple[list[Value], dict[int, int]]:
-        """Values as the minimum cut has them, and their places there. A call with several results
-        is a value that nobody reads, which each of them is computed from.
+        """Return the values of the minimum cut, and each graph value's place there. A call with
+        several results gets an extra value that cannot be read, and that each result depends on.
         """
         values: list[Value] = []
         places: dict[int, int] = {}
@@ -164,8 +163,8 @@ class Choices:
         return values, places
 
     def within(self, budget: int) -> frozenset[int]:
-        """Values that are computed again at the lowest price at which that much is saved, or at the
-        highest one.
+        """Return the values to recompute at the lowest price at which no more than `budget` bytes
+        are saved, or at the highest price.
         """
         low, high = _CHEAPEST, _DEAREST
         for _ in range(_STEPS):
@@ -177,7 +176,7 @@ class Choices:
         return self._at(high)
 
     def _at(self, power: float) -> frozenset[int]:
-        """What is computed again where saving a byte costs 2 ** power of moving it."""
+        """Return the values to recompute if saving a byte costs 2 ** power times moving it."""
         cost = self._byte * 2.0**power
         count = max(len(self._values), 1)
         values = list(self._values)
@@ -189,7 +188,7 @@ class Choices:
         return frozenset(v for v, place in self._places.items() if place in choice.computed)
 
     def _reading(self, v: int, cost: float, early: float) -> int:
-        """The price of a value's being saved."""
+        """Return the price of saving a value; `early`: 1 in the first call, 0 after the last."""
         value = self._graph.values[v]
         if value.is_unsaved or self._by.get(v) in self.late:
             return _NEVER
@@ -198,16 +197,16 @@ class Choices:
         return round(cost * value.held * (1 + _FIRST * early))
 
     def _saved(self, again: Collection[int]) -> int:
-        """Bytes that are saved, as far as this graph tells."""
+        """Estimate the bytes that are saved if the values `again` are recomputed."""
         read = (v for k in self.calls(again) for v in self._calls[k].reads)
         return distinct_bytes(self._graph, (v for v in (*self._wanted, *read) if v not in again))
 
     def calls(self, again: Collection[int]) -> list[int]:
-        """The calls that run again, or later, in order."""
+        """Return the calls that make these values, in order."""
         return sorted({self._by[v] for v in again if v in self._by})
 
     def recomputed(self, again: Collection[int]) -> tuple[Recomputed, ...]:
-        """What runs again, by name."""
+        """Summarise the calls that run again, by name."""
         found: dict[str, list[Rerun]] = {}
         for k in self.calls(again):
             rerun = self._reruns[k]
@@ -231,5 +230,5 @@ def _is_backward(call: Call) -> bool:
 
 
 def _reads(call: Call) -> bool:
-    """Whether a call reads in the backward; what begins it only names a value."""
+    """True if a call reads in the backward; calls that begin the backward only name a gradient."""
     return call.is_backward and not call.begins_backward

@@ -1,8 +1,8 @@
-"""Canonical values: one for each tensor that regions pass to each other.
+"""Canonical values: one name for each tensor that regions pass to each other.
 
-A program renames a tensor wherever a result must not be the object that another is: one in memory
-may have several names. Calls that are not fused read one of them and a region another, so that a
-region would store, and save for backward, what is in memory already, or compute it again.
+A program renames a tensor wherever two results must not be the same object, so that a tensor may
+have several names. If calls of torch read it by one name and a region by another, a region would
+store it twice, save it twice for the backward, or recompute it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from thunder_fuser.segment.regions.joint_graph import JointGraph, Partition, Rol
 
 
 def read_outside(graph: JointGraph, partition: Partition) -> frozenset[int]:
-    """Values that calls of torch's read."""
+    """Return the values that calls of torch read."""
     return frozenset(
         v
         for part in partition
@@ -24,10 +24,11 @@ def read_outside(graph: JointGraph, partition: Partition) -> frozenset[int]:
 
 
 class Reading:
-    """What primitives read, where a region reads what another one makes under one name only.
+    """Reads of primitives, after canonical naming: regions read each tensor of another region under
+    one name only.
 
-    The name that torch reads is the one, if a tensor has it. What lies where an update writes keeps
-    its names: they order reads and updates.
+    This is the name that torch reads, if there is one. Tensors whose memory is updated keep all
+    names, which order reads and updates.
     """
 
     def __init__(self, graph: JointGraph, partition: Partition, outside: Set[int]) -> None:
@@ -51,7 +52,7 @@ class Reading:
                 if one != v:
                     chosen[v] = one
         self._chosen = chosen
-        # By primitive: what it reads instead.
+        # By primitive: replacements of its operands.
         self._swaps: dict[int, dict[int, int]] = {}
         if chosen:
             for k, part in enumerate(partition):
@@ -65,22 +66,22 @@ class Reading:
                         self._swaps[p] = swaps
 
     def swaps(self, primitive: int) -> dict[int, int]:
-        """What a primitive reads in the place of operands."""
+        """Return the replaced operands of a primitive, with what it reads instead."""
         return self._swaps.get(primitive, {})
 
     def of(self, primitive: int) -> tuple[int, ...]:
-        """What a primitive reads."""
+        """Return the operands of a primitive, after replacement."""
         reads = self._graph.primitives[primitive].reads
         swaps = self._swaps.get(primitive)
         return reads if swaps is None else tuple(swaps.get(v, v) for v in reads)
 
     def source(self, primitive: int) -> int | None:
-        """What a view looks at."""
+        """Return the source of a view or renaming, after replacement."""
         source = self._graph.primitives[primitive].source
         return source if source is None else self.swaps(primitive).get(source, source)
 
     def shows(self, primitive: int) -> tuple[tuple[int, int], ...]:
-        """Results that lie in memory of what it reads."""
+        """Return pairs of (result, operand whose memory it shares), after replacement."""
         shows = self._graph.primitives[primitive].shows
         swaps = self._swaps.get(primitive)
         return shows if swaps is None else tuple((v, swaps.get(u, u)) for v, u in shows)

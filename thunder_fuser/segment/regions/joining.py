@@ -1,9 +1,9 @@
-"""Joining of what a program keeps apart, as far as no more memory is held for that.
+"""Joining of regions that other calls separate, without raising the peak of held memory.
 
-Where other steps lie between two regions, those that the second needs go in front of both, or those
-that need the first go behind both. Either makes tensors live longer: ten activations in front of
-ten matrix products are alive at once. So two regions are joined only while no step holds more than
-it may.
+Steps between two regions move in front of both, as far as the second region depends on them, or
+behind both, if they depend on the first. Either way tensors live longer: ten activations in front
+of ten matrix products are alive at once. So two regions are joined only while no step holds more
+bytes than its limit.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from thunder_fuser.segment.regions.rematerialization import Rematerialization
 from thunder_fuser.segment.regions.storages import Alive, alive
 
 _REACH = 64
-"""Positions that a region may move."""
+"""Most positions between two regions that are joined."""
 _TRIES = 8
-"""Earlier regions that one is tried with."""
+"""Most earlier regions that each region is tried with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Parts that run at once.
+    """Joined parts, which run as one step.
 
     parts     by number, in order
-    step      the storages that they read and give
-    needs     values that they are computed from
+    step      storages that they read and allocate
+    needs     values that they read and do not compute
     makes     values that they compute
     """
 
@@ -39,10 +39,10 @@ class Unit:
 
 
 class Joining:
-    """The order in the making: a position holds a unit, or None where one was joined to another.
+    """Order of units under construction: a position holds a unit, or None after a join.
 
-    levels    bytes that are held before a position
-    position  of a part
+    _levels    bytes that are held before each position
+    _position  of each part
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Joining:
         places: Sequence[Hashable | None],
         stretches: Sequence[int],
     ) -> None:
-        """The parts, each a unit of its own, in the order of the program.
+        """Start with `units` of one part each, in program order.
 
-        memory     of them, each a step
-        limits     bytes that may be held while a part runs
-        places     only parts of one place are joined; none with what has none
-        stretches  only parts of one stretch are joined
+        memory     storages of the parts, each a step
+        limits     bytes that may be held while each part runs
+        places     only parts of equal places are joined; None: never (a call of torch)
+        stretches  only parts of one stretch, between two fences, are joined
         """
         self._memory = memory
         self._limits = limits
@@ -73,7 +73,7 @@ class Joining:
                 self._readers.setdefault(storage, []).append(k)
 
     def joined(self) -> list[Unit]:
-        """The units of the final order."""
+        """Join units, and return them in their final order."""
         for k in range(len(self._units)):
             position: int | None = k
             while position is not None:
@@ -81,7 +81,7 @@ class Joining:
         return [unit for unit in self._units if unit is not None]
 
     def _join(self, position: int) -> int | None:
-        """Join the unit with an earlier one, and say where the two are now."""
+        """Join the unit with an earlier one; return the new position, or None without a join."""
         for earlier in self._candidates(position):
             window = [unit for unit in self._units[earlier : position + 1] if unit is not None]
             steps = [u.step for u in window]
@@ -99,8 +99,8 @@ class Joining:
         return None
 
     def _candidates(self, position: int) -> list[int]:
-        """Earlier positions of regions that could take in the one here, the best first: those that
-        share memory with it, and those that are near.
+        """Return earlier positions of regions to join with, best first: those that share storages,
+        then the nearest.
         """
         unit = self._units[position]
         assert unit is not None
@@ -120,9 +120,9 @@ class Joining:
         return [-k for _, k in sorted(found)[:_TRIES]]
 
     def _orders(self, window: Sequence[Unit]) -> Iterator[list[Unit]]:
-        """The units between the first and the last around the two as one, where that is possible.
+        """Yield orders in which the first and the last unit are joined, if dependencies permit.
 
-        The two are where the first was, or where the last was.
+        The joined unit takes the place of the first, or that of the last.
         """
         first, *between, last = window
         made = set(first.makes)
@@ -148,7 +148,7 @@ class Joining:
             ]
 
     def _both(self, first: Unit, last: Unit) -> Unit:
-        """Two units as one, which keeps to itself what only they read."""
+        """Join two units; storages that only they read become internal."""
         parts = (*first.parts, *last.parts)
         gives = first.step.gives | last.step.gives
         inside = {
@@ -160,7 +160,7 @@ class Joining:
         return Unit(parts, Step(reads, gives - inside), needs, makes)
 
     def _read_after(self, position: int, steps: Sequence[Step]) -> set[int]:
-        """Storages that these steps read or give and that something behind `position` reads."""
+        """Return storages of these steps that parts behind `position` read."""
         storages = {s for step in steps for s in (*step.reads, *step.gives)}
         return {
             s
@@ -169,7 +169,7 @@ class Joining:
         }
 
     def _place(self, order: Sequence[Unit], start: int, end: int, outlive: Iterable[int]) -> int:
-        """Put units where one more was; say where the joined one is."""
+        """Replace the units of a window by one less; return the position of the joined one."""
         old = {u.parts for u in self._units[start : end + 1] if u is not None}
         free = [k for k in range(start, end + 1) if self._units[k] is not None]
         self._units[start : end + 1] = [None] * (end + 1 - start)
@@ -186,8 +186,8 @@ class Joining:
 
 
 def join(graph: JointGraph, partition: Partition, rematerialize: Rematerialization) -> Partition:
-    """The same calls with fewer regions, while no step holds more bytes than the program did at its
-    worst, forward and backward each for itself.
+    """Join regions while no step holds more bytes than the program's peak, with separate peaks of
+    forward and backward.
     """
     if all(part.place is None for part in partition):
         return partition
@@ -200,8 +200,8 @@ def join(graph: JointGraph, partition: Partition, rematerialize: Rematerializati
         Part(tuple(n for k in group for n in partition[k].calls), partition[group[0]].place)
         for group in groups
     )
-    # What regions compute again, and what of the forward is left to the backward, was decided for
-    # the old ones, and may turn out otherwise.
+    # Rematerialisation, and forward calls that run in the backward, were decided for the old
+    # regions, and may be decided otherwise for the new ones.
     before = alive(graph, partition, regions).peaks()
     after = alive(graph, joined, rematerialize(joined)).peaks()
     if any(now > then for now, then in zip(after, before, strict=True)):
@@ -210,7 +210,7 @@ def join(graph: JointGraph, partition: Partition, rematerialize: Rematerializati
 
 
 def _units(graph: JointGraph, partition: Partition, found: Alive) -> list[Unit]:
-    """The parts in their final order."""
+    """Return the joined units of a partition, in their final order."""
     peaks = found.peaks()
     units, stretches = [], []
     fences = 0
@@ -230,7 +230,7 @@ def _units(graph: JointGraph, partition: Partition, found: Alive) -> list[Unit]:
 
 
 def _values(graph: JointGraph, part: Part) -> tuple[frozenset[int], frozenset[int]]:
-    """What a part is computed from, and what it computes."""
+    """Return the values that a part reads from others, and those that it computes."""
     nodes = (
         [graph.calls[k] for k in part.calls]
         if part.place is None
@@ -241,9 +241,8 @@ def _values(graph: JointGraph, part: Part) -> tuple[frozenset[int], frozenset[in
 
 
 def _is_fence(graph: JointGraph, part: Part) -> bool:
-    """Whether order around a part means more than its operands and results say: it writes into
-    memory, talks to other processes, or begins the backward. Random numbers of a region depend on
-    no order.
+    """True if no part may move past this one, beyond its data dependencies: it writes into memory,
+    communicates, or begins the backward. Random numbers of a region depend on no order.
     """
     if part.place is not None:
         return graph.updates(part)

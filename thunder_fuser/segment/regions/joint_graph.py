@@ -1,12 +1,11 @@
-"""Joint graph: a whole program before its regions are formed, forward and, where it is trained,
-backward.
+"""Joint graph: a whole program before regions are formed, forward and, for training, backward.
 
-Its nodes are calls, in the order of the program. A call that can be fused also is primitives: what
-a kernel would compute in its place. Values are numbers; whose tensors they are, the frontend knows.
-Liveness, order, rematerialisation and budgets of a program are decided here, once, for all of it.
+Its nodes are calls, in program order. A fusible call also has primitives, which a kernel would
+compute in its place. Values are numbers; the frontend maps them to tensors. Liveness, order,
+rematerialisation and memory budgets are decided on this graph, for the whole program at once.
 
-A *partition* says which calls run as one. Each of its parts is a region, which becomes one fusion,
-or a call of torch's.
+A *partition* groups calls into parts. Each part is a region, which becomes one fusion, or a call of
+torch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from thunder_fuser.segment.prices import PriceUnits
 
 
 class Role(enum.Enum):
-    """What an operation is to the region that it joins."""
+    """Kind of a primitive, as seen by fusion into regions."""
 
     COMPUTE = "one value a point from the operands' values"
     JOIN = (
@@ -38,12 +37,12 @@ class Role(enum.Enum):
 
     @property
     def is_worth_a_kernel(self) -> bool:
-        """Whether a region that holds only this gains anything over torch."""
+        """True if a region of only this primitive may be faster than torch."""
         return self in (Role.COMPUTE, Role.JOIN, Role.REDUCE, Role.SCAN)
 
 
 class Motion(enum.Enum):
-    """What a view does to the order in which elements lie."""
+    """Effect of a view on the order of elements in memory."""
 
     KEEPS = "the elements that it shows are in their order"
     SLICES = "it shows some of the elements"
@@ -58,22 +57,22 @@ class Motion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DevicePhase:
-    """What the calls of one region have in common."""
+    """Device and phase, which all calls of a region have in common."""
 
     device: torch.device
     is_backward: bool
 
 
 class Value(NamedTuple):
-    """A tensor, or a number, under one of its names.
+    """A tensor or scalar, under one of its names.
 
-    bytes       of its elements; none of a number
-    memory      the first value that lies where it may lie; two of one memory may share elements
-    held        bytes of that memory
+    bytes       of its elements; 0 for a scalar
+    memory      first value of the storage that it may lie in; values of one may share elements
+    held        bytes of that storage
     is_kept     an argument, or a result of the forward: alive in the backward, too
     is_unsaved  the backward must not read it: the user may change it, and torch would not save it
-    is_updated  something writes into its memory
-    matters     anybody can tell it from another tensor with its elements
+    is_updated  its memory is written in place
+    matters     its identity is observable: a copy of its elements would not do
     """
 
     elements: int
@@ -88,13 +87,13 @@ class Value(NamedTuple):
 
 
 class Primitive(NamedTuple):
-    """One operation of what a kernel would compute.
+    """One operation of a fusible call.
 
-    reads, makes  values
-    source        what a view looks at, or a renaming renames
-    shows         results that lie in memory of what is read: (result, operand)
-    cost          arithmetic for an element, in units of one fp32 instruction
-    may_repeat    it gives the same result wherever it runs
+    reads, makes  operands and results
+    source        operand of a view or renaming, None for others
+    shows         results that share memory of operands: (result, operand)
+    cost          arithmetic per element, in units of one fp32 instruction
+    may_repeat    it may be recomputed: it gives the same result wherever it runs
     """
 
     reads: tuple[int, ...]
@@ -110,13 +109,13 @@ class Primitive(NamedTuple):
 class Call(NamedTuple):
     """A node of the graph.
 
-    reads, makes     values, where torch runs it
-    shows            results that lie in memory of what is read: (result, operand)
-    primitives       numbers of what it is in a fusion; empty: it is torch's
-    updates          it writes into memory that it is given
-    has_effect       its place means more than its operands and results say
-    is_argument      it names what the program is given
-    begins_backward  it names a gradient that comes in
+    reads, makes     operands and results, if torch runs it
+    shows            results that share memory of operands: (result, operand)
+    primitives       numbers of its primitives; empty: only torch can run it
+    updates          it writes into memory of operands
+    has_effect       it has side effects, so that its place in the order matters
+    is_argument      it names an argument of the program
+    begins_backward  it names an incoming gradient
     """
 
     name: str
@@ -132,19 +131,19 @@ class Call(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Calls that run as one, by number. place: where a region runs; None: torch runs the call."""
+    """Calls that run as one, by number. place: of a region; None: a call that torch runs."""
 
     calls: tuple[int, ...]
     place: DevicePhase | None
 
 
 Partition = tuple[Part, ...]
-"""All calls of a graph, in the order in which they run."""
+"""Parts with all calls of a graph, in execution order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointGraph:
-    """prices  of the devices that regions run on"""
+    """Values, primitives and calls of a program. prices: of the devices that regions run on."""
 
     values: Sequence[Value]
     primitives: Sequence[Primitive]
@@ -152,18 +151,18 @@ class JointGraph:
     prices: Mapping[torch.device, PriceUnits]
 
     def primitives_of(self, part: Part) -> Iterator[int]:
-        """What a region computes, in order; nothing of a call of torch's."""
+        """Yield the primitives of a region, in order; none for a call of torch."""
         if part.place is not None:
             for k in part.calls:
                 yield from self.calls[k].primitives
 
     def made_by_region(self, part: Part) -> Iterator[int]:
-        """The values that a region computes."""
+        """Yield the values that a region computes."""
         for p in self.primitives_of(part):
             yield from self.primitives[p].makes
 
     def updates(self, part: Part) -> bool:
-        """Whether a part writes into memory that it is given."""
+        """True if a part writes into memory of its operands."""
         return any(self.calls[k].updates for k in part.calls)
 
     def begins_backward(self, part: Part) -> bool:

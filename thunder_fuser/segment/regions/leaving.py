@@ -1,10 +1,9 @@
-"""What leaves a region: tensors that it returns, and views of them that torch makes (view replay).
+"""Outputs of regions: tensors that they return, and views of these that torch makes (view replay).
 
-A kernel that writes `a[:2]` beside `a` would give two tensors where eager code has one memory: an
-update of either would not show in the other. So where that matters, what leaves is the tensor that
-the view looks at, and the same views follow the region as calls of their own, which torch runs.
-Inside, a region still reads through its views. (AOTAutograd does this for views that a whole
-function returns.)
+A kernel that writes `a[:2]` beside `a` would give two tensors where eager code has one storage: an
+update of either would not show in the other. So where the alias is observable, a region returns the
+base of the view, and the views follow the region as calls that torch runs. Inside, the region still
+reads through its views. (AOTAutograd does this for views that a whole function returns.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SHOWS = (Role.VIEW, Role.RENAME)
 
 
 class Leaving(NamedTuple):
-    """Values that a region returns, and primitives of it that torch runs after it."""
+    """Values that a region returns, and view primitives that torch replays after it."""
 
     outputs: tuple[int, ...]
     views: tuple[int, ...]
@@ -29,12 +28,12 @@ class Leaving(NamedTuple):
 def leaving(
     graph: JointGraph, partition: Partition, reading: Reading, wanted: Collection[int]
 ) -> dict[int, Leaving]:
-    """What leaves each region, by position, so that others have the values `wanted`."""
+    """Return the outputs of each region, by position, so that others have the values `wanted`."""
     missing = set(wanted)
     regions = [k for k, part in enumerate(partition) if part.place is not None]
     everywhere = {v for k in regions for v in graph.made_by_region(partition[k])}
     found: dict[int, Leaving] = {}
-    # The last regions first: their views may look at what earlier ones make.
+    # The last regions first: their views may have bases that earlier ones make.
     for k in reversed(regions):
         made = {v: p for p in graph.primitives_of(partition[k]) for v in graph.primitives[p].makes}
         outputs: set[int] = set()
@@ -54,7 +53,7 @@ def leaving(
             else:
                 is_returned = is_given and copies.isdisjoint(path)
             if is_returned:
-                # A plan has views of what it is given; names of one tensor are one result.
+                # A fusion can return views of its inputs; names of one tensor are one result.
                 outputs.add(v)
                 continue
             views.update(u for p in path for u in graph.primitives[p].makes)
@@ -66,8 +65,8 @@ def leaving(
 
 
 def _shared_copies(graph: JointGraph, paths: Iterable[Sequence[int]]) -> set[int]:
-    """What may be new memory, where there are no strides for a view, and what several paths lead
-    through. It must be the same memory for all of them.
+    """Return view primitives that may copy, since no strides exist, and that several paths share:
+    the copy must be the same memory for all of them.
     """
     through = Counter(p for path in paths for p in path if graph.primitives[p].motion.may_copy)
     return {p for p, times in through.items() if times > 1}
@@ -76,7 +75,7 @@ def _shared_copies(graph: JointGraph, paths: Iterable[Sequence[int]]) -> set[int
 def _path(
     graph: JointGraph, reading: Reading, value: int | None, made: Mapping[int, int]
 ) -> list[int]:
-    """The views and renamings that lead to a value from what is computed, updated or given."""
+    """Return views and renamings that lead to a value from a computed, updated or given tensor."""
     path: list[int] = []
     p = made.get(value) if value is not None else None
     while p is not None and graph.primitives[p].role in _SHOWS:

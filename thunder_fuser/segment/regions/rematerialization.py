@@ -1,10 +1,10 @@
-"""Rematerialisation between regions: what goes through memory, and what each computes again.
+"""Rematerialisation between regions: choice of stored values, and of those that regions recompute.
 
-What a region of the backward reads is saved for it, so this decides what is saved, by bytes. A
-tensor that is in memory anyway, and stays alive, costs its readers a read; one that would die with
-the forward costs its life besides; one that exists in registers alone also costs a write. Against
-that stands the arithmetic of computing it again. The forward is decided first: what its regions
-store for each other, backward finds.
+Values that a backward region reads are saved for it, so this decides on saved tensors, by bytes. A
+tensor that is in memory anyway, and stays alive, costs its readers a read; one that would be freed
+with the forward costs its size once more; one that exists in registers only also costs a write. The
+alternative is the arithmetic of recomputation. The forward is decided first, so that the backward
+finds the tensors that forward regions store for each other.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from thunder_fuser.segment.store_or_recompute import (
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What one fusion does, by number of primitives and values.
+    """One fusion, by numbers of primitives and values.
 
-    primitives  what it computes: first what others compute, too
-    swaps       by primitive: what it reads in the place of operands
-    shows       its results that lie in memory of what it reads, or makes: (result, operand)
-    inputs      what it reads and does not make
-    outputs     what it gives
+    primitives  those that it computes; recomputed ones of other regions come first
+    swaps       by primitive: replacements of operands
+    shows       results that share memory of operands or of other results: (result, operand)
+    inputs      values that it reads and does not compute
+    outputs     values that it returns
     views       primitives that torch runs after it
-    shown       what these look at and the fusion does not give
+    shown       bases of these that the fusion does not return
     """
 
     primitives: tuple[int, ...]
@@ -58,21 +58,19 @@ class Region:
 
 
 Regions = Mapping[int, Region]
-"""By position of the part."""
+"""Regions by the position of their parts in the partition."""
 
 
 class Rematerialization:
-    """Decides for a graph, each time that its regions are formed anew; for a partition that it has
-    seen it decided already.
-    """
+    """Rematerialisation of a graph, for each of its partitions; cached by partition."""
 
     def __init__(self, graph: JointGraph) -> None:
         self.graph = graph
         self._decided: dict[Partition, Regions] = {}
 
     def __call__(self, partition: Partition) -> Regions:
-        """A region for each part that is to be fused, with what it computes again in front. A part
-        of which nobody reads anything any more has none.
+        """Return the region of each fused part, with recomputed primitives in front. Parts without
+        outputs and updates are left out.
         """
         if partition not in self._decided:
             self._decided[partition] = _regions(self.graph, partition)
@@ -80,7 +78,7 @@ class Rematerialization:
 
 
 def storing_all(graph: JointGraph, partition: Partition) -> Regions:
-    """Regions that compute nothing again, and give whatever another part reads."""
+    """Return regions that recompute nothing, and store every value that another part reads."""
     readers: dict[int, set[int]] = {}
     for k, part in enumerate(partition):
         for v in (v for n in part.calls for v in graph.calls[n].reads):
@@ -144,7 +142,7 @@ def _region(
 def _live(
     graph: JointGraph, reading: Reading, primitives: Sequence[int], outputs: Collection[int]
 ) -> tuple[int, ...]:
-    """The primitives that the outputs need, and all updates in place."""
+    """Return the primitives that the outputs depend on, and all in-place updates."""
     needed = set(outputs)
     found: list[int] = []
     for p in reversed(primitives):
@@ -160,9 +158,11 @@ def _read(choices: Iterable[Choice]) -> frozenset[int]:
 
 
 class _Arithmetic(NamedTuple):
-    """operands      values that a primitive computes from
-    instructions  of fp32, none for what only moves data; None where it cannot be computed again
-    launches      a fold may take a kernel of its own
+    """Price of recomputing a primitive.
+
+    operands      values that it reads
+    instructions  fp32 instructions, 0 for data movement; None if it cannot be recomputed
+    launches      1 for a reduction or scan, which may need a kernel of its own
     """
 
     operands: tuple[int, ...]
@@ -171,11 +171,11 @@ class _Arithmetic(NamedTuple):
 
 
 class _Home(NamedTuple):
-    """Where a value is computed.
+    """Origin of a value.
 
     by        the primitive of a region that computes it; None for all others
     place     of that region
-    backward  whether it is the backward that makes it
+    backward  True if the backward computes it
     """
 
     by: int | None
@@ -187,7 +187,7 @@ _GIVEN = _Home(None, None, False)
 
 
 class _Table:
-    """Every value of a graph, and who computes, reads and keeps it."""
+    """All values of a partitioned graph: origins, readers, storages and prices."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _Table:
         # Read by calls that are not fused.
         self._outside = outside
         self._homes: dict[int, _Home] = {}
-        # The first value that lies where a value would, and whether both are in one order.
+        # First value of the storage that a value would share, and True if both have one order.
         self._memory: dict[int, tuple[int, bool]] = {}
         self._wanted: dict[int, tuple[int, ...]] = {}
         self._prices: dict[int, _Arithmetic] = {}
@@ -239,12 +239,12 @@ class _Table:
         self._wanted[k] = tuple(v for v in read if v not in made)
 
     def _shared(self, v: int, prim: Primitive, source: int | None) -> tuple[int, bool] | None:
-        """For a value that shows all of another one: where that lies."""
+        """Return the entry of `_memory` for a view of all of another value; None for others."""
         if prim.role not in (Role.VIEW, Role.RENAME) or source is None:
             return None
         first, is_ordered = self._place_of(source)
         if self._homes.get(first, _GIVEN).by is None:
-            # Whoever wants it takes it from there.
+            # Not made by a region: it is in memory, and readers take it from there.
             return None
         if self._bytes(source) != self._bytes(v) or prim.motion is Motion.LAYS_OUT:
             return None
@@ -259,9 +259,8 @@ class _Table:
         return frozenset(self._place_of(v)[0] for v in values)
 
     def _evaluated(self, partition: Partition) -> dict[int, float]:
-        """How often an element of a value is computed, where everything behind it is computed
-        again: once for each of the overlapping slices that show it, as the windows of a pool do.
-        Left out: once.
+        """Return the evaluations per element of a value if all its consumers are recomputed: one
+        for each overlapping slice, such as the windows of a pool. Values left out: one.
         """
         times: dict[int, float] = {}
         shown: dict[int, float] = {}
@@ -282,16 +281,16 @@ class _Table:
         return max(1.0, times.get(v, 1.0), shown.get(v, 0.0) / max(self._count(v), 1))
 
     def makers(self, v: int) -> tuple[int, ...]:
-        """The primitive that computes a value, if a region does."""
+        """Return the primitive that computes a value, if a region does."""
         made_by = self._homes[v].by
         return () if made_by is None else (made_by,)
 
     def wanted(self, part: int) -> tuple[int, ...]:
-        """What a part reads and does not compute itself."""
+        """Return the values that a part reads and does not compute itself."""
         return self._wanted[part]
 
     def values(self, place: DevicePhase, stored: frozenset[int]) -> Values:
-        """Prices for the regions of one place; `stored` is in memory already."""
+        """Return the values' prices for the regions of one place; `stored` is in memory already."""
         there = self._outside | stored
         memories, alive = self._memories(there), self._memories(self._alive)
         prices = self._graph.prices[place.device]
@@ -311,11 +310,11 @@ class _Table:
         in_memory: bool,
         stays: bool,
     ) -> Value:
-        """The price of one value.
+        """Return the prices of one value.
 
-        is_there   under its name
-        in_memory  perhaps under another one
-        stays      until the backward is over
+        is_there   it is in memory under its name
+        in_memory  it is in memory, perhaps under another name
+        stays      its memory lives until the backward ends
         """
         home = self._homes[v]
         is_made = home.by is not None
@@ -325,7 +324,7 @@ class _Table:
             read = NEVER
         dies = place.is_backward and not home.backward and not stays
         write = size * ((is_made and not in_memory) + dies)
-        # Another name for what is there costs next to nothing.
+        # Another name of a stored tensor costs next to nothing.
         write += is_made and in_memory and not is_there
         if home.by is None or home.place is None or home.place.device != place.device:
             return Value((), write, read, None)
@@ -345,7 +344,7 @@ class _Table:
         return self._graph.values[v].elements
 
     def _arithmetic(self, p: int) -> _Arithmetic:
-        """What computing a value again takes, on whichever device."""
+        """Return the price of recomputing a primitive, independent of the device."""
         prim = self._graph.primitives[p]
         sources = tuple(dict.fromkeys(self._reading.of(p)))
         if not prim.may_repeat:

@@ -1,10 +1,10 @@
-"""Splitting of regions: what has nothing in common is taken apart where fusing it would hold too
-much at once.
+"""Splitting of regions: unrelated pieces run separately where fusing them would hold too much
+memory.
 
-Neighbours in a program that share no tensor are fused to save launches. All that they read is then
-in memory until all that they give is, while one after the other frees in between. Where that takes
-a region above the worst moment of the program with nothing fused, its pieces stay apart: that costs
-launches, and not a byte of traffic.
+Neighbours in a program that share no tensor are fused to save launches. All their inputs then stay
+allocated until all outputs are, while separate kernels would free memory in between. Where that
+lifts a region above the peak of the unfused program, its pieces are kept apart: this costs
+launches, and no additional bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from thunder_fuser.segment.regions.rematerialization import (
 from thunder_fuser.segment.regions.storages import alive
 
 _Pieces = Sequence[Sequence[int]]
-"""Calls of a part, by number."""
+"""Unrelated groups of a part's calls, by number."""
 
 
 def split(graph: JointGraph, partition: Partition, rematerialize: Rematerialization) -> Partition:
-    """The same calls, with the pieces of regions that hold too much."""
+    """Split regions that hold more bytes than the unfused program's peak into their pieces."""
     pieces = {
         k: found
         for k, part in enumerate(partition)
@@ -37,7 +37,7 @@ def split(graph: JointGraph, partition: Partition, rematerialize: Rematerializat
         return partition
     single = tuple(Part((k,), None) for part in partition for k in part.calls)
     limits = alive(graph, single, {}).peaks()
-    # The first estimate is high, and quick: every region stores what any other one reads.
+    # The first estimate is high, but quick: every region stores all values that others read.
     estimates: tuple[Callable[[Partition], Regions], ...] = (
         partial(storing_all, graph),
         rematerialize,
@@ -57,7 +57,7 @@ def _updates(graph: JointGraph, part: Part) -> bool:
 
 
 def _pieces(graph: JointGraph, part: Part) -> _Pieces:
-    """Calls that share tensors, directly or through others, in the order of their first."""
+    """Return the connected components of calls that share tensors, ordered by first call."""
     whole = {k: k for k in part.calls}
 
     def piece(k: int) -> int:
@@ -81,7 +81,7 @@ def _pieces(graph: JointGraph, part: Part) -> _Pieces:
 
 
 def _with_pieces(partition: Partition, pieces: Mapping[int, _Pieces]) -> Partition:
-    """Each part as its pieces, where it has some."""
+    """Replace each part that has `pieces` by them."""
     return tuple(
         part._replace(calls=tuple(calls))
         for k, part in enumerate(partition)

@@ -1,6 +1,6 @@
-"""Storages of a joint graph: how many bytes it holds while it runs, estimated before it is final.
+"""Storages of a joint graph: estimate of the bytes held during execution, for any partition.
 
-There are no layouts yet: views share the memory that they show, what a region keeps to itself takes
+There are no layouts yet: views share the memory of their bases, values internal to a region take
 none, and arguments are held by the caller.
 """
 
@@ -17,15 +17,16 @@ from thunder_fuser.segment.regions.joint_graph import JointGraph, Part, Partitio
 from thunder_fuser.segment.regions.rematerialization import Region, Regions
 
 _SMALLEST = 512
-"""Torch's allocator has no smaller blocks: less than that, such as a sum, is not worth a launch."""
+"""Bytes below which a storage counts as 0: torch's allocator has no smaller blocks, and less than
+that, such as a sum, is not worth a launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The storages of a partition, step by step; what the caller holds is not counted.
+    """Liveness of a partition; memory that the caller holds is not counted.
 
-    parts     the part at each step
-    backward  of each step, whether it runs in the backward
+    parts     part of each step
+    backward  True for each step of the backward
     """
 
     parts: tuple[int, ...]
@@ -33,7 +34,7 @@ class Alive:
     memory: Liveness
 
     def peaks(self) -> tuple[int, int]:
-        """Most bytes held in the forward, and in the backward."""
+        """Return the most bytes held in the forward, and in the backward."""
         peaks = [0, 0]
         for level, backward in zip(self.memory.levels(), self.backward, strict=True):
             peaks[backward] = max(peaks[backward], level.during)
@@ -41,8 +42,8 @@ class Alive:
 
 
 class _Crossing(NamedTuple):
-    """What a part reads from memory, what it leaves there, and which results lie in what it reads
-    or makes.
+    """Values that a part reads from memory and writes to it, and pairs of (result, value whose
+    memory it shares).
     """
 
     reads: tuple[int, ...]
@@ -53,9 +54,9 @@ class _Crossing(NamedTuple):
 def alive(
     graph: JointGraph, partition: Partition, regions: Regions, as_split: bool = True
 ) -> Alive:
-    """Of a partition, of which `regions` are what becomes fusions.
+    """Return the liveness of a partition; `regions`: its parts that become fusions.
 
-    as_split  in the order in which the parts will run, and not in their own
+    as_split  in the order in which the parts will run, instead of that of the partition
     """
     crossings = _crossings(graph, partition, regions)
     order = _as_split(graph, partition, crossings) if as_split else list(range(len(partition)))
@@ -72,7 +73,7 @@ def alive(
             kept |= made
         kept |= {storages.read(v) for v in (*reads, *makes) if graph.values[v].is_kept}
         steps.append(Step(frozenset(read), frozenset(made)))
-    # What nothing here makes is the caller's.
+    # Storages that no step makes belong to the caller.
     kept |= set(range(len(storages.sizes))) - given
     backward = accumulate((graph.begins_backward(partition[k]) for k in order), or_)
     memory = Liveness(tuple(steps), storages.sizes, frozenset(kept))
@@ -80,7 +81,7 @@ def alive(
 
 
 def saved_bytes(graph: JointGraph, partition: Partition, regions: Regions) -> int:
-    """Bytes that the forward keeps for its backward alone."""
+    """Return the bytes that the forward keeps only for its backward."""
     crossings = _crossings(graph, partition, regions)
     forward: set[int] = set()
     needed = {v for v, value in enumerate(graph.values) if value.is_kept}
@@ -96,7 +97,7 @@ def saved_bytes(graph: JointGraph, partition: Partition, regions: Regions) -> in
 
 
 def distinct_bytes(graph: JointGraph, values: Iterable[int]) -> int:
-    """Bytes of the memories that values lie in, beside those that stay anyway."""
+    """Return the bytes of distinct storages of values, without those that are kept anyway."""
     kept = {value.memory for value in graph.values if value.is_kept}
     found: dict[int, int] = {}
     for value in (graph.values[v] for v in values):
@@ -125,8 +126,8 @@ def _crossing(graph: JointGraph, part: Part, region: Region | None) -> _Crossing
 
 
 def _as_split(graph: JointGraph, partition: Partition, crossings: Sequence[_Crossing]) -> list[int]:
-    """The parts as they will run: Thunder leaves to the backward what no result of the forward
-    needs.
+    """Return the parts in execution order: Thunder moves forward calls that no forward result needs
+    to the backward.
     """
     everything = list(range(len(partition)))
     begins = [k for k in everything if graph.begins_backward(partition[k])]
@@ -145,7 +146,7 @@ def _as_split(graph: JointGraph, partition: Partition, crossings: Sequence[_Cros
 
 
 class _Storages:
-    """Memory, by number: each belongs to the first value that lies in it."""
+    """Storages, by number, and the storage of each value; `sizes` in bytes."""
 
     def __init__(self, graph: JointGraph) -> None:
         self.sizes: list[int] = []
@@ -153,7 +154,7 @@ class _Storages:
         self._of: dict[int, int] = {}
 
     def read(self, v: int) -> int:
-        """The memory of what somebody made, or the caller's."""
+        """Return the storage of a value; a new one, of the caller, if no step made it."""
         if v not in self._of:
             self._of[v] = self._new(v)
         return self._of[v]
@@ -161,8 +162,8 @@ class _Storages:
     def made(
         self, reads: Iterable[int], makes: Sequence[int], shows: Iterable[tuple[int, int]]
     ) -> list[int]:
-        """The memory of what a part leaves behind. Results that show what it keeps to itself share
-        new memory.
+        """Return the storages of a part's results. Results that are views of a value internal to
+        the part share a new storage.
         """
         base: dict[int, int] = {}
         for new, source in shows:
