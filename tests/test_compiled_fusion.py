@@ -22,7 +22,7 @@ from thunder_fuser.config import options
 from thunder_fuser.errors import FuserError, FuserTypeError, FuserValueError
 from thunder_fuser.ir.builder import FusionBuilder
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime import residents
+from thunder_fuser.runtime import executable_lru
 
 Float = DataType.Float
 ROOT = Path(__file__).resolve().parents[1]
@@ -248,8 +248,8 @@ def test_fake_tensors_cannot_be_computed_with() -> None:
 
 
 def test_the_longest_unused_executable_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents.RESIDENTS, "_known", [])
-    evicted = residents.RESIDENTS.evicted
+    monkeypatch.setattr(executable_lru.EXECUTABLES, "_known", [])
+    evicted = executable_lru.EXECUTABLES.evicted
     compiled, other = scaled(3), scaled(4)
     inputs = [torch.randn(n) for n in (8, 9, 10)]
     with options(executables=3):
@@ -263,22 +263,22 @@ def test_the_longest_unused_executable_goes(monkeypatch: pytest.MonkeyPatch) -> 
         gone = weakref.ref(second)
         del second
         assert gone() is None
-        assert residents.RESIDENTS.evicted == evicted + 1
+        assert executable_lru.EXECUTABLES.evicted == evicted + 1
         # It is made again, and another one goes.
         torch.testing.assert_close(compiled([inputs[1]])[0], inputs[1] * 3)
         assert first not in compiled.executables
         assert compiled.latest is not None
-        assert len(residents.RESIDENTS) == 3
+        assert len(executable_lru.EXECUTABLES) == 3
 
 
 def test_a_fusion_that_went_is_no_resident(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents.RESIDENTS, "_known", [])
+    monkeypatch.setattr(executable_lru.EXECUTABLES, "_known", [])
     compiled = scaled(5)
     compiled([torch.randn(8)])
-    assert len(residents.RESIDENTS) == 1
+    assert len(executable_lru.EXECUTABLES) == 1
     del compiled
     gc.collect()
-    assert len(residents.RESIDENTS) == 0
+    assert len(executable_lru.EXECUTABLES) == 0
 
 
 SCRIPT = """

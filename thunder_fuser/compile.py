@@ -36,7 +36,7 @@ from thunder_fuser.templates.lower import lower
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class GeneratedPlan:
     """A plan and its kernels as text: all that is done before a compiler runs.
 
     kernels  by segment
@@ -49,23 +49,25 @@ class Written:
     failures: Failures
 
 
-def write(fusion: Fusion, binding: Binding, name: str) -> Written:
+def generate_plan(fusion: Fusion, binding: Binding, name: str) -> GeneratedPlan:
     """The kernels for tensors that bind to `fusion` as `binding` says."""
     watch = Watch(name, fusion)
     plan = plan_bound(fusion, binding, watch)
-    return _written(plan, binding.device, target_for(binding.device), watch)
+    return _generated_plan(plan, binding.device, target_for(binding.device), watch)
 
 
-def _written(plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch) -> Written:
+def _generated_plan(
+    plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch
+) -> GeneratedPlan:
     failures = Failures()
     kernels = generate_kernels(plan, target.device_info(device), watch, failures)
-    return Written(plan, device, kernels, watch, failures)
+    return GeneratedPlan(plan, device, kernels, watch, failures)
 
 
-def finish(written: Written, target: Target | None = None) -> Executable:
+def link_plan(generated: GeneratedPlan, target: Target | None = None) -> Executable:
     """What runs the plan: kernels, and torch where one cannot be prepared."""
-    plan, device, kernels = written.plan, written.device, written.kernels
-    watch, failures = written.watch, written.failures
+    plan, device, kernels = generated.plan, generated.device, generated.kernels
+    watch, failures = generated.watch, generated.failures
     with on_device(device):
         launches = compile_kernels(kernels, target or target_for(device), watch, failures)
     in_torch = left_to_torch(plan, failures, watch.subject, device)
@@ -78,7 +80,7 @@ def compile_plan(
     plan: SegmentedFusion, device: torch.device, target: Target, watch: Watch | None = None
 ) -> Executable:
     """What runs a plan on `device`."""
-    return finish(_written(plan, device, target, watch or Watch("plan", plan)), target)
+    return link_plan(_generated_plan(plan, device, target, watch or Watch("plan", plan)), target)
 
 
 def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusion:
@@ -87,7 +89,7 @@ def plan_bound(fusion: Fusion, binding: Binding, watch: Watch) -> SegmentedFusio
     fusion = specialise(fusion, binding.sizes) if binding.sizes else fusion
     device = planned_for(binding.device)
     plan = partition_after(_passes(watch), fusion, binding.layouts, device)
-    return _told(estimated(plan, device), watch)
+    return _observed(estimated(plan, device), watch)
 
 
 def plan_unbound(
@@ -97,8 +99,8 @@ def plan_unbound(
     watch("fusion", fusion)
     if fusion.is_static:
         plan = partition_after(_passes(watch), fusion, None, device)
-        return _told(estimated(plan, device), watch)
-    return _told(plan_open(fusion, _passes(watch), device, sizes), watch)
+        return _observed(estimated(plan, device), watch)
+    return _observed(plan_open(fusion, _passes(watch), device, sizes), watch)
 
 
 def _passes(watch: Watch) -> Callable[[Fusion], Fusion]:
@@ -113,7 +115,7 @@ def _passes(watch: Watch) -> Callable[[Fusion], Fusion]:
     )
 
 
-def _told(plan: SegmentedFusion, watch: Watch) -> SegmentedFusion:
+def _observed(plan: SegmentedFusion, watch: Watch) -> SegmentedFusion:
     watch("plan", plan)
     for segment in plan.segments:
         if segment.refusals:

@@ -17,12 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from thunder_fuser.codegen.kernel import Kernel
 from thunder_fuser.compile import (
-    Written,
-    finish,
+    GeneratedPlan,
     generate_kernels,
+    generate_plan,
+    link_plan,
     plan_bound,
     plan_unbound,
-    write,
 )
 from thunder_fuser.config import Options, current
 from thunder_fuser.errors import FuserTypeError, FuserValueError
@@ -32,12 +32,12 @@ from thunder_fuser.ir.reference import evaluate
 from thunder_fuser.log import Pieces
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Key, bind, bind_dense, check_updates, key_of, size_inputs
-from thunder_fuser.runtime.executable import Executable, Made
+from thunder_fuser.runtime.executable import Executable, ExecutableInfo
+from thunder_fuser.runtime.executable_lru import EXECUTABLES, now
 from thunder_fuser.runtime.fork import Lock
 from thunder_fuser.runtime.guards import Guard, guard_of, no_guard
 from thunder_fuser.runtime.modes import is_transformed, without_modes
 from thunder_fuser.runtime.random_state import with_seeds_in_memory
-from thunder_fuser.runtime.residents import RESIDENTS, now
 from thunder_fuser.runtime.target import planned_for, target_for
 from thunder_fuser.segment.plan import SegmentedFusion
 
@@ -66,10 +66,10 @@ class CompiledFusion:
         self.fusion = fusion
         self.name = name
         self._sizes = size_inputs(fusion)
-        self.latest: Made | None = None
+        self.latest: ExecutableInfo | None = None
         self.among: Pieces | None = None
         self.ahead: Callable[[], None] | None = None
-        self._written: dict[tuple[Options, Key], Written] = {}
+        self._generated: dict[tuple[Options, Key], GeneratedPlan] = {}
         self._tables: dict[Options, dict[Key, Executable]] = {}
         self._latest = _Latest()
         self._made: list[Executable] = []
@@ -98,7 +98,7 @@ class CompiledFusion:
         elif self.fusion.updates:
             check_updates(self.fusion, inputs)
         executable.used = now()
-        self.latest = executable.made
+        self.latest = executable.info
         return executable(inputs)
 
     def in_torch(
@@ -216,9 +216,9 @@ class CompiledFusion:
             return ()
         binding = bind_dense(self.fusion, device)
         with self._lock, without_modes():
-            written = write(self.fusion, binding, self.name)
-            self._written[current(), binding.key] = written
-        return tuple(generated.kernel for generated in written.kernels.values())
+            generated = generate_plan(self.fusion, binding, self.name)
+            self._generated[current(), binding.key] = generated
+        return tuple(made.kernel for made in generated.kernels.values())
 
     def _compile(
         self,
@@ -241,19 +241,19 @@ class CompiledFusion:
             with self._lock:
                 found = table.get(key)
                 if found is None:
-                    written = self._written.pop((current(), binding.key), None)
-                    self._written.clear()
-                    found = finish(written or write(fusion, binding, self.name))
+                    generated = self._generated.pop((current(), binding.key), None)
+                    self._generated.clear()
+                    found = link_plan(generated or generate_plan(fusion, binding, self.name))
                     table[key] = found
                     self._made.append(found)
-                    RESIDENTS.admit(found, self)
+                    EXECUTABLES.admit(found, self)
             return found
 
     def _watch(self) -> Watch:
         return Watch(self.name, self.fusion)
 
 
-def _restored(fusion: Fusion, name: str, latest: Made | None) -> CompiledFusion:
+def _restored(fusion: Fusion, name: str, latest: ExecutableInfo | None) -> CompiledFusion:
     found = CompiledFusion(fusion, name)
     found.latest = latest
     return found

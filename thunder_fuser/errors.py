@@ -1,4 +1,5 @@
-"""Every way in which the compiler says no, in one file.
+"""Refusals as values, and the exception hierarchy. Refusal texts are at the check that refuses; the
+catalogue of codes is refusal_codes.py.
 
 A *refusal* is an answer, not an accident: "this op cannot be fused", "these two segments cannot
 merge".  It is a value, it is collected, and reports show it.  An *exception* means that somebody

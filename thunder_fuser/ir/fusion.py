@@ -130,7 +130,8 @@ class PointwiseOp:
     """One value per point from the operands' values at the same point (size-1 dimensions
     broadcast).
 
-    `op` names a row of `ops.TABLE`; `cast` is such a row, whose result type is the output's.
+    `op` names a row of `tables.pointwise.TABLE`; `cast` is such a row, whose result type is the
+    output's.
     """
 
     op: str

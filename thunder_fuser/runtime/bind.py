@@ -23,7 +23,7 @@ from thunder_fuser.ir.dtypes import DataType, Number, from_torch, of_number
 from thunder_fuser.ir.fusion import Fusion, Scalar, TensorView, Val
 from thunder_fuser.ir.integer.symint import Form
 from thunder_fuser.ir.size_equations import line_of
-from thunder_fuser.runtime.overlap import overlaps_itself, pairs_near, share_memory
+from thunder_fuser.runtime.memory_overlap import overlaps_itself, pairs_near, share_memory
 from thunder_fuser.runtime.sizes import bind_sizes, named_line, size_inputs
 
 __all__ = ["Binding", "Inputs", "Key", "bind", "check_updates", "key_of", "size_inputs"]

@@ -24,9 +24,9 @@ from thunder_fuser.ir.domain import IterDomain, static
 from thunder_fuser.ir.fusion import GatherOp, OpaqueOp, TensorView, Val
 from thunder_fuser.lower.kernel_ir import Scratch
 from thunder_fuser.runtime import steps
+from thunder_fuser.runtime.executable_lru import now
 from thunder_fuser.runtime.guards import Guard, no_guard
 from thunder_fuser.runtime.host.pages import FRESH_BYTES
-from thunder_fuser.runtime.residents import now
 from thunder_fuser.runtime.steps import Pointer, Read, Slot, Step
 from thunder_fuser.runtime.target import Launch
 from thunder_fuser.segment.placement import Buffer, SliceOf, Updates, ViewOf
@@ -34,7 +34,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ExecutableInfo:
     """What there is to be seen of an executable, which outlives it.
 
     in_torch  why segments run in torch
@@ -65,7 +65,7 @@ class Executable:
         self.guard: Guard = no_guard
         self._in_torch = in_torch
         self.kernels = tuple(g.kernel for k, g in generated.items() if k not in in_torch)
-        self.made = Made(plan, self.kernels, tuple(in_torch[k] for k in sorted(in_torch)))
+        self.info = ExecutableInfo(plan, self.kernels, tuple(in_torch[k] for k in sorted(in_torch)))
         self._slots: dict[object, Slot] = {v: k for k, v in enumerate(plan.fusion.inputs)}
         self._buffers = plan.buffers
         self._empty = steps.allocator(device)
@@ -280,7 +280,9 @@ class Executable:
         self._called[start] = segment.index
         return start, steps.arrive(expr, made)
 
-    def _of_call(self, segment: Segment) -> tuple[list[OpaqueOp], list[Read], list[steps.Made]]:
+    def _of_call(
+        self, segment: Segment
+    ) -> tuple[list[OpaqueOp], list[Read], list[steps.CallResult]]:
         """The results of a call, its operands, and where results go."""
         results = [e for e in segment.fusion.exprs if isinstance(e, OpaqueOp)]
         names = segment.values
@@ -294,7 +296,9 @@ class Executable:
         for expr in results:
             whole = names[expr.output.id]
             assert isinstance(whole, TensorView)
-            made = steps.Made(expr.result, self._slot(whole), whole.sizes, layouts[whole].strides)
+            made = steps.CallResult(
+                expr.result, self._slot(whole), whole.sizes, layouts[whole].strides
+            )
             places.append(made)
         return results, operands, places
 

@@ -207,7 +207,7 @@ def tensor(slot: Slot, view: TensorView | None) -> Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CallResult:
     """A result of a call: which of them, where it goes, and how it lies there."""
 
     result: int
@@ -216,7 +216,7 @@ class Made:
     strides: tuple[int, ...]
 
 
-def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[Made]) -> Step:
+def call(expr: OpaqueOp, operands: Sequence[Read], results: Sequence[CallResult]) -> Step:
     """A call of torch. What it gives is a result as it is where its strides are the plan's."""
     row, attributes = opaque.lookup(expr.op), dict(expr.attributes)
     run, named = row.run, tuple(zip(expr.parameters, operands, strict=True))
@@ -244,7 +244,7 @@ def start(expr: OpaqueOp, operands: Sequence[Read], slot: Slot) -> Step:
     return step
 
 
-def arrive(expr: OpaqueOp, made: Made) -> Step:
+def arrive(expr: OpaqueOp, made: CallResult) -> Step:
     """Waits for what a collective has put on its way."""
 
     def step(values: Values) -> None:
@@ -253,7 +253,7 @@ def arrive(expr: OpaqueOp, made: Made) -> Step:
     return step
 
 
-def _laid_out(found: torch.Tensor, made: Made, expr: OpaqueOp) -> torch.Tensor:
+def _laid_out(found: torch.Tensor, made: CallResult, expr: OpaqueOp) -> torch.Tensor:
     if tuple(found.shape) != made.sizes:
         raise InternalError(f"torch's {expr.op} gave sizes {list(found.shape)}, not {made.sizes}")
     if _same_steps(found, made.strides):

@@ -23,7 +23,7 @@ from thunder_fuser.frontends.definition.reading import read_definition
 from thunder_fuser.frontends.definition.recorder import Recorder
 from thunder_fuser.ir import fusion as ir
 from thunder_fuser.ir.printer import structural_hash, to_python
-from thunder_fuser.runtime.executable import Made
+from thunder_fuser.runtime.executable import ExecutableInfo
 
 
 class FusionExecutorCache:
@@ -94,7 +94,7 @@ class FusionExecutorCache:
         """The source of the kernels that were compiled last."""
         return source_text(self._last().kernels, intrinsic_code)
 
-    def _last(self) -> Made:
+    def _last(self) -> ExecutableInfo:
         if self.compiled.latest is None:
             raise FuserError(
                 "nothing is compiled yet: call execute first, or cuda_code_for(inputs)"

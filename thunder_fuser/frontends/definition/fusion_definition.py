@@ -131,7 +131,7 @@ class FusionDefinition(Recorder):
         if self.loops:
             # Inputs and outputs are what this process' rank has of them.
             outputs = self.ranks.execute(flattened(inputs))
-            self._told_where()
+            self._record_output_shardings()
             return outputs
         flat, where = self._drawn(inputs, device), device_of(device)
         self._debug_output = None
@@ -224,11 +224,11 @@ class FusionDefinition(Recorder):
             defined, problem = self.validate_definition()
             if not defined:
                 raise NotImplementedError(problem)
-            self._tell()
+            self._log_definition()
             self.fec = FusionCache.compiled(self.fusion)
         return self.fec
 
-    def _tell(self) -> None:
+    def _log_definition(self) -> None:
         if _log.isEnabledFor(logging.INFO):
             built = self._builder.build()
             counts = len(built.exprs), len(built.inputs), len(built.outputs)
@@ -267,7 +267,7 @@ class FusionDefinition(Recorder):
         and for shards that are uneven.
         """
         outputs = self.ranks.execute_with_dtensors(flattened(inputs))
-        self._told_where()
+        self._record_output_shardings()
         return outputs
 
     def shardings(self, inputs: Sequence[Any] = ()) -> Shardings:
@@ -292,7 +292,7 @@ class FusionDefinition(Recorder):
         given = flattened(list(inputs))
         return mesh_plan(placed_on(self.compiled.fusion, mesh, placed or {}, given))
 
-    def _told_where(self) -> None:
+    def _record_output_shardings(self) -> None:
         placed = self.ranks.latest
         self.fec.output_shardings = output_shardings(placed) if placed else ()
 

@@ -1,4 +1,4 @@
-"""Claims for primitives that compute one value a point: each is a row of `ir/pointwise.py`.
+"""Claims for primitives that compute one value a point: each is a row of `ir/tables/pointwise.py`.
 
 Thunder names the operation and says the result's dtype; the row says how to compute it and which
 dtypes it takes, so that a primitive that a row cannot take is refused in the row's own words.

@@ -18,6 +18,7 @@ from thunder.extend import FusionExecutor
 from torch import Tensor
 
 from thunder_fuser.errors import FuserError
+from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 ALL_GATHER = "torch_all_gather_prim_impl"
 ALL_REDUCE = "torch_all_reduce_prim_impl"
@@ -73,10 +74,6 @@ class Collective:
     @property
     def is_backward(self) -> bool:
         return is_backward(self.start)
-
-
-def is_backward(bsym: BoundSymbol) -> bool:
-    return BoundSymbolTag.BACKWARD in bsym.tags
 
 
 def collectives(trace: TraceCtx, *kinds: str) -> Iterator[Collective]:

@@ -14,12 +14,9 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.frontends.thunder.distributed.collectives import (
-    ALL_GATHER,
-    collectives,
-    is_backward,
-)
+from thunder_fuser.frontends.thunder.distributed.collectives import ALL_GATHER, collectives
 from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 
 def with_gathers_again(trace: TraceCtx) -> TraceCtx:

@@ -22,6 +22,7 @@ from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, role
 from thunder_fuser.frontends.thunder.regions.formation import RegionCandidate, TraceInfo
 from thunder_fuser.frontends.thunder.regions.joint_graph import trace_graph
 from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.origin import is_backward
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of, work_of
 from thunder_fuser.ir.dag import backward_slice
 from thunder_fuser.runtime.target import planned_for
@@ -43,7 +44,7 @@ def choices_of(
     compared = _compared(symbols[:-1])
     reruns = [
         _rerun(b, facts, is_fusible(b), stored)
-        if not _is_backward(b) and k not in compared and _may_repeat(b, facts)
+        if not _runs_in_backward(b) and k not in compared and _may_repeat(b, facts)
         else None
         for k, b in enumerate(symbols)
     ]
@@ -66,7 +67,7 @@ def _compared(symbols: Sequence[BoundSymbol]) -> set[int]:
                 needed.update(p.name for p in _floating(prim))
         if needed.isdisjoint(p.name for p in bsym.flat_proxy_outs):
             continue
-        if not _is_backward(bsym) and not all(map(_is_elementwise, prims)):
+        if not _runs_in_backward(bsym) and not all(map(_is_elementwise, prims)):
             found.add(k)
         else:
             needed.update(p.name for p in bsym.flat_proxy_args)
@@ -234,10 +235,10 @@ def _is_random(bsym: BoundSymbol) -> bool:
     return any(tag in tags for tag in effects) or any(map(_is_random, bsym.subsymbols))
 
 
-def _is_backward(bsym: BoundSymbol) -> bool:
-    return BoundSymbolTag.BACKWARD in bsym.tags or bsym.sym.id is PrimIDs.GET_GRAD
+def _runs_in_backward(bsym: BoundSymbol) -> bool:
+    return is_backward(bsym) or bsym.sym.id is PrimIDs.GET_GRAD
 
 
 def _reads(bsym: BoundSymbol) -> bool:
     """Whether a symbol reads in the backward; get_grad only names a value."""
-    return BoundSymbolTag.BACKWARD in bsym.tags and bsym.sym.id is not PrimIDs.GET_GRAD
+    return is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD

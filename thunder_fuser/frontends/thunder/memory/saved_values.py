@@ -17,12 +17,12 @@ from dataclasses import replace
 from thunder.core import prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.frontends.thunder.claims.table import TABLE
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases, targets
-from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 
 
 def with_shared_values(trace: TraceCtx) -> TraceCtx:
@@ -30,7 +30,7 @@ def with_shared_values(trace: TraceCtx) -> TraceCtx:
     from the same operands. Where anything is updated in place, names of views outlive their values.
     """
     symbols = trace.bound_symbols
-    if not any(map(_is_backward, symbols)) or any(any(targets(b)) for b in symbols):
+    if not any(map(is_backward, symbols)) or any(any(targets(b)) for b in symbols):
         return trace
     shared = from_trace(trace)
     # By operation and operands, for a right-hand side takes long to make and to compare.
@@ -40,7 +40,7 @@ def with_shared_values(trace: TraceCtx) -> TraceCtx:
         swapped = bsym.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else bsym
         if _is_arithmetic(bsym):
             alike = known.setdefault((bsym.sym.id, *(p.name for p in swapped.flat_proxy_args)), [])
-            if not _is_backward(bsym):
+            if not is_backward(bsym):
                 alike.append(bsym)
             elif alike:
                 mine = replace(swapped.rhs, backward=False)
@@ -63,7 +63,7 @@ def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
     """The trace, or one with a copy of each such value before the first update of its memory."""
     symbols = trace.bound_symbols
     backward = [b for b in symbols if _reads_forward(b)]
-    writers = [k for k, b in enumerate(symbols) if not _is_backward(b) and any(targets(b))]
+    writers = [k for k, b in enumerate(symbols) if not is_backward(b) and any(targets(b))]
     if not backward or not writers:
         return trace
     aliases = Aliases(trace, Recorded(trace, originals))
@@ -90,13 +90,9 @@ def with_kept_values(trace: TraceCtx, originals: Mapping[str, str]) -> TraceCtx:
     return kept
 
 
-def _is_backward(bsym: BoundSymbol) -> bool:
-    return BoundSymbolTag.BACKWARD in bsym.tags
-
-
 def _reads_forward(bsym: BoundSymbol) -> bool:
     """Whether a symbol of the backward may read values; get_grad only names one."""
-    return _is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD
+    return is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD
 
 
 def _tensors_read(symbols: list[BoundSymbol]) -> Iterator[TensorProxy]:

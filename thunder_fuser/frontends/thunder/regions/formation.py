@@ -18,7 +18,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.pytree import tree_flatten_with_dataclass
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.executors.data_dependent_partition import (
     Node,
@@ -35,7 +35,7 @@ from thunder_fuser.frontends.thunder.claims.table import TABLE, flatten, operand
 from thunder_fuser.frontends.thunder.regions import inplace
 from thunder_fuser.frontends.thunder.remembered import relabelled
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases
-from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded
+from thunder_fuser.frontends.thunder.trace.origin import LIKE, Recorded, is_backward
 from thunder_fuser.frontends.thunder.trace.rng_state import RngStates
 from thunder_fuser.segment.regions.joint_graph import DevicePhase, Role
 
@@ -142,7 +142,7 @@ def _unsaved(joint: TraceCtx, kept: frozenset[str], aliases: Aliases) -> frozens
     read = (
         proxy.name
         for bsym in joint.bound_symbols
-        if BoundSymbolTag.BACKWARD in bsym.tags and bsym.sym.id is not PrimIDs.GET_GRAD
+        if is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD
         for proxy in bsym.flat_proxy_args
     )
     return frozenset(map(aliases.memory, kept)) - frozenset(map(aliases.memory, read))
@@ -191,7 +191,7 @@ def _place(bsym: BoundSymbol, aliases: Aliases) -> DevicePhase | tuple[Refusal, 
     device = to_torch_device(given.pop())
     if device.type == "cuda" and current().target == "host":
         return (Refusal("target", 'the option target="host" leaves CUDA tensors to torch'),)
-    return DevicePhase(device, BoundSymbolTag.BACKWARD in bsym.tags)
+    return DevicePhase(device, is_backward(bsym))
 
 
 def _tensors(proxies: Sequence[Proxy]) -> list[TensorProxy]:
@@ -311,7 +311,7 @@ def _with_operand(whole: BoundSymbol) -> Iterator[BoundSymbol]:
     """The parts of a symbol; of a call such as zeros_like, what makes the tensor knows the operand
     that it is to lie as. A gradient lies as it may: for its order alone nothing is saved.
     """
-    knows = whole.sym.id in LIKE and BoundSymbolTag.BACKWARD not in whole.tags
+    knows = whole.sym.id in LIKE and not is_backward(whole)
     read = _tensors(whole.flat_proxy_args) if knows else []
     like = next((p for p in read if p.device == whole.flat_proxy_outs[0].device), None)
     for prim in flatten(whole):

@@ -12,7 +12,7 @@ import thunder.torch as thunder_torch
 import torch
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import FutureTensorProxy, Proxy, TensorProxy, Variable, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.frontends.thunder.claims.operands import elements, is_static
 from thunder_fuser.frontends.thunder.claims.table import (
@@ -30,6 +30,7 @@ from thunder_fuser.frontends.thunder.regions.formation import (
     region_of,
 )
 from thunder_fuser.frontends.thunder.trace.aliases import Aliases, updates
+from thunder_fuser.frontends.thunder.trace.origin import is_backward
 from thunder_fuser.frontends.thunder.trace.torch_work import bytes_of
 from thunder_fuser.runtime.target import planned_for
 from thunder_fuser.segment.prices import PriceUnits
@@ -152,7 +153,7 @@ class _Maker:
                 self._of(bsym.flat_proxy_outs),
                 self._shown(bsym),
                 range(first, len(self._prims)),
-                BoundSymbolTag.BACKWARD in bsym.tags,
+                is_backward(bsym),
                 updates(bsym),
                 _has_effect(bsym),
                 bsym.sym.id is PrimIDs.UNPACK_TRIVIAL,

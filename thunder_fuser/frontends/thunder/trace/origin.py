@@ -57,7 +57,7 @@ class Recorded:
         self._positions: dict[tuple[str, bool], int] = {}
         for k, bsym in enumerate(self.symbols):
             for name in _given(bsym):
-                self._positions.setdefault((name, _is_backward(bsym)), k)
+                self._positions.setdefault((name, is_backward(bsym)), k)
         self._lines: dict[str, Line] = {}
         self._calls: dict[str, int] = {}
         self._new: set[str] = set()
@@ -88,7 +88,7 @@ class Recorded:
         """
         recorded = set(self._calls)
         for bsym in joint.bound_symbols:
-            is_call = bsym.subsymbols and not _is_backward(bsym) and not _names_memory(bsym)
+            is_call = bsym.subsymbols and not is_backward(bsym) and not _names_memory(bsym)
             if is_call and recorded.isdisjoint(_given(bsym)):
                 self._note_call(bsym)
         for old, new in zip(results(first), results(joint), strict=False):
@@ -116,7 +116,7 @@ class Recorded:
         """Places in `symbols` of what gives the results of these symbols."""
         for bsym in bsyms:
             for out in bsym.flat_proxy_outs:
-                key = self._originals.get(out.name, out.name), _is_backward(bsym)
+                key = self._originals.get(out.name, out.name), is_backward(bsym)
                 if key in self._positions:
                     yield self._positions[key]
 
@@ -188,7 +188,7 @@ def _same_values(first: TraceCtx, joint: TraceCtx) -> dict[str, str]:
     known: dict[tuple[object, ...], deque[BoundSymbol]] = {}
     for prim in _leaves(first.bound_symbols):
         known.setdefault(number(prim), deque()).append(prim)
-    for prim in _leaves(b for b in joint.bound_symbols if not _is_backward(b)):
+    for prim in _leaves(b for b in joint.bound_symbols if not is_backward(b)):
         if queue := known.get(number(prim)):
             found = queue.popleft()
             pairs = zip(prim.flat_proxy_outs, found.flat_proxy_outs, strict=False)
@@ -205,7 +205,8 @@ def _leaves(symbols: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
             yield bsym
 
 
-def _is_backward(bsym: BoundSymbol) -> bool:
+def is_backward(bsym: BoundSymbol) -> bool:
+    """True for a symbol of the backward, by Thunder's tag."""
     return BoundSymbolTag.BACKWARD in bsym.tags
 
 

@@ -8,10 +8,11 @@ in front of the gradient it would be a kernel of its own, and go through memory.
 from __future__ import annotations
 
 from thunder.core.prims import OpTags, PrimIDs
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 
 from thunder_fuser.frontends.thunder.trace.aliases import updates
+from thunder_fuser.frontends.thunder.trace.origin import is_backward
 
 _EFFECTS = frozenset({OpTags.DONT_DCE, OpTags.IN_PLACE, OpTags.RANDOM_OP})
 
@@ -54,8 +55,7 @@ def has_gradients(trace: TraceCtx) -> bool:
 
 def _may_wait(bsym: BoundSymbol) -> bool:
     """Whether only gradients need a symbol, which does nothing but compute."""
-    is_backward = BoundSymbolTag.BACKWARD in bsym.tags
-    return is_backward and bool(bsym.flat_proxy_outs) and _is_pure(bsym)
+    return is_backward(bsym) and bool(bsym.flat_proxy_outs) and _is_pure(bsym)
 
 
 def _is_pure(bsym: BoundSymbol) -> bool:

@@ -15,12 +15,12 @@ import torch
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.prims import OpTags, PrimIDs, uniform_philox
 from thunder.core.proxies import NumberProxy, numberproxy
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.frontends.thunder.claims.random import NORMAL_PHILOX
-from thunder_fuser.frontends.thunder.trace.origin import Recorded
+from thunder_fuser.frontends.thunder.trace.origin import Recorded, is_backward
 from thunder_fuser.runtime.generator import Seed, draw
 
 _NAME = "fuser_draw"
@@ -77,7 +77,7 @@ class RngStates:
 
     def _state(self, prim: BoundSymbol) -> tuple[NumberProxy, NumberProxy]:
         name, device = prim.output.name, prim.kwargs["device"]
-        if BoundSymbolTag.BACKWARD in prim.tags:
+        if is_backward(prim):
             first = self._states.get(self._recorded.first_name(name))
             if first is not None:
                 return first

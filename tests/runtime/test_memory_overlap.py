@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from thunder_fuser.runtime import overlap
-from thunder_fuser.runtime.overlap import overlaps_itself, pairs_near, share_memory
+from thunder_fuser.runtime.memory_overlap import overlaps_itself, pairs_near, share_memory
 
 BASE = torch.zeros(2048, dtype=torch.uint8)
 STRIDES = (0, 1, 2, 3, 5, 8, 16, 24)

@@ -1,4 +1,4 @@
-"""Residents: the executables of a process, of which the longest unused go when there are too many.
+"""LRU list of the executables of a process: the longest unused go when there are too many.
 
 There is one for each shape, stride and alignment that a fusion has met, and each keeps a program
 loaded: a loop over sizes that never come again would fill the process with mappings. The limit is
@@ -37,7 +37,7 @@ class Owner(Protocol):
         """Drop one."""
 
 
-class Residents:
+class ExecutableLru:
     """All of them, in order of arrival; `evicted` counts those that had to go."""
 
     def __init__(self) -> None:
@@ -66,4 +66,4 @@ class Residents:
                 kept_by.forget(found)
 
 
-RESIDENTS = Residents()
+EXECUTABLES = ExecutableLru()
