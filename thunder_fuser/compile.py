@@ -22,6 +22,7 @@ from thunder_fuser.garbage import uncollected
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rebuild import specialise
 from thunder_fuser.lower.estimated_registers import asking_for_occupancy
+from thunder_fuser.lower.verify_kernel_ir import verify
 from thunder_fuser.observers import Watch
 from thunder_fuser.runtime.bind import Binding
 from thunder_fuser.runtime.executable import Executable
@@ -153,6 +154,8 @@ def _generated(segment: Segment, device: DeviceInfo, watch: Watch) -> GeneratedK
     body = segment.body
     kernel = lower(schedule, body.updates, body.definitions)
     kernel = asking_for_occupancy(kernel, device)
+    if current().verify:
+        verify(kernel)
     watch("kernel ir", kernel, detail=detail)
     found = generate(kernel)
     watch("kernel", found.kernel, detail=detail)

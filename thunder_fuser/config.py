@@ -89,7 +89,7 @@ class Options:
         "compiled plans that a process keeps, one for each kind of inputs; the longest unused goes",
         minimum=1,
     )
-    verify: bool = _option(False, "check the IR between passes")
+    verify: bool = _option(False, "check the IR between passes, and the names of kernel IR")
     logs: str = _option("", 'channels to print, such as "passes,segment,+codegen" (+: verbose)')
     cache_dir: str | None = _option(
         None, "compiled kernels; unset: thunder_fuser in $XDG_CACHE_HOME or ~/.cache"

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.segment import test_issue_2473 as issue_2473
 from tests.support.batch import Batch, executable
 from tests.support.row_programs import PROGRAMS, assert_beside_float64, assert_on_a_gpu
 from tests.tools import sass
+from tests.zoo import issue_2473
 from thunder_fuser.codegen.cuda import generate
 from thunder_fuser.compile import generate_kernels
 from thunder_fuser.compiled_fusion import CompiledFusion
@@ -139,6 +139,47 @@ def test_numbers(dtype: DataType) -> None:
 
 
 @pytest.mark.usefixtures("by_copies")
+def long_rows(name: str, rows: int, columns: int, dtype: DataType, device: DeviceInfo) -> None:
+    """One kernel whose threads have more vectors of a row than steps are counted for, and whose
+    row comes to shared memory by asynchronous copies.
+    """
+    (found,) = scheduled(name, rows, columns, dtype, device)
+    assert found.async_cached
+    assert not found.has_steps
+
+
+LONG_ROWS = [
+    ("norm rms_norm", 98_304, BFloat16, H200),
+    ("norm softmax", 50_304, Float, H200),
+    ("norm softmax", 100_352, BFloat16, B200),
+    ("norm rms_norm", 73_728, BFloat16, A100),
+]
+
+
+@pytest.mark.parametrize(("name", "columns", "dtype", "device"), LONG_ROWS)
+def test_numbers_of_rows_of_many_vectors_a_thread(
+    name: str, columns: int, dtype: DataType, device: DeviceInfo
+) -> None:
+    """The address of a copy was counted in steps, of which such a loop has none: no text that
+    NVRTC takes.
+    """
+    long_rows(name, 64, columns, dtype, device)
+    program = PROGRAMS[name]
+    inputs = program.inputs(64, columns, dtype.torch)
+    fusion = program.definition(64, columns, dtype).fusion
+    run = executable(CompiledFusion(fusion), inputs, Batch(CPU, device), CPU)
+    assert_beside_float64(name, run, inputs)
+
+
+@pytest.mark.nvrtc
+def test_rows_of_many_vectors_a_thread_compile() -> None:
+    for name, columns, dtype, device in LONG_ROWS:
+        fusion = PROGRAMS[name].definition(64, columns, dtype).fusion
+        kernels = generate_kernels(partition(fusion, device=device), device).values()
+        cubin = compile_cubin([k.kernel for k in kernels], device.arch)
+        assert not any(found.spills for found in cubin.resources.values())
+
+
 def test_rows_of_groups() -> None:
     """The modulated norm's backward (Fuser 2473): nothing is on its way from one group's rows to
     the next one's.

@@ -281,7 +281,9 @@ class RowLowering(LaneLowering):
         """
         (window,) = self.accesses[k].variants[0].windows
         before: list[ir.Stmt] = []
-        step = self.schedule.lanes.step(window.address)
+        # A loop over the vectors of a long row has no step to count the distance in.
+        counts = self.schedule.has_steps
+        step = self.schedule.lanes.step(window.address) if counts else None
         if step is None:
             source = self._source(k, vector, names)
         else:

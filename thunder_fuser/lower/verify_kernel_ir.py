@@ -1,0 +1,111 @@
+"""Verifier of kernel IR: every name is declared once in its scope, and before it is read.
+
+A name that no statement declares, or that one scope declares twice, is text that no compiler takes.
+Found here, it is an `InternalError` that names the kernel and the name, on machines without NVRTC
+as well. It runs under the option `verify`, behind `lower`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from thunder_fuser.errors import InternalError
+from thunder_fuser.lower import kernel_ir as ir
+
+
+def verify(kernel: ir.KernelIR) -> None:
+    """Raise `InternalError` for the first name that is out of scope or declared twice."""
+    _Scopes(kernel).body(kernel.body, {p.name for p in kernel.parameters})
+
+
+class _Scopes:
+    """A walk over the statements of one kernel, with the names that each may read."""
+
+    def __init__(self, kernel: ir.KernelIR) -> None:
+        self._kernel = " ".join((kernel.template, *kernel.operations))
+
+    def body(self, statements: ir.Body, outside: set[str], *, axis: str | None = None) -> None:
+        """Check the statements of one scope; `axis` is the variable of its loop."""
+        declared = set() if axis is None else {axis}
+        for s in statements:
+            known = outside | declared
+            for name in _read_names(s):
+                if name not in known:
+                    raise self._error(f"{name} is read by {type(s).__name__} and declared nowhere")
+            match s:
+                case ir.If():
+                    self.body(s.body, known)
+                    self.body(s.otherwise, known)
+                case ir.Loop():
+                    self.body(s.body, known, axis=s.axis)
+                case ir.Scope():
+                    self.body(s.body, known)
+            for name in _declared_names(s):
+                if name in declared:
+                    raise self._error(f"{name} is declared twice in one scope")
+                declared.add(name)
+
+    def _error(self, problem: str) -> InternalError:
+        return InternalError(f"kernel IR of {self._kernel}: {problem}")
+
+
+def _declared_names(s: ir.Stmt) -> tuple[str, ...]:
+    """Names that the statements behind `s` in its scope may read."""
+    match s:
+        case (
+            ir.Let()
+            | ir.LetPointer()
+            | ir.Registers()
+            | ir.Pack()
+            | ir.AsyncCopies()
+            | ir.Shared()
+            | ir.TransposeTile()
+            | ir.BlockScan()
+        ):
+            return (s.name,)
+        case ir.DrawNumbers():
+            return (s.array,)
+        case ir.GroupedReduce():
+            return tuple(let.name for let in s.lets)
+    return ()
+
+
+def _read_names(s: ir.Stmt) -> Iterator[str]:
+    """Names that a statement reads itself, without those of the bodies that it encloses."""
+    match s:
+        case ir.Flip():
+            yield s.name
+        case ir.CopyAsync() | ir.AwaitCopies():
+            yield s.copies
+        case ir.TileStore() | ir.TileLoad():
+            yield s.tile
+        case ir.OuterBlockReduce():
+            yield s.accumulators
+        case ir.BlockScan():
+            yield s.running
+    yield from _variables(s)
+
+
+def _variables(node: object) -> Iterator[str]:
+    """Names of the variables in the expressions of a node."""
+    if isinstance(node, ir.Var):
+        yield node.name
+        return
+    kind: Any = type(node)
+    for name in _fields(kind):
+        found = getattr(node, name)
+        for child in found if isinstance(found, tuple) else (found,):
+            yield from _variables(child)
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    """Fields of a class of kernel IR that may hold expressions: no bodies, types or numbers."""
+    if kind.__module__ != ir.__name__ or not hasattr(kind, "__dataclass_fields__"):
+        return ()
+    return tuple(
+        f.name for f in fields(kind) if "Expr" in str(f.type) or f.name in ("lets", "step")
+    )
