@@ -338,10 +338,8 @@ class ReductionSchedule:
     def has_written_out(self) -> bool:
         """Whether there are passes whose steps have registers of their own, or few of them."""
         shares = self.grid_split == "rows"
-        in_registers = self.row_cache.registers or any(
-            t.is_of_columns for t in self.grid_reductions
-        )
-        return bool(in_registers or (shares and self.steps <= MAX_STEPS))
+        columns = any(t.is_of_columns for t in self.grid_reductions)
+        return bool(self.row_cache.registers or columns or (shares and self.steps <= MAX_STEPS))
 
     def is_before_totals(self, number: int) -> bool:
         """Whether a pass folds rows of which no step keeps anything in registers of its own."""
@@ -434,9 +432,7 @@ class ReductionSchedule:
         if not self.mapping.walks_portions:
             return ()
         every = self.portions_together == 1
-        return tuple(
-            n for n, total in enumerate(self.grid_reductions) if every or total.at == "group"
-        )
+        return tuple(n for n, t in enumerate(self.grid_reductions) if every or t.at == "group")
 
     @property
     def has_portions_ahead(self) -> bool:
@@ -503,8 +499,6 @@ class ReductionSchedule:
             text += ", rows by asynchronous copies"
         if not self.grid_reductions:
             return text
-        return (
-            f"{text}; {self.grid_split} split over blocks: {len(self.grid_reductions)} grid "
-            f"reductions of {self.mapping.partials} partials, {self.workspace_bytes:,} B of "
-            f"workspace"
-        )
+        count, partials = len(self.grid_reductions), self.mapping.partials
+        text += f"; {self.grid_split} split over blocks: {count} grid reductions of {partials} "
+        return text + f"partials, {self.workspace_bytes:,} B of workspace"

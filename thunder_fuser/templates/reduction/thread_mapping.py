@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.device import WARP_SIZE, DeviceInfo
 from thunder_fuser.lower.row_space import GridSplit, LaneAxis
@@ -31,7 +31,7 @@ takes 38.4 us on an H200 with these, and 39.4 with half as many; of 5,120 column
 46.4 with 160.
 """
 _SHARED_BLOCK = 512
-_MAX_ROWS_PER_BLOCK = 64
+_MAX_ROWS = 64
 _ACCUMULATORS = 32
 """Registers of each of so many threads that a block has at most, that accumulators may take."""
 _COLUMN_REGISTERS = 39
@@ -271,7 +271,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
         tiles, parts = (1, HOST_PARTS) if has_stages else host_tiles(work.vectors, within)
         if parts == 1:
             return None
-        return _in_portions(work, 1, 1, tiles, parts, within, 0)
+        return _in_portions(work, 1, 1, tiles, parts, within)
     most = MAX_THREADS
     while not resident_blocks(device, most):
         most //= 2
@@ -290,9 +290,7 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
         threads = sharing(vectors, most)
     tiles = 1 if has_stages else -(-vectors // threads)
     # Whole warps, even where rows are fewer.
-    owned = max(
-        1, WARP_SIZE // threads, min(most // threads, _MAX_ROWS_PER_BLOCK, _power_of_two(within))
-    )
+    owned = max(1, WARP_SIZE // threads, min(most // threads, _MAX_ROWS, _power_of_two(within)))
     blocks = blocks_per_sm * device.sm_count // tiles
     if min(blocks, -(-within // owned)) <= 1 and not has_stages:
         return None
@@ -303,7 +301,8 @@ def _sharing_rows(work: RowWork, device: DeviceInfo) -> ThreadMapping | None:
     has_room = taken * threads * owned <= _SECOND_ACCUMULATORS * MAX_THREADS
     is_whole = work.row_groups == 1 and (has_room or not has_stages)
     longest = within if is_whole else LONGEST_PORTION * owned
-    return _in_portions(work, threads, owned, tiles, max(blocks, 1), longest, blocks_per_sm)
+    found = _in_portions(work, threads, owned, tiles, max(blocks, 1), longest)
+    return replace(found, blocks_per_sm=blocks_per_sm)
 
 
 def _fits_half(work: RowWork, device: DeviceInfo) -> bool:
@@ -354,13 +353,7 @@ def _is_crowded(work: RowWork, threads: int) -> bool:
 
 
 def _in_portions(
-    work: RowWork,
-    threads: int,
-    owned: int,
-    tiles: int,
-    most: int,
-    longest: int,
-    blocks_per_sm: int,
+    work: RowWork, threads: int, owned: int, tiles: int, most: int, longest: int
 ) -> ThreadMapping:
     """The mapping with at most so many blocks for each tile, which walk over portions of groups of
     rows: as many portions as let blocks end at about the same time, of at most `longest` rows.
@@ -380,16 +373,8 @@ def _in_portions(
         each = min(range(fewest, max(fewest, within // _FEWEST_ROWS) + 1), key=latest)
     portions = row_groups * each
     parts = min(portions, most)
-    return ThreadMapping(
-        threads_per_row=threads,
-        rows_per_block=owned,
-        blocks=parts * tiles,
-        column_tiles=tiles,
-        partials=parts,
-        row_groups=row_groups,
-        portions=portions,
-        blocks_per_sm=blocks_per_sm,
-    )
+    found = ThreadMapping(threads, owned, parts * tiles, column_tiles=tiles, partials=parts)
+    return replace(found, row_groups=row_groups, portions=portions)
 
 
 def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMapping | None:
@@ -407,15 +392,8 @@ def _sharing_columns(vectors: int, rows: int, device: DeviceInfo) -> ThreadMappi
 
 
 def _with_splits(threads: int, rows: int, splits: int, blocks_per_sm: int) -> ThreadMapping:
-    return ThreadMapping(
-        threads_per_row=threads,
-        rows_per_block=1,
-        blocks=rows * splits,
-        blocks_per_row=splits,
-        partials=splits,
-        portions=splits,
-        blocks_per_sm=blocks_per_sm,
-    )
+    found = ThreadMapping(threads, 1, rows * splits, blocks_per_row=splits, partials=splits)
+    return replace(found, portions=splits, blocks_per_sm=blocks_per_sm)
 
 
 def _power_of_two(number: int) -> int:
